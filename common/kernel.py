@@ -1,0 +1,87 @@
+"""What a kernel module must define, and the precision it promises.
+
+A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or anybody's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, validate, validate_output
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the checker holds a kernel to; declared, so that a silent downgrade is a failure and not a speed-up.
+
+    probabilities: dtype of P when it enters P.V; None = the dtype of V.
+    accumulator: dtype of the running sums.
+    dot: how fp32 operands are multiplied: "ieee", or "tf32" with 10 bits of mantissa.
+    """
+
+    probabilities: torch.dtype | None = None
+    accumulator: torch.dtype = torch.float32
+    dot: Literal["ieee", "tf32"] = "ieee"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The largest batch that a workspace must serve."""
+
+    num_tokens: int
+    num_seqs: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, batch: PagedBatch) -> Capacity:
+        return cls(batch.num_tokens, batch.num_seqs, batch.device)
+
+
+class Kernel(Protocol):
+    """A paged-attention kernel.
+
+    `Config` is a frozen dataclass of ints, strings and bools. `space` yields every config worth trying on `gpu`
+    (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return None.
+    `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no environment.
+    Members of SUPPORTS: causal, non_causal, sliding_window, softcap, sinks, lse, full_graph.
+    """
+
+    SUPPORTS: frozenset[str]
+    CONTRACT: Precision
+    DEFAULT: Any
+
+    def space(self, shape: AttentionShape, gpu: Any) -> Iterable[Any]: ...
+    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any: ...
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        config: Any,
+        workspace: Any,
+        *,
+        lse: torch.Tensor | None = None,
+    ) -> None: ...
+
+
+def require(
+    kernel: str,
+    supports: frozenset[str],
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    """Refuse, by name and before any launch, what `kernel` does not implement or could not address. Reads no device memory.
+
+    Raises UnsupportedFeature for a feature outside `supports`, SpecError for a malformed batch or output.
+    """
+    validate(batch, features, values=False)
+    validate_output(batch, out, lse)
+    asked = features.names() | ({"lse"} if lse is not None else set())
+    for feature in sorted(asked - supports):
+        raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))

@@ -1,0 +1,77 @@
+"""What a scheduler knows of a batch: lengths, decode count, Q Blocks, and which sequence a Q Block belongs to.
+
+Everything derives from a list of `(query_len, seq_len)` pairs, or from the two device tensors built of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+Lens = Sequence[tuple[int, int]]  # one (query_len, seq_len) per sequence
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class BatchStats:
+    """Host integers of one batch. They choose kernels and configs; a wrong one costs time, never correctness."""
+
+    num_seqs: int
+    num_tokens: int
+    num_decodes: int  # sequences with exactly one query token
+    max_query_len: int
+    max_seq_len: int
+    total_seq_len: int
+
+    @classmethod
+    def of(cls, lens: Lens) -> BatchStats:
+        queries = [query_len for query_len, _ in lens]
+        seqs = [seq_len for _, seq_len in lens]
+        return cls(len(lens), sum(queries), queries.count(1), max(queries, default=0), max(seqs, default=0), sum(seqs))
+
+
+def query_start_loc(lens: Lens, device: torch.device | str = "cpu") -> torch.Tensor:
+    """int32 [num_seqs + 1]: where each sequence's query tokens start; the last entry is their number."""
+    return torch.tensor([0, *accumulate(query_len for query_len, _ in lens)], dtype=torch.int32, device=device)
+
+
+def seq_lens(lens: Lens, device: torch.device | str = "cpu") -> torch.Tensor:
+    """int32 [num_seqs]."""
+    return torch.tensor([seq_len for _, seq_len in lens], dtype=torch.int32, device=device)
+
+
+def lens_of(starts: torch.Tensor, lengths: torch.Tensor) -> list[tuple[int, int]]:
+    """The inverse of the two above, on the host: [(query_len, seq_len), ...]."""
+    begin = starts.tolist()
+    return [(begin[i + 1] - begin[i], seq_len) for i, seq_len in enumerate(lengths.tolist())]
+
+
+def q_block_starts(starts: torch.Tensor, block_q: int) -> torch.Tensor:
+    """int32 [num_seqs + 1]: the first Q Block of each sequence, without a device sync (paper 6.1; vLLM's arithmetic form).
+
+    Sequence i begins at `starts[i] // block_q + i`: monotone, and never less than the blocks before it need. At most one
+    Q Block per sequence is surplus; a surplus one lies past its sequence's queries and exits.
+    """
+    index = torch.arange(starts.numel(), dtype=starts.dtype, device=starts.device)
+    return starts // block_q + index
+
+
+def cumulative_q_blocks(lens: Lens, block_q: int) -> list[int]:
+    """The exact prefix sum of ceil(query_len / block_q), as the paper's metadata tensor holds it (6.1)."""
+    return [0, *accumulate(cdiv(query_len, block_q) for query_len, _ in lens)]
+
+
+def num_q_blocks(num_tokens: int, num_seqs: int, block_q: int) -> int:
+    """Upper bound on the Q Blocks of any batch of this size; needs no lengths, so a captured grid stays right."""
+    return num_tokens // block_q + num_seqs
+
+
+def find_sequence(starts: torch.Tensor, q_block_idx: int, block_q: int) -> int:
+    """The sequence that owns a Q Block: the last one that begins at or before it. The kernels' binary search, on the host."""
+    return int(torch.searchsorted(q_block_starts(starts, block_q)[:-1], q_block_idx, right=True)) - 1

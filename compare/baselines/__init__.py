@@ -1,0 +1,1 @@
+"""Competitors from outside, each optional, each the same Protocol."""

@@ -1,0 +1,1 @@
+"""Which config for which batch: short if-trees over host integers."""
