@@ -1,0 +1,113 @@
+"""The GPU table: names, what must hold between the figures, and recognising the GPU that is here."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from common import gpus
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "mi250", "mi300", "mi325", "mi350", "mi355"])
+def test_every_promised_name_resolves_to_itself(name):
+    gpu = gpus.resolve(name)
+    assert gpu.name == name
+    assert gpu.source and "://" not in gpu.source
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("MI300X", "mi300"),
+        ("mi355x", "mi355"),
+        ("H200", "h200"),
+        ("AMD Instinct MI325X", "mi325"),
+        ("nvidia-h100", "h100"),
+    ],
+)
+def test_aliases(spelling, name):
+    assert gpus.resolve(spelling).name == name
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [("mi30", "mi300"), ("h20", "h200"), ("b20", "b200")])
+def test_unknown_names_come_back_with_the_nearest(wrong, nearest):
+    with pytest.raises(gpus.UnknownGpu, match=nearest) as caught:
+        gpus.resolve(wrong)
+    assert nearest in caught.value.nearest
+
+
+def test_nothing_like_any_name_lists_them_all():
+    with pytest.raises(gpus.UnknownGpu, match="a100, h100") as caught:
+        gpus.resolve("voodoo5")
+    assert caught.value.nearest == ()
+
+
+@pytest.mark.parametrize("gpu", gpus.TABLE.values(), ids=lambda gpu: gpu.name)
+def test_matrix_peak_is_units_times_a_whole_rate_at_a_credible_clock(gpu):
+    """dense bf16 FLOPs per unit and clock: NVIDIA 2048, 4096, 8192; AMD 1024, 2048, 4096 (matrix cores, per ISA)."""
+    rate = {"sm_80": 2048, "sm_90": 4096, "sm_100": 8192, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}[gpu.arch]
+    clock_ghz = gpu.bf16_tflops * 1e3 / (gpu.units * rate)
+    assert 1.4 <= clock_ghz <= 2.45
+
+
+def test_two_gpus_of_one_arch_differ_in_something_torch_can_see():
+    seen = [(g.arch, g.units, g.memory_bytes, g.name if g.arch == "gfx950" else "") for g in gpus.TABLE.values()]
+    assert len(set(seen)) == len(seen)
+
+
+def _device(name, arch, units, gib, **more):
+    fields = {"name": name, "multi_processor_count": units, "total_memory": int(gib * gpus.GIB), "warp_size": 64}
+    fields |= {
+        "L2_cache_size": 4 * gpus.MIB,
+        "shared_memory_per_block": 49152,
+        "gcnArchName": arch + ":sramecc+:xnack-",
+    }
+    if arch.startswith("sm_"):
+        fields |= {"major": int(arch[3:]) // 10, "minor": int(arch[3:]) % 10, "warp_size": 32}
+    return SimpleNamespace(**(fields | more))
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        (_device("NVIDIA H200", "sm_90", 132, 139.8), "h200"),
+        (_device("NVIDIA H100 80GB HBM3", "sm_90", 132, 79.2), "h100"),
+        (_device("NVIDIA B200", "sm_100", 148, 178.4), "b200"),
+        (_device("AMD Instinct MI300X", "gfx942", 304, 192), "mi300"),
+        (_device("", "gfx942", 304, 255.9), "mi325"),
+        (_device("AMD Instinct MI355X", "gfx950", 256, 288), "mi355"),
+        (_device("AMD Instinct MI250X", "gfx90a", 110, 64), "mi250x"),
+        (_device("AMD Instinct MI300A", "gfx942", 228, 128), "other"),
+        (_device("NVIDIA H100 NVL", "sm_90", 132, 93.1), "other"),
+        (_device("a twin without a name", "gfx950", 256, 288), "other"),
+    ],
+    ids=lambda value: getattr(value, "name", value) or "nameless",
+)
+def test_detect(monkeypatch, device, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    monkeypatch.setattr(torch.version, "hip", None if hasattr(device, "major") else "7.0")
+    assert gpus.detect().name == name
+
+
+def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
+    device = _device(
+        "NVIDIA L4",
+        "sm_89",
+        58,
+        22,
+        memory_clock_rate=6251000,
+        memory_bus_width=192,
+        shared_memory_per_block_optin=101376,
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    gpu = gpus.detect()
+    assert (gpu.name, gpu.title, gpu.arch, gpu.units, gpu.shared_bytes) == ("other", "NVIDIA L4", "sm_89", 58, 101376)
+    assert gpu.hbm_gbps == pytest.approx(300.0, rel=0.01)
+    assert gpu.bf16_tflops is None
+
+
+def test_no_gpu_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpus.detect() is None
