@@ -1,0 +1,178 @@
+"""Repairs of Triton's CPU interpreter (TRITON_INTERPRET=1), each undoable, each with a canary test.
+
+Without them a bf16 kernel gives noise or is rejected though right, and hardly any Triton code of Helion runs.
+Private names of Triton and Helion are touched here and nowhere else: `triton.runtime.interpreter.InterpreterBuilder`,
+`tl.constexpr`, `triton.language.extra.libdevice`, `helion.runtime.get_num_sm`.
+
+What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first; and
+float8 casts, which differ from torch in 2-4% of values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Patches = list[tuple[Any, str, Any]]  # (owner, attribute, replacement)
+
+_LIBDEVICE = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "abs", "fma")
+_units = 1
+_originals: dict[str, Patches] = {}  # name of an active repair -> what to put back
+
+
+def wanted() -> bool:
+    """Whether this process interprets kernels instead of compiling them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _bf16_dot() -> Patches:
+    """tl.dot multiplies the bit patterns of bf16 operands (triton #11584): widen them to float32, which is exact."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter.InterpreterBuilder.create_dot
+
+    def widen(handle: Any) -> Any:
+        if handle.dtype.scalar == tl.bfloat16:
+            return interpreter.TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+        return handle
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        return original(self, widen(a), widen(b), d, *rest)
+
+    return [(interpreter.InterpreterBuilder, "create_dot", create_dot)]
+
+
+def _bf16_rounding() -> Patches:
+    """float32 to bf16 truncates; hardware rounds to nearest, ties to even. The way back is upstream's, as one shift."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter.InterpreterBuilder.cast_impl
+
+    def to_bf16(values: np.ndarray) -> np.ndarray:
+        bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64).reshape(values.shape)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return np.where(np.isnan(values), np.uint16(0x7FC0), nearest)
+
+    def to_float32(bits: np.ndarray) -> np.ndarray:
+        return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32).reshape(bits.shape)
+
+    def cast_impl(self: Any, src: Any, dst_type: Any) -> Any:
+        pair = (src.dtype.scalar, dst_type.scalar)
+        if pair == (tl.float32, tl.bfloat16):
+            return interpreter.TensorHandle(to_bf16(src.data), tl.bfloat16)
+        if pair == (tl.bfloat16, tl.float32):
+            return interpreter.TensorHandle(to_float32(src.data), tl.float32)
+        return original(self, src, dst_type)
+
+    return [(interpreter.InterpreterBuilder, "cast_impl", cast_impl)]
+
+
+def _constexpr_rmod() -> Patches:
+    """`int % constexpr` raises: constexpr reflects every operator but this one."""
+    import triton.language as tl
+
+    def rmod(self: Any, other: Any) -> Any:
+        return tl.constexpr(getattr(other, "value", other) % self.value)
+
+    return [(tl.constexpr, "__rmod__", rmod)]
+
+
+def _libdevice() -> Patches:
+    """Every libdevice function returns None: bind the ones Helion emits to tl.
+
+    tl's are looked up at the call, because triton.language itself is patched only while a kernel runs.
+    """
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.runtime import interpreter
+
+    def late(name: str) -> Callable[..., Any]:
+        return lambda *args: getattr(tl, name)(*args)
+
+    def tanh(x: Any) -> Any:
+        handle = interpreter.TensorHandle(np.tanh(x.handle.data), x.handle.dtype)
+        return tl.tensor(handle, x.type)
+
+    return [(libdevice, name, late(name)) for name in _LIBDEVICE] + [(libdevice, "tanh", tanh)]
+
+
+def _helion_units() -> Patches:
+    """Helion asks how many units a device has, and raises on a CPU: answer what `units(n)` says, 1 outside of it."""
+    try:
+        import helion.runtime as runtime
+    except ImportError:
+        return []
+    original = runtime.get_num_sm
+
+    def get_num_sm(device: Any, **options: Any) -> int:
+        return _units if device.type == "cpu" else original(device, **options)
+
+    return [(runtime, "get_num_sm", get_num_sm)]
+
+
+REPAIRS: dict[str, Callable[[], Patches]] = {
+    "bf16_dot": _bf16_dot,
+    "bf16_rounding": _bf16_rounding,
+    "constexpr_rmod": _constexpr_rmod,
+    "libdevice": _libdevice,
+    "helion_units": _helion_units,
+}
+
+
+def _apply(name: str) -> None:
+    if name in _originals:
+        return
+    patches = REPAIRS[name]()
+    _originals[name] = [(owner, attribute, getattr(owner, attribute, None)) for owner, attribute, _ in patches]
+    for owner, attribute, replacement in patches:
+        setattr(owner, attribute, replacement)
+
+
+def _undo(name: str) -> None:
+    for owner, attribute, original in _originals.pop(name):
+        if original is None:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, original)
+
+
+def install() -> None:
+    """Apply all repairs, once, before the first launch; nothing unless TRITON_INTERPRET=1. Works without Helion."""
+    if wanted():
+        for name in REPAIRS:
+            _apply(name)
+
+
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    """The installed repairs less one: what a canary test needs."""
+    _undo(name)
+    try:
+        yield
+    finally:
+        _apply(name)
+
+
+@contextlib.contextmanager
+def units(n: int) -> Iterator[None]:
+    """Inside: the interpreted device has `n` units, for kernels whose grid is a fixed number of programs.
+
+    Programs run one after another, so a kernel with `hl.barrier` hangs with any n but 1.
+    """
+    global _units
+    before, _units = _units, n
+    try:
+        yield
+    finally:
+        _units = before
+
+
+def num_units() -> int:
+    """How many units the interpreted device has now."""
+    return _units

@@ -1,0 +1,148 @@
+"""One canary per repair: wrong without it (else upstream no longer needs it), right with it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs TRITON_INTERPRET=1 before triton is imported", allow_module_level=True)
+
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
+
+from common import interpreter  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+UNNEEDED = "triton {} gives the right answer without the repair {!r}: delete it from common/interpreter.py"
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    interpreter.install()
+
+
+def expect_needed(name, is_right):
+    """`is_right()` says whether the interpreter computes rightly; an exception counts as wrong."""
+    with interpreter.without(name):
+        try:
+            right = is_right()
+        except Exception:  # whatever the interpreter raises: the operation does not work
+            right = False
+    assert not right, UNNEEDED.format(triton.__version__, name)
+    assert is_right()
+
+
+@triton.jit
+def dot_kernel(a, b, c, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+
+def test_bf16_dot():
+    a, b = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def is_right():
+        c = torch.empty(16, 16)
+        dot_kernel[(1,)](a, b, c, 16)
+        return torch.allclose(c, a.float() @ b.float(), atol=1e-5, rtol=0)
+
+    expect_needed("bf16_dot", is_right)
+
+
+@triton.jit
+def cast_kernel(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, tl.load(x + i).to(y.dtype.element_ty))
+
+
+# ties in both directions, both zeros, the largest float32 (rounds to inf), a subnormal, and what must pass unchanged
+EDGES = [1.00390625, 1.01171875, -1.00390625, 0.0, -0.0, 3.4028235e38, 1e-40, float("inf"), float("-inf"), float("nan")]
+
+
+def test_bf16_rounding():
+    x = torch.cat([torch.tensor(EDGES), torch.randn(54, generator=torch.Generator().manual_seed(0))])
+
+    def is_right():
+        y = torch.empty(64, dtype=torch.bfloat16)
+        cast_kernel[(1,)](x, y, 64)
+        return torch.equal(y.view(torch.int16)[:9], x.bfloat16().view(torch.int16)[:9]) and torch.allclose(
+            y, x.bfloat16(), rtol=0, atol=0, equal_nan=True
+        )
+
+    expect_needed("bf16_rounding", is_right)
+
+
+def test_bf16_to_float32_is_exact_for_every_bit_pattern():
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
+    y = torch.empty(2**16)
+    cast_kernel[(1,)](x, y, 2**16)
+    assert torch.allclose(y, x.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_constexpr_rmod():
+    expect_needed("constexpr_rmod", lambda: (7 % tl.constexpr(4)).value == 3)
+
+
+@triton.jit
+def exp2_kernel(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, libdevice.exp2(tl.load(x + i)))
+
+
+@triton.jit
+def tanh_kernel(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, libdevice.tanh(tl.load(x + i)))
+
+
+@pytest.mark.parametrize(
+    "kernel, function", [(exp2_kernel, torch.exp2), (tanh_kernel, torch.tanh)], ids=["exp2", "tanh"]
+)
+def test_libdevice(kernel, function):
+    x = torch.linspace(-100, 100, 64)
+
+    def is_right():
+        y = torch.empty(64)
+        kernel[(1,)](x, y, 64)
+        return torch.allclose(y, function(x), rtol=1e-6, atol=1e-7)
+
+    expect_needed("libdevice", is_right)
+
+
+def test_helion_units():
+    runtime = pytest.importorskip("helion.runtime")
+    expect_needed("helion_units", lambda: runtime.get_num_sm(torch.device("cpu")) == 1)
+    with interpreter.units(3):
+        assert runtime.get_num_sm(torch.device("cpu")) == interpreter.num_units() == 3
+    assert runtime.get_num_sm(torch.device("cpu")) == interpreter.num_units() == 1
+
+
+def test_install_twice_wraps_once():
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    once = InterpreterBuilder.create_dot
+    interpreter.install()
+    assert InterpreterBuilder.create_dot is once
+
+
+def test_install_is_a_no_op_when_compiling():
+    code = (
+        "import sys; from common import interpreter; interpreter.install(); "
+        "assert 'triton' not in sys.modules and 'helion' not in sys.modules and not interpreter._originals"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TRITON_INTERPRET": "0"}, check=True, timeout=60, cwd=ROOT
+    )
+
+
+def test_install_without_helion():
+    code = (
+        "import sys; sys.modules['helion'] = None; from common import interpreter; interpreter.install(); "
+        "assert interpreter._originals['helion_units'] == []"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
