@@ -7,6 +7,6 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from common import interpreter  # noqa: E402
+from common import interpreter
 
 interpreter.install()
