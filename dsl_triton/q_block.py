@@ -1,0 +1,193 @@
+"""Q Blocks (paper 4.4): a program takes several query tokens under all query heads of one KV head.
+
+Grid: Q Blocks x num_kv_heads, one axis. New over naive.py: K and V of a KV head are read once for its BLOCK_M rows, which makes the
+products matrix products. Each program finds its sequence by binary search over the cumulative Q Blocks, so the grid needs
+no lengths. Tiles that every row sees run in a loop without masks; the causal diagonal, a window's left edge and the
+sequence's end in masked ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.primitives import (
+    attend_tile,
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
+
+    block_m: int = 16
+    tile_size: int = 32
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
+    head = triton.next_power_of_2(shape.head_size)
+    for block_m in (16, 32, 64, 128):
+        for tile_size in (16, 32, 64, 128):
+            for num_warps in (2, 4, 8):
+                for num_stages in (1, 2, 3, 4):
+                    # K and V of each stage in flight, and Q beside them
+                    shared = (2 * tile_size * num_stages + block_m) * head * shape.dtype.itemsize
+                    accumulators = block_m * (head + tile_size) * 4
+                    # 4 bytes x 32 lanes x 160 of a thread's 255 registers
+                    if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+                        yield Config(block_m, tile_size, num_warps, num_stages)
+
+
+@triton.jit
+def _q_block_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    softmax_scale,
+    f,
+    query_strides,
+    key_strides,
+    value_strides,
+    block_table_strides,
+    out_strides,
+    lse_strides,
+    NUM_KV_HEADS: tl.constexpr,
+    QUERIES_PER_KV: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    TILE_SIZE: tl.constexpr,
+):
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+
+    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
+    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
+    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
+    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
+    left = tl.where(begins, guess, 0)
+    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    if first < query_len:
+        seq_len = tl.load(seq_lens_ptr + seq)
+        context_len = seq_len - query_len
+        token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+        query_pos = context_len + token
+        last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        m, l, acc = softmax_init(f, head, live, 0, BLOCK_M, HEAD_SIZE)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            context_len + first, last_pos, seq_len, f, TILE_SIZE
+        )
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(lo, full_lo):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_lo, full_hi):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_hi, hi):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            )  # fmt: skip
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """No scratch."""
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/q_block", SUPPORTS, batch, features, out, lse)
+    shape = batch.shape
+    block_m = max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
+        batch.query,
+        batch.key_cache,
+        batch.value_cache,
+        batch.block_table,
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        batch.num_seqs,
+        batch.softmax_scale,
+        bundle(features),
+        batch.query.stride(),
+        batch.key_cache.stride(),
+        batch.value_cache.stride(),
+        batch.block_table.stride(),
+        out.stride(),
+        None if lse is None else lse.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads,
+        QUERIES_PER_KV=shape.queries_per_kv,
+        HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size,
+        BLOCK_M=block_m,
+        TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
