@@ -138,6 +138,24 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
 
 
 @triton.jit
+def segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS: tl.constexpr):
+    """The tiles of one segment of [lo, hi), and how many segments have any.
+
+    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at most
+    NUM_SEGMENTS segments, so a short sequence uses few.
+    """
+    per_segment = tl.maximum(tl.cdiv(hi - lo, NUM_SEGMENTS), 1)
+    used = tl.cdiv(hi - lo, per_segment)
+    start = tl.minimum(lo + segment * per_segment, hi)
+    stop = tl.minimum(start + per_segment, hi)
+    full_start = start
+    if f.sliding_window is not None:
+        full_start = tl.minimum(tl.maximum(full_lo, start), stop)
+    full_stop = tl.minimum(tl.maximum(full_hi, full_start), stop)
+    return start, full_start, full_stop, stop, used
+
+
+@triton.jit
 def find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr):
     """Page id and slot within the page, int64 [TILE_SIZE], of each key of one sequence's block-table row.
 

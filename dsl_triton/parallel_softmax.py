@@ -1,0 +1,339 @@
+"""Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
+
+Grid: Q Blocks x segments x num_kv_heads, one axis, then `reduce_segments` over query tokens x query heads. New over
+q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments are cut by the real length of each sequence, so a
+ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction skips it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.primitives import (
+    attend_tile,
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    segment_range,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+
+    num_segments: at most that many programs share the tiles of one Q Block; a power of two.
+    """
+
+    block_m: int = 16
+    tile_size: int = 32
+    num_segments: int = 4
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
+    head = triton.next_power_of_2(shape.head_size)
+    for block_m in (16, 32):
+        for tile_size in (16, 32, 64, 128):
+            for num_segments in (1, 2, 4, 8, 16, 32, 64):
+                for num_warps in (2, 4, 8):
+                    for num_stages in (1, 2, 3, 4):
+                        # K and V of each stage in flight, and Q beside them
+                        shared = (2 * tile_size * num_stages + block_m) * head * shape.dtype.itemsize
+                        accumulators = block_m * (head + tile_size) * 4
+                        # 4 bytes x 160 of a thread's 255 registers
+                        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+                            yield Config(block_m, tile_size, num_segments, num_warps, num_stages)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
+
+    acc: torch.Tensor  # [num_segments, num_tokens, num_query_heads, head_size]
+    m: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
+    l: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
+
+
+@triton.jit
+def _segments_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
+    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    num_seqs,
+    softmax_scale,
+    f,
+    query_strides,
+    key_strides,
+    value_strides,
+    block_table_strides,
+    out_strides,
+    lse_strides,
+    acc_strides,
+    m_strides,
+    NUM_KV_HEADS: tl.constexpr,
+    QUERIES_PER_KV: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    TILE_SIZE: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr,
+):
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    segment = tl.program_id(0) // NUM_KV_HEADS % NUM_SEGMENTS
+    q_block_idx = tl.program_id(0) // (NUM_KV_HEADS * NUM_SEGMENTS)
+
+    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
+    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
+    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
+    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
+    left = tl.where(begins, guess, 0)
+    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    if first < query_len:
+        seq_len = tl.load(seq_lens_ptr + seq)
+        context_len = seq_len - query_len
+        last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            context_len + first, last_pos, seq_len, f, TILE_SIZE
+        )
+        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+        if (start < stop) | (segment == 0):
+            token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+            query_pos = context_len + token
+            row = query_start + token
+            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            m, l, acc = softmax_init(f, head, live, segment, BLOCK_M, HEAD_SIZE)
+            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            for j in range(start, full_start):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+            for j in range(full_start, full_stop):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                )  # fmt: skip
+            for j in range(full_stop, stop):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+            if used <= 1:
+                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l), HEAD_SIZE)
+                store_lse(lse_ptr, lse_strides, row, head, live, m, l)
+            else:
+                part = segment.to(tl.int64)
+                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], row, head, live, acc, HEAD_SIZE)
+                stat = part * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
+                tl.store(m_ptr + stat, m, mask=live)
+                tl.store(l_ptr + stat, l, mask=live)
+
+
+@triton.jit
+def _reduce_segments_kernel(
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
+    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    f,
+    acc_strides,
+    m_strides,
+    out_strides,
+    lse_strides,
+    NUM_QUERY_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    TILE_SIZE: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr,
+):
+    head = tl.program_id(0) % NUM_QUERY_HEADS
+    row = tl.program_id(0) // NUM_QUERY_HEADS
+
+    # The last sequence that begins at or before this token; where every query has one token, that is its own number.
+    guess = tl.minimum(row, num_seqs - 1)
+    begins = tl.load(query_start_loc_ptr + guess) <= row
+    ends = tl.load(query_start_loc_ptr + guess + 1) > row
+    left = tl.where(begins, guess, 0)
+    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) <= row:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    if row - query_start < query_len:
+        seq_len = tl.load(seq_lens_ptr + seq)
+        first = (row - query_start) // BLOCK_Q * BLOCK_Q
+        last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+        _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
+        _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+        if used > 1:
+            part = tl.arange(0, NUM_SEGMENTS)
+            live = part < used
+            stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
+            m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS]
+            l = tl.load(l_ptr + stat, mask=live, other=0.0)
+            top = tl.max(m, 0)
+            weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
+            lane = tl.arange(0, triton.next_power_of_2(HEAD_SIZE))
+            offset = part.to(tl.int64) * acc_strides[0] + row.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
+            mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
+            acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
+            total = tl.sum(l * weight, 0)
+            x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [HEAD_PADDED]
+            out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
+            tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
+            store_lse(lse_ptr, lse_strides, row, head, True, top, total)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+    """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
+    if config.num_segments == 1:
+        return None
+    rows = (config.num_segments, capacity.num_tokens, shape.num_query_heads)
+    return Workspace(
+        torch.empty((*rows, shape.head_size), dtype=torch.float32, device=capacity.device),
+        torch.empty(rows, dtype=torch.float32, device=capacity.device),
+        torch.empty(rows, dtype=torch.float32, device=capacity.device),
+    )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/parallel_softmax", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _launch_segments(batch, features, out, config, workspace, lse)
+    if config.num_segments > 1:
+        reduce_segments(batch, features, out, config, workspace, lse)
+
+
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
+
+
+def _launch_segments(batch, features, out, config, workspace, lse) -> None:
+    shape = batch.shape
+    block_m = _block_m(shape, config)
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    scratch = workspace or Workspace(None, None, None)
+    _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
+        batch.query,
+        batch.key_cache,
+        batch.value_cache,
+        batch.block_table,
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        scratch.acc,
+        scratch.m,
+        scratch.l,
+        batch.num_seqs,
+        batch.softmax_scale,
+        bundle(features),
+        batch.query.stride(),
+        batch.key_cache.stride(),
+        batch.value_cache.stride(),
+        batch.block_table.stride(),
+        out.stride(),
+        None if lse is None else lse.stride(),
+        None if workspace is None else scratch.acc.stride(),
+        None if workspace is None else scratch.m.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads,
+        QUERIES_PER_KV=shape.queries_per_kv,
+        HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size,
+        BLOCK_M=block_m,
+        TILE_SIZE=config.tile_size,
+        NUM_SEGMENTS=config.num_segments,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
+
+
+def reduce_segments(batch, features, out, config, workspace, lse) -> None:
+    """Merge the partial results of every token that more than one segment worked on."""
+    shape = batch.shape
+    _reduce_segments_kernel[(batch.num_tokens * shape.num_query_heads,)](
+        workspace.acc,
+        workspace.m,
+        workspace.l,
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        batch.num_seqs,
+        bundle(features),
+        workspace.acc.stride(),
+        workspace.m.stride(),
+        out.stride(),
+        None if lse is None else lse.stride(),
+        NUM_QUERY_HEADS=shape.num_query_heads,
+        HEAD_SIZE=shape.head_size,
+        BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv,
+        TILE_SIZE=config.tile_size,
+        NUM_SEGMENTS=config.num_segments,
+        num_warps=4,
+    )
