@@ -1,0 +1,125 @@
+"""Bytes and FLOPs that a workload needs at least, from its real lengths, and the time below which no GPU can be.
+
+Causal triangles are exact, a window trims both, a page shared by several sequences counts once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.gpus import Gpu
+from compare.records import Derived, WorkloadInfo
+from compare.workloads import Ask, Workload
+
+
+@dataclass(frozen=True)
+class Cost:
+    """kv_bytes: distinct K and V bytes read; io_bytes: query and out; flops: 2 per multiply-add, two products."""
+
+    kv_bytes: int
+    io_bytes: int
+    flops: int
+
+    @property
+    def bytes(self) -> int:
+        return self.kv_bytes + self.io_bytes
+
+
+def _sum_capped(first: int, last: int, cap: int | None) -> int:
+    """Sum of min(n, cap) over n = first .. last."""
+    if last < first:
+        return 0
+    top = last if cap is None else min(last, cap)
+    rising = (first + top) * (top - first + 1) // 2 if top >= first else 0
+    flat = 0 if cap is None else cap * (last - max(first - 1, min(top, last)))
+    return rising + max(flat, 0)
+
+
+def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
+    """Visible (query, key) pairs of one sequence."""
+    if query_len == 0 or seq_len == 0:
+        return 0
+    context = seq_len - query_len
+    window = ask.sliding_window
+    left = _sum_capped(context + 1, seq_len, window)  # keys up to and with the query's own
+    if ask.causal:
+        return left
+    return left + _sum_capped(0, query_len - 1, None if window is None else window - 1)  # keys behind it
+
+
+def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
+    """Keys of one sequence that at least one query sees."""
+    if query_len == 0 or seq_len == 0:
+        return 0
+    if ask.sliding_window is None:
+        return seq_len
+    return seq_len - max(seq_len - query_len - ask.sliding_window + 1, 0)
+
+
+def cost(workload: Workload) -> Cost:
+    """What any kernel must read, write and multiply."""
+    shape, ask = workload.shape, workload.ask
+    pairs = sum(visible_keys(q, s, ask) for q, s in workload.lens)
+    keys = sum(touched_keys(q, s, ask) for q, s in workload.lens) - _shared_keys(workload)
+    item = shape.dtype.itemsize
+    return Cost(
+        kv_bytes=2 * keys * shape.num_kv_heads * shape.head_size * item,
+        io_bytes=2 * workload.stats.num_tokens * shape.num_query_heads * shape.head_size * item,
+        flops=4 * pairs * shape.num_query_heads * shape.head_size,
+    )
+
+
+def _shared_keys(workload: Workload) -> int:
+    """Keys counted twice because their page is shared. A window touches few leading pages: none counted."""
+    if not workload.shared_pages or workload.ask.sliding_window is not None:
+        return 0
+    page = workload.shape.block_size
+    shared = [min(workload.shared_pages, (s - q) // page) * page for q, s in workload.lens if q]
+    return sum(shared) - max(shared, default=0)
+
+
+def floor_us(workload: Workload, gpu: Gpu) -> float | None:
+    """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated."""
+    needed = cost(workload)
+    peak = gpu.fp32_tflops if workload.shape.dtype is torch.float32 else gpu.bf16_tflops
+    times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps else []
+    times += [needed.flops / peak / 1e6] if peak else []
+    return max(times, default=None)
+
+
+def derived(workload: Workload, gpu: Gpu, median_us: float) -> Derived:
+    """GB/s, TFLOP/s and the share of the floor that a time amounts to."""
+    needed, floor = cost(workload), floor_us(workload, gpu) or 0.0
+    return Derived(
+        gbps=needed.bytes / median_us / 1e3,
+        tflops=needed.flops / median_us / 1e6,
+        floor_us=floor,
+        floor_share=floor / median_us,
+    )
+
+
+def info(workload: Workload) -> WorkloadInfo:
+    """The workload as a record holds it."""
+    stats, shape, needed = workload.stats, workload.shape, cost(workload)
+    return WorkloadInfo(
+        id=workload.id,
+        label=workload.label,
+        kind=workload.kind,
+        num_seqs=stats.num_seqs,
+        num_tokens=stats.num_tokens,
+        num_decodes=stats.num_decodes,
+        max_query_len=stats.max_query_len,
+        max_seq_len=stats.max_seq_len,
+        total_seq_len=stats.total_seq_len,
+        num_query_heads=shape.num_query_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_size=shape.head_size,
+        block_size=shape.block_size,
+        dtype=str(shape.dtype).removeprefix("torch."),
+        features=workload.ask.names(),
+        cache_style=workload.style,
+        kv_bytes=needed.kv_bytes,
+        flops=needed.flops,
+    )

@@ -1,0 +1,135 @@
+"""The competitors: kernel ids and the modules behind them, imported only when one is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import hashlib
+import importlib
+import inspect
+import random
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from common.gpus import Gpu
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+
+RUNGS = ("naive", "q_block", "parallel_softmax")
+OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
+BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
+KERNELS: tuple[str, ...] = OWN + BASELINES
+_PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
+BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
+
+
+class UnknownKernel(ValueError):
+    """A kernel id outside the registry; `nearest` holds the ids most like it."""
+
+    def __init__(self, found: str) -> None:
+        self.found = found
+        self.nearest = tuple(difflib.get_close_matches(found, KERNELS, n=3, cutoff=0.4))
+        hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
+        allowed = ", ".join(KERNELS)
+        super().__init__(f"kernel: found {found!r}, allowed {allowed}, globs of these, or package.module[:name]{hint}")
+
+
+class Unavailable(ImportError):
+    """The kernel cannot run here: an import is missing; the message is the reason."""
+
+
+def _is_outsider(name: str) -> bool:
+    """`package.module[:name]`: a dotted path of identifiers, never an id (ids have a slash)."""
+    module, _, attribute = name.partition(":")
+    parts = module.split(".") + ([attribute] if attribute else [])
+    return "/" not in name and ("." in module or bool(attribute)) and all(part.isidentifier() for part in parts)
+
+
+def select(patterns: str) -> tuple[str, ...]:
+    """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats. Raises UnknownKernel."""
+    chosen: dict[str, None] = {}
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        found = fnmatch.filter(KERNELS, pattern) or ([pattern] if _is_outsider(pattern) else [])
+        if not found:
+            raise UnknownKernel(pattern)
+        chosen |= dict.fromkeys(found)
+    return tuple(chosen)
+
+
+def module_path(kernel_id: str) -> tuple[str, str | None]:
+    """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
+    if kernel_id in KERNELS:
+        family, name = kernel_id.split("/")
+        return f"{_PACKAGES[family]}.{name}", None
+    if not _is_outsider(kernel_id):
+        raise UnknownKernel(kernel_id)
+    module, _, attribute = kernel_id.partition(":")
+    return module, attribute or None
+
+
+def load(kernel_id: str) -> Any:
+    """The kernel, imported now. Raises Unavailable where an import fails, TypeError where it is not a kernel."""
+    path, attribute = module_path(kernel_id)
+    try:
+        kernel = importlib.import_module(path)
+    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+        raise Unavailable(f"{type(error).__name__}: {error}") from error
+    if attribute:
+        if not hasattr(kernel, attribute):
+            raise Unavailable(f"{path} has no {attribute}")
+        kernel = getattr(kernel, attribute)
+    missing = [name for name in ("SUPPORTS", "CONTRACT", "DEFAULT", "workspace", "launch") if not hasattr(kernel, name)]
+    if missing:
+        raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.kernel.Kernel defines")
+    return kernel
+
+
+def default_config(
+    kernel_id: str, kernel: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None
+) -> tuple[Any, str]:
+    """The config an untuned user gets, and where it is from: ("heuristics" or "DEFAULT").
+
+    With a GPU the family's `heuristics.default.<kernel>(shape, stats, gpu)` decides; without one, or where the family
+    has no such function, the kernel's DEFAULT.
+    """
+    if gpu is not None and kernel_id in OWN:
+        family, name = kernel_id.split("/")
+        try:
+            tree = importlib.import_module(f"{_PACKAGES[family]}.heuristics.default")
+        except ModuleNotFoundError as error:
+            if not (error.name or "").endswith("heuristics.default"):
+                raise
+        else:
+            if hasattr(tree, name):
+                return getattr(tree, name)(shape, stats, gpu), "heuristics"
+    return kernel.DEFAULT, "DEFAULT"
+
+
+def random_configs(kernel: Any, shape: AttentionShape, gpu: Gpu, count: int, seed: int) -> list[Any]:
+    """`count` different configs of the kernel's space, or all of a smaller one; the same for a seed and shape."""
+    if count <= 0 or not hasattr(kernel, "space"):
+        return []
+    space = list(kernel.space(shape, gpu))
+    return random.Random(seed).sample(space, min(count, len(space)))
+
+
+def config_dict(config: Any) -> dict[str, Any] | None:
+    """A config as plain values for a record; None stays None."""
+    if config is None:
+        return None
+    return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
+
+
+def source_sha(kernel: Any) -> str:
+    """The first 16 hex digits of SHA-256 over the kernel's file and the primitives.py beside it."""
+    module = kernel if isinstance(kernel, ModuleType) else inspect.getmodule(type(kernel))
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return ""
+    digest = hashlib.sha256()
+    for path in (Path(file), Path(file).with_name("primitives.py")):
+        if path.exists():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

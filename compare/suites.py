@@ -1,0 +1,102 @@
+"""The named suites: which rows a run measures."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from common.spec import AttentionShape
+from compare.workloads import Ask, Workload, parse_lens, vary
+
+_KB = 1024
+
+
+class UnknownSuite(ValueError):
+    """A suite name outside the table; the message holds the nearest names."""
+
+    def __init__(self, found: str) -> None:
+        near = difflib.get_close_matches(found, SUITES, n=3, cutoff=0.4)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        super().__init__(f"suite: found {found!r}, allowed {', '.join(SUITES)}{hint}")
+
+
+class UnknownWorkload(ValueError):
+    """A pattern that selects no row; the message holds the nearest labels."""
+
+    def __init__(self, found: str, labels: list[str]) -> None:
+        near = difflib.get_close_matches(found, labels, n=3, cutoff=0.4)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        super().__init__(f"workload: found {found!r}, allowed globs of {', '.join(labels)}{hint}")
+
+
+def smoke(seed: int = 0) -> tuple[Workload, ...]:
+    """Eight cells small enough for an interpreter on two cores, which together meet every feature and dtype."""
+    half, brain, full = torch.float16, torch.bfloat16, torch.float32
+
+    def shape(dtype: torch.dtype, heads: int = 4, kv_heads: int = 2, head: int = 64, page: int = 16) -> AttentionShape:
+        return AttentionShape(heads, kv_heads, head, page, dtype)
+
+    decode = ((1, 33), (1, 1), (1, 70), (1, 48), (1, 64))
+    rows = (
+        Workload("ragged-decode", decode, shape(brain), shared_pages=1),
+        Workload("prefill-33", ((33, 33),), shape(half)),
+        Workload("chunk-17-over-40", ((17, 57),), shape(brain), style="interleaved"),
+        Workload("mixed-with-empty", ((1, 40), (0, 0), (9, 9), (5, 30)), shape(half)),
+        Workload("speculative-4", ((4, 50), (4, 35), (4, 64)), shape(brain)),
+        Workload("ratio-5-head-80-page-24", ((3, 50), (1, 30)), shape(full, 5, 1, 80, 24)),
+        Workload("window-17", ((1, 60), (12, 40)), shape(half), Ask(sliding_window=17)),
+        Workload("non-causal", ((9, 30), (6, 6)), shape(full), Ask(causal=False)),
+    )
+    return tuple(_seeded(rows, seed))
+
+
+def _short(n: int) -> str:
+    return f"{n // _KB}k" if n % _KB == 0 else str(n)
+
+
+def _decode_row(batch: int, longest: int) -> Workload:
+    text = f"q1s{_short(longest)}" if batch == 1 else f"{batch}q1s{_short(longest)}~"
+    return Workload(text, parse_lens(text))
+
+
+def peers(seed: int = 0) -> tuple[Workload, ...]:
+    """The rows by which other kernels are known: Llama-3-8B's shape, bf16, pages of 16."""
+    decode = [_decode_row(b, n) for n in (512, 2048, 8192) for b in (1, 8, 32, 128)]
+    decode += [_decode_row(b, 32768) for b in (1, 8, 32)] + [_decode_row(1, 131072)]
+    verify = Workload("32q4s4k", parse_lens("32q4s4k"))  # equal lengths: its published floor is 32 x 4096 keys
+    prompts = [Workload(f"q{_short(n)}", ((n, n),)) for n in (512, 2048, 8192)]
+    prompts.append(Workload("8q1k~", tuple((n, n) for n in vary(8, 1024, 77))))
+    prompts.append(Workload("q32k", ((32768, 32768),)))
+    mixed = Workload("16q1s2k_16q512s1536", parse_lens("16q1s2k_16q512s1536"))
+    return tuple(_seeded([*decode, verify, *prompts, mixed], seed))
+
+
+def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
+    """Values by run seed and row; the lengths do not move with it."""
+    return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
+
+
+SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {"smoke": smoke, "peers": peers}
+
+
+def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:
+    """The rows of a suite. Raises UnknownSuite."""
+    if name not in SUITES:
+        raise UnknownSuite(name)
+    return SUITES[name](seed)
+
+
+def pick(rows: tuple[Workload, ...], patterns: str) -> tuple[Workload, ...]:
+    """The rows whose label matches one of the comma-separated globs. Raises UnknownWorkload where one matches none."""
+    labels = [row.label for row in rows]
+    chosen: set[str] = set()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        found = fnmatch.filter(labels, pattern)
+        if not found:
+            raise UnknownWorkload(pattern, labels)
+        chosen.update(found)
+    return tuple(row for row in rows if row.label in chosen)
