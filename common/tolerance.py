@@ -1,0 +1,233 @@
+"""Is a result right? Every element and row against what the declared precision may cost, and against the exact rules.
+
+The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
+8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
+
+S  random inputs    element  |e| <= u_o |o| + 3 u B + 3 eta W2 + eta_o
+                    row      ||e|| <= ||(u_o o, u B, eta W2, eta_o)||
+W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o,  delta = eps S (sqrt(head_size) + 8)
+LSE                 |e| <= delta + 2^-22 max(1, |lse|)
+
+o, A, B, S are `out`, `weighted`, `weighted_rms`, `max_logit` of `Expected`; W1, W2 its `visible` and `visible_rms` over
+`denominator`; eps is 2^-24, or 2^-10 where fp32 operands are declared to be multiplied as tf32. S assumes independent
+rounding errors, so structured inputs and probabilities of more than 16 bits are held to W alone.
+
+Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.kernel import Precision
+from common.reference import Expected
+from common.spec import Features, PagedBatch, SpecError, validate_output
+
+CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
+TF32_ROUNDOFF = 2.0**-11  # 10 explicit bits of mantissa
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker says of one result.
+
+    tier: the tiers that applied, "S+W" or "W".
+    element, row, worst_case, lse: the largest error as a part of its budget under the S element, S row, W and LSE
+        rules; 0.0 where a rule did not apply, inf where an exact rule is broken.
+    index: (token, head, lane) of the element that used most of its budget, (token, head) where that was a row or an
+        LSE; None without rows.
+    reason: "" when ok, else one sentence.
+    """
+
+    ok: bool
+    tier: str
+    element: float
+    row: float
+    worst_case: float
+    lse: float
+    index: tuple[int, ...] | None
+    reason: str
+
+    @property
+    def worst(self) -> float:
+        return max(self.element, self.row, self.worst_case, self.lse)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to nearest: 2^-8 for bf16, 2^-11 for fp16, 2^-24 for fp32, 2^-4 for e4m3."""
+    return torch.finfo(dtype).eps / 2
+
+
+def half_subnormal(dtype: torch.dtype) -> float:
+    """Largest absolute error of rounding to nearest near zero: 2^-25 for fp16, 2^-134 for bf16, 2^-10 for e4m3."""
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps / 2
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What one declared precision may cost; the symbols of the module's docstring."""
+
+    u: float
+    eta: float
+    u_out: float
+    eta_out: float
+    u_acc: float
+    eps: float
+    statistical: bool
+
+    @classmethod
+    def of(cls, contract: Precision, dtype: torch.dtype) -> Rounding:
+        """For inputs and output of `dtype`; raises TypeError if the contract names something that is no float dtype."""
+        probabilities = contract.probabilities or dtype
+        tf32 = contract.dot == "tf32" and dtype == torch.float32
+        u = max(unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0)
+        return cls(
+            u=u,
+            eta=half_subnormal(probabilities),
+            u_out=unit_roundoff(dtype),
+            eta_out=half_subnormal(dtype),
+            u_acc=unit_roundoff(contract.accumulator),
+            eps=2.0**-10 if tf32 else 2.0**-24,
+            statistical=unit_roundoff(probabilities) >= 2.0**-11 and not tf32,
+        )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
+
+    out: Tensor  # [tokens, heads, size]
+    o: Tensor
+    a: Tensor
+    b: Tensor
+    w1: Tensor
+    w2: Tensor
+    delta: Tensor  # [tokens, heads]
+    blind: Tensor  # bool [tokens]
+    zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
+
+    @classmethod
+    def of(cls, out: Tensor, expected: Expected, tokens: slice, rounding: Rounding) -> _Rows:
+        heads, size = out.shape[1:]
+        group = heads // expected.visible.shape[1]
+        share = 1.0 / expected.denominator[tokens, :, None]
+        found = out[tokens]
+        return cls(
+            out=found.double(),
+            o=expected.out[tokens],
+            a=expected.weighted[tokens],
+            b=expected.weighted_rms[tokens],
+            w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
+            w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
+            delta=_delta(expected, tokens, size, rounding),
+            blind=expected.num_visible[tokens] == 0,
+            zero=(found == 0) & ~torch.signbit(found),
+        )
+
+
+def _delta(expected: Expected, tokens: slice, head_size: int, rounding: Rounding) -> Tensor:
+    """[tokens, heads]: the absolute error that a logit may have."""
+    return rounding.eps * expected.max_logit[tokens] * (math.sqrt(head_size) + 8)
+
+
+def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
+    """error / budget; 0 where there is no error, inf where it has no budget or an exact rule is `broken`."""
+    part = (error / budget).masked_fill(error == 0, 0.0)
+    return part.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(broken, math.inf)
+
+
+def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
+    """Every error as a part of its budget, under each rule that applies."""
+    finite = rows.o.isfinite()
+    broken = (finite != rows.out.isfinite()) | (rows.blind[:, None, None] & ~rows.zero)
+    error = (rows.out - rows.o).abs().masked_fill(~finite, 0.0)
+    output = r.u_out * rows.o.abs()
+    u = r.u + 2 * rows.delta[..., None] + 4 * r.u_acc
+    parts = {"worst_case": _part(error, output + u * rows.a + r.eta * rows.w1 + r.eta_out, broken)}
+    if statistical:
+        budget = output + 3 * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
+        parts["element"] = _part(error, budget, broken)
+        terms = output.square() + (r.u * rows.b).square() + (r.eta * rows.w2).square() + r.eta_out**2
+        norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
+        parts["row"] = _part(error.square().sum(-1).sqrt(), norm, broken.any(-1))
+    return parts
+
+
+def _lse_part(lse: Tensor, expected: Expected, tokens: slice, head_size: int, rounding: Rounding) -> Tensor:
+    """[tokens, heads]: the error of the LSE as a part of its budget."""
+    wanted, found = expected.lse[tokens], lse[tokens].double()
+    blind = expected.num_visible[tokens, None] == 0
+    finite = wanted.isfinite()
+    broken = (finite != found.isfinite()) | (blind & (found != -math.inf))
+    error = (found - wanted).abs().masked_fill(~finite, 0.0)
+    budget = _delta(expected, tokens, head_size, rounding) + 2.0**-22 * wanted.abs().clamp(min=1.0)
+    return _part(error, budget, broken)
+
+
+def _worst(parts: dict[str, Tensor], first: int, worst: dict[str, tuple[float, tuple[int, ...]]]) -> None:
+    """Update `worst[rule] = (part, index)` from a chunk whose first token is `first`."""
+    for rule, part in parts.items():
+        value, flat = part.flatten().max(0)
+        if float(value) > worst.get(rule, (-1.0, ()))[0]:
+            token, *rest = (int(i) for i in torch.unravel_index(flat, part.shape))
+            worst[rule] = (float(value), (token + first, *rest))
+
+
+_RULES = {"element": "S element", "row": "S row", "worst_case": "W element", "lse": "LSE"}
+
+
+def _reason(rule: str, part: float, index: tuple[int, ...], out: Tensor, lse: Tensor | None, expected: Expected) -> str:
+    where = f"token {index[0]}, head {index[1]}" + (f", lane {index[2]}" if len(index) == 3 else "")
+    sees = f"that sees {int(expected.num_visible[index[0]])} keys"
+    if rule == "row":
+        row, wanted = out[index].double(), expected.out[index]
+        norm = float((row - wanted).norm())
+        return f"{_RULES[rule]}: error norm {norm:.4g} at {where} {sees} is {part:.3g} of its budget"
+    found, wanted = (lse, expected.lse) if rule == "lse" else (out, expected.out)
+    values = f"found {float(found[index]):.6g}, expected {float(wanted[index]):.6g}"
+    spent = "breaks an exact rule" if math.isinf(part) else f"is {part:.3g} of its budget"
+    return f"{_RULES[rule]}: {values} at {where} {sees}: {spent}"
+
+
+def check(
+    out: Tensor,
+    lse: Tensor | None,
+    batch: PagedBatch,
+    features: Features,
+    contract: Precision,
+    expected: Expected,
+    *,
+    structured: bool = False,
+) -> Verdict:
+    """Judge `out` (and `lse`, natural logarithm, where asked for) against `expected = reference(batch, features)`.
+
+    structured: the inputs are not independent random numbers: the W tier alone.
+    Rows past query_start_loc[-1] are not looked at (`common.integrity` does). A wrong shape or dtype is a verdict too.
+    """
+    rounding = Rounding.of(contract, batch.query.dtype)
+    statistical = rounding.statistical and not structured
+    tier = "S+W" if statistical else "W"
+    try:
+        validate_output(batch, out, lse)
+    except SpecError as error:
+        return Verdict(False, tier, math.inf, math.inf, math.inf, math.inf, None, str(error))
+    heads, size = out.shape[1:]
+    step = max(1, CHUNK_ELEMENTS // (heads * size))
+    worst: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for first in range(0, expected.num_tokens, step):
+        tokens = slice(first, min(first + step, expected.num_tokens))
+        parts = _parts(_Rows.of(out, expected, tokens, rounding), rounding, statistical)
+        if lse is not None:
+            parts["lse"] = _lse_part(lse, expected, tokens, size, rounding)
+        _worst(parts, first, worst)
+    ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in _RULES}
+    rule = max(worst, key=lambda name: worst[name][0], default=None)
+    index = worst[rule][1] if rule else None
+    ok = all(part <= 1.0 for part in ratios.values())
+    reason = "" if ok else _reason(rule, ratios[rule], index, out, lse, expected)
+    return Verdict(ok, tier, **ratios, index=index, reason=reason)
