@@ -1,0 +1,188 @@
+"""Cross-compile in a child process per target: a compiler that crashes, hangs or floods costs one row and no more.
+
+The parent writes one JSON job a line; the child answers with one JSON line a job, on a stream of its own, so whatever a
+compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.batch import make_batch
+from common.gpus import Gpu
+from common.spec import AttentionShape, Features
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_TAIL = 2000  # characters of the child's stderr that an error keeps
+START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
+
+
+@dataclass(frozen=True)
+class Job:
+    """One launch to compile, in plain values. config None: the module's DEFAULT; sinks, lse: with such a tensor."""
+
+    module: str
+    lens: tuple[tuple[int, int], ...]
+    shape: AttentionShape
+    config: dict[str, Any] | None = None
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    lse: bool = False
+    cache_style: str = "nhd"
+    large_cache: bool = False
+
+    def to_json(self) -> str:
+        shape = dataclasses.asdict(self.shape) | {"dtype": str(self.shape.dtype).removeprefix("torch.")}
+        return json.dumps(dataclasses.asdict(self) | {"shape": shape})
+
+    @classmethod
+    def from_json(cls, line: str) -> Job:
+        raw = json.loads(line)
+        raw["shape"] = AttentionShape(**raw["shape"] | {"dtype": getattr(torch, raw["shape"]["dtype"])})
+        return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status`: ok, unsupported (the kernel's own typed refusal), unavailable (an import failed), compile_error, crash
+    or timeout; `facts` one dict per kernel of the launch."""
+
+    job: Job
+    status: str
+    facts: tuple[dict[str, Any], ...] = ()
+    reason: str = ""
+    log_tail: str = ""
+
+
+def compile_in_child(jobs: Sequence[Job], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
+    """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job."""
+    left = list(jobs)
+    while left:
+        for outcome in _one_child(tuple(left), gpu, limit_s):
+            left.pop(0)
+            yield outcome
+
+
+def _environment() -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said aloud because triton announced another
+    env["HELION_DISALLOW_AUTOTUNING"] = "1"
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
+def _one_child(jobs: Sequence[Job], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
+    """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as log, os.fdopen(reader, "rb", buffering=0) as answers:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "compare.compile_child", str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        try:
+            lines = [json.dumps(dataclasses.asdict(gpu)), *(job.to_json() for job in jobs)]
+            _send(child, "\n".join(lines) + "\n")
+            limit = limit_s + START_LIMIT_S
+            for job in jobs:
+                line, ended = _read_line(answers, limit)
+                if line is None:
+                    yield _lost(job, child, ended, limit, log)
+                    return
+                answer = json.loads(line)
+                yield Outcome(job, **answer | {"facts": tuple(answer.get("facts", ()))})
+                limit = limit_s
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _send(child: subprocess.Popen, text: str) -> None:
+    """A child that died at once leaves a broken pipe; its exit is what gets reported."""
+    try:
+        child.stdin.write(text.encode())
+        child.stdin.close()
+    except BrokenPipeError:
+        child.wait()
+
+
+def _read_line(stream: Any, limit_s: float) -> tuple[bytes | None, str]:
+    """One line, or None with why there is none: `end` of the stream or `time`."""
+    deadline, line = time.monotonic() + limit_s, b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([stream], [], [], max(deadline - time.monotonic(), 0.0))
+        if not ready:
+            return None, "time"
+        chunk = stream.readline()
+        if not chunk:
+            return None, "end"
+        line += chunk
+    return line, ""
+
+
+def _lost(job: Job, child: subprocess.Popen, ended: str, limit: float, log: Any) -> Outcome:
+    if ended == "time":
+        status, reason = "timeout", f"compiling took more than {limit:.0f} s"
+    else:
+        status, reason = "crash", f"the compiling process ended with {child.wait()}"
+    log.seek(0)
+    return Outcome(job, status, reason=reason, log_tail=log.read().decode(errors="replace")[-LOG_TAIL:])
+
+
+def _compile(job: Job, gpu: Gpu) -> dict[str, Any]:
+    """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
+    import importlib
+    import traceback
+
+    from common.spec import UnsupportedFeature
+    from compare.crosscompile import static_facts
+
+    try:
+        module = importlib.import_module(job.module)
+    except ImportError as error:
+        return {"status": "unavailable", "reason": f"{type(error).__name__}: {error}"}
+    heads = job.shape.num_query_heads
+    features = Features(job.causal, job.sliding_window, job.softcap, torch.zeros(heads) if job.sinks else None)
+    batch = make_batch(job.lens, job.shape, style=job.cache_style)
+    lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
+    try:
+        config = module.DEFAULT if job.config is None else type(module.DEFAULT)(**job.config)
+        facts = static_facts(module, batch, features, config, gpu, lse=lse, large_cache=job.large_cache)
+    except UnsupportedFeature as error:
+        return {"status": "unsupported", "reason": str(error)}
+    except Exception as error:  # whatever a compiler raises is this job's answer, with its trace
+        first = (str(error).strip().splitlines() or [""])[0]
+        tail = traceback.format_exc()[-LOG_TAIL:]
+        return {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300], "log_tail": tail}
+    return {"status": "ok", "facts": [kernel.as_dict() for kernel in facts]}
+
+
+def main(descriptor: int) -> None:
+    with os.fdopen(descriptor, "w") as answers:
+        gpu = Gpu(**json.loads(sys.stdin.readline()))
+        for line in sys.stdin:
+            answers.write(json.dumps(_compile(Job.from_json(line), gpu)) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
