@@ -1,0 +1,137 @@
+"""Make the virtual environment that the Makefile runs in; print the path of its Python.
+
+Two kinds. `host`: this Python has torch and triton already, so the environment sees them (--system-site-packages)
+and gets only what is missing; pip may not install another torch or triton. `pinned`: constraints-cpu.txt, exactly;
+taken where this Python has none of its own, and always with --pinned. A stamp makes the second call cheap; what a
+stamp cannot see, an environment whose packages somebody changed, the pins show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints-cpu.txt"
+STAMP = "diptych-stamp.json"
+# Distributions that carry the two modules: upstream's, and those of ROCm and of Intel GPUs.
+NATIVE = ("torch", "triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def installed(names: tuple[str, ...], path: list[str] | None = None) -> dict[str, str]:
+    """name -> version of those of `names` that are installed, here or under `path`."""
+    found = {}
+    for name in names:
+        for dist in metadata.distributions(name=name, **({"path": path} if path else {})):
+            found[name] = dist.version
+            break
+    return found
+
+
+def pins(text: str) -> dict[str, str]:
+    """`name==version` lines -> name -> version."""
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+
+
+def differing(wanted: dict[str, str], path: list[str]) -> list[str]:
+    """Pins that the packages under `path` do not hold; a local label such as +cpu is allowed."""
+    found = installed(tuple(wanted), path)
+    return [
+        f"{name} {found.get(name, 'missing')}"
+        for name, version in wanted.items()
+        if found.get(name, "").split("+")[0] != version
+    ]
+
+
+def host_packages() -> list[str]:
+    """Folders that hold what this Python itself sees beyond its base: those of the virtual environment it may be."""
+    return [entry for entry in sys.path if sys.prefix != sys.base_prefix and Path(entry).name == "site-packages"]
+
+
+def host_imports() -> bool:
+    if find_spec("torch") is None or find_spec("triton") is None:
+        return False
+    probe = subprocess.run([sys.executable, "-c", "import torch, triton"], capture_output=True, text=True)
+    if probe.returncode:
+        say(f"{sys.executable} has torch and triton but cannot import them: {probe.stderr.strip().splitlines()[-1:]}")
+    return probe.returncode == 0
+
+
+def key(kind: str) -> dict[str, object]:
+    """What the environment depends on; any difference makes it anew."""
+    files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints-cpu.txt"))
+    native = installed(NATIVE) if kind == "host" else {}
+    return {"kind": kind, "python": sys.version, "files": hashlib.sha256(files).hexdigest(), "native": native}
+
+
+def site_packages(target: Path) -> str:
+    return str(target / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages")
+
+
+def is_current(target: Path, wanted: dict[str, object]) -> bool:
+    stamp = target / STAMP
+    if not stamp.exists() or json.loads(stamp.read_text()) != wanted:
+        return False
+    changed = differing(pins(CONSTRAINTS.read_text()), [site_packages(target)]) if wanted["kind"] == "pinned" else []
+    if changed:
+        say(f"{target.name} does not hold the pins ({', '.join(changed)}); making it anew")
+    return not changed
+
+
+def can_build_here() -> bool:
+    """Whether this Python's setuptools builds the project: then no network is needed for it."""
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"][0]
+    return int(installed(("setuptools",)).get("setuptools", "0").split(".")[0]) >= int(required.split(">=")[1])
+
+
+def make(target: Path, kind: str) -> None:
+    say(f"making {target.name} ({kind}); the first time takes a minute or two")
+    shutil.rmtree(target, ignore_errors=True)
+    venv.create(target, system_site_packages=kind == "host", symlinks=True, with_pip=True)
+    python, own = str(target / "bin" / "python"), site_packages(target)
+    constraints, extras, options = CONSTRAINTS, "cpu,test", []
+    if kind == "host":
+        (Path(own) / "host.pth").write_text("\n".join(host_packages()) + "\n")
+        constraints, extras = target / "constraints-host.txt", "helion,test"
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in installed(NATIVE).items()))
+        if can_build_here():
+            if installed(("setuptools",), [own]):  # Python 3.11's venv brings one too old, in front of the host's
+                subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True)
+            options.append("--no-build-isolation")
+    project = ["--constraint", str(constraints), "--editable", f"{ROOT}[{extras}]"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *options, *project], check=True, stdout=sys.stderr)
+    subprocess.run([python, "-c", "import torch, triton, helion"], check=True, stdout=sys.stderr)
+    if kind == "host" and (second := installed(NATIVE, [own])):
+        raise SystemExit(f"{target}: pip installed {second} beside those of {sys.executable}; remove one of the two")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pinned", action="store_true", help="constraints-cpu.txt, whatever this Python has")
+    pinned = parser.parse_args().pinned
+    has_own = host_imports()
+    kind = "host" if has_own and not pinned else "pinned"
+    target = ROOT / (".venv-pinned" if has_own and pinned else ".venv")
+    wanted = key(kind)
+    if not is_current(target, wanted):
+        make(target, kind)
+        (target / STAMP).write_text(json.dumps(wanted))
+    print(target / "bin" / "python")
+
+
+if __name__ == "__main__":
+    main()

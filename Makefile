@@ -1,0 +1,35 @@
+# Where $(PYTHON) imports torch and triton, .venv sees them and gets only what is missing; elsewhere it is the pinned CPU set-up.
+PYTHON ?= python3
+PINNED ?=
+ARGS ?=
+JOBS ?= 2
+
+# Evaluated by the recipes that need it alone: the path of the environment's Python, made where it is missing or out of date.
+ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(PINNED),--pinned)
+RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
+
+.DEFAULT_GOAL := help
+.PHONY: help compare test test-slow lint clean
+
+help:  ## this list
+	@echo "Diptych: paged attention in Triton and in Helion, side by side"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  ARGS=...        further arguments, as in: make compare ARGS='--gpu mi300'; make test ARGS='-k mutant'"
+	@echo "  PYTHON=...      the Python whose torch and triton are used (python3)"
+	@echo "  PINNED=1        the pinned CPU set-up, whatever that Python has"
+
+compare:  ## check every kernel, time it where there is a GPU, write a report to results/
+	@$(RUN) -m compare.run $(ARGS)
+
+test:  ## the tests of every day, on JOBS=2 processes
+	@$(RUN) -m pytest -m "not slow" -n $(JOBS) $(ARGS)
+
+test-slow:  ## the tests that take minutes
+	@$(RUN) -m pytest -m slow -n $(JOBS) $(ARGS)
+
+lint:  ## ruff: style and format
+	@$(RUN) -m ruff check . && "$$python" -m ruff format --check .
+
+clean:  ## remove the environments and what the tools left; results/ stays
+	rm -rf .venv .venv-pinned build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
