@@ -75,7 +75,7 @@ class Workspace:
     l: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _segments_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -174,7 +174,7 @@ def _segments_kernel(
                 tl.store(l_ptr + stat, l, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _reduce_segments_kernel(
     acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
     m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]

@@ -61,7 +61,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
                         yield Config(block_m, tile_size, num_warps, num_stages)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _q_block_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
