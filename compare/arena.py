@@ -1,0 +1,107 @@
+"""The tensors that one workload is checked and timed on: several page sets with the same values, an output for each.
+
+A page set is a block table of its own over pages of its own. All hold the same K and V, so that one reference judges
+every set and equal bits on all of them prove that a kernel depends on the values alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from common.batch import fill_values
+from common.guards import Guards
+from common.reference import Expected, reference
+from common.spec import PagedBatch
+from compare.cost import cost
+from compare.workloads import Workload
+
+MAX_SETS = 512
+MIN_CYCLE_BYTES = 512 * 2**20  # read between two visits to a page; more than any last-level cache of the GPU table
+
+
+def page_sets(workload: Workload, llc_bytes: int) -> int:
+    """How many page sets make one cycle read at least max(512 MiB, 4 x the last-level cache) of distinct K and V."""
+    target = max(MIN_CYCLE_BYTES, 4 * llc_bytes)
+    return min(max(-(-target // max(cost(workload).kv_bytes, 1)), 1), MAX_SETS)
+
+
+def _used_pages(batch: PagedBatch, lens: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """int64: the page ids of every sequence, one after another."""
+    page, table = batch.key_cache.shape[1], batch.block_table.cpu().long()
+    rows = [table[i, : -(-seq_len // page)] for i, (_, seq_len) in enumerate(lens)]
+    return torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
+
+
+class Arena:
+    """Page sets, outputs, guards and the reference of one workload on one device."""
+
+    def __init__(self, workload: Workload, sets: int, device: torch.device | str) -> None:
+        self.workload = workload
+        self.device = torch.device(device)
+        self.guards = Guards(self.device)
+        self.batches = workload.batches(sets, self.device, self.guards)
+        self.features = workload.features(self.device)
+        shape = tuple(self.batches[0].query.shape)
+        self.outs = [self.guards.empty(f"out_{i}", shape, workload.shape.dtype) for i in range(sets)]
+        self.lse = self.guards.empty("lse", shape[:2], torch.float32)
+        self._pages = [_used_pages(batch, workload.lens).to(self.device) for batch in self.batches]
+        self._expected: Expected | None = None
+        self.value_sets = 1
+        self._replicate()
+
+    def _replicate(self) -> None:
+        """Copy the pages of set 0 to those of every other set."""
+        first = self.batches[0]
+        for pages in self._pages[1:]:
+            for cache in (first.key_cache, first.value_cache):
+                cache[pages] = cache[self._pages[0]]
+
+    def new_values(self) -> None:
+        """Other values in the same buffers: what a captured graph meets in the next step."""
+        fill_values(self.batches, self.workload.seed + 7919 * self.value_sets)
+        self._replicate()
+        self.value_sets += 1
+        self._expected = None
+
+    @property
+    def expected(self) -> Expected:
+        """The float64 reference of the present values; computed once for all kernels and page sets."""
+        if self._expected is None:
+            self._expected = reference(self.batches[0], self.features)
+        return self._expected
+
+    def poison(self, value: float) -> None:
+        """Fill every output (and the LSE), so that an element that nobody writes is seen."""
+        for out in self.outs:
+            out.fill_(value)
+        self.lse.fill_(value)
+
+    @property
+    def live_tokens(self) -> int:
+        """Rows of the output that belong to a sequence."""
+        return self.workload.stats.num_tokens
+
+    @property
+    def cycle_bytes(self) -> int:
+        """Distinct K and V bytes that one visit to every page set reads."""
+        return cost(self.workload).kv_bytes * len(self.batches)
+
+    def fingerprint(self) -> list[int]:
+        """A sum over the bits of every input: changed inputs change it. Waits for the device."""
+        first = self.batches[0]
+        inputs = [first.query, first.key_cache, first.value_cache, first.query_start_loc, first.seq_lens]
+        inputs += [batch.block_table for batch in self.batches]
+        return [_bit_sum(tensor) for tensor in inputs]
+
+    def sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _bit_sum(tensor: torch.Tensor) -> int:
+    """The sum of the tensor's bits read as integers, modulo 2^64."""
+    if tensor.is_floating_point():
+        tensor = tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    return int(tensor.sum(dtype=torch.int64))

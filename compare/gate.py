@@ -1,0 +1,139 @@
+"""No time without correctness: what a callable writes is judged before it is timed and after.
+
+The callable that is checked is the one that is timed: same config, same workspace, through graph replay where a graph
+is the timer. Outputs are NaN before the first run and 7.0 before the second: equal bits mean that every element was
+written and that the kernel is deterministic. Every page set is looked at; inputs and the bands around every tensor must
+be intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from common.kernel import Precision
+from common.tolerance import Verdict, check
+from compare.arena import Arena
+from compare.records import GateResult, Status
+
+NAN, OTHER = float("nan"), 7.0
+
+
+class Rejected(Exception):
+    """The gate's refusal: what becomes the row's status and reason."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bitwise equality; NaN equals the same NaN and -0.0 differs from +0.0."""
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _judge(arena: Arena, number: int, contract: Precision, lse: torch.Tensor | None) -> Verdict:
+    """Check the output of one page set. Raises Rejected."""
+    batch = arena.batches[number]
+    verdict = check(arena.outs[number], lse, batch, arena.features, contract, arena.expected)
+    if not verdict.ok:
+        raise Rejected(Status.INCORRECT, f"page set {number}: {verdict.reason}")
+    return verdict
+
+
+def _padding_intact(arena: Arena, sets: Sequence[int], poison: float) -> None:
+    """Rows past the last sequence must still hold the poison."""
+    for number in sets:
+        padding = arena.outs[number][arena.live_tokens :]
+        if not same_bits(padding, torch.full_like(padding, poison)):
+            raise Rejected(Status.INCORRECT, f"page set {number}: wrote rows of `out` that belong to no sequence")
+
+
+def _worst(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    rules = ("element", "row", "worst_case", "lse")
+    return {rule: max(getattr(verdict, rule) for verdict in verdicts) for rule in rules}
+
+
+def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[Verdict]:
+    """The first set against the reference, the others against its bits, and against the reference where bits differ."""
+    verdicts = [_judge(arena, sets[0], contract, None)]
+    live = slice(0, arena.live_tokens)
+    for number in sets[1:]:
+        if not same_bits(arena.outs[number][live], arena.outs[sets[0]][live]):
+            verdicts.append(_judge(arena, number, contract, None))
+    return verdicts
+
+
+def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> GateResult:
+    """Judge `run`, which must write `arena.outs[i]` for each i of `sets`, twice. Raises Rejected."""
+    inputs = arena.fingerprint()
+    arena.poison(NAN)
+    run()
+    arena.sync()
+    verdicts = _check_sets(arena, sets, contract)
+    _padding_intact(arena, sets, NAN)
+    live = slice(0, arena.live_tokens)
+    kept = [arena.outs[number][live].clone() for number in sets]
+    arena.poison(OTHER)
+    run()
+    arena.sync()
+    for number, first in zip(sets, kept, strict=True):
+        if not same_bits(arena.outs[number][live], first):
+            raise Rejected(*_why_different(first, arena.outs[number][live], number))
+    _padding_intact(arena, sets, OTHER)
+    _intact(arena, inputs)
+    return GateResult(
+        tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=arena.value_sets, bit_equal=True
+    )
+
+
+def _why_different(first: torch.Tensor, second: torch.Tensor, number: int) -> tuple[Status, str]:
+    differ = _bits(first) != _bits(second)
+    count, where = int(differ.sum()), differ.nonzero()[0].tolist()
+    if bool((second[differ] == OTHER).all()):
+        return Status.INCORRECT, f"page set {number}: {count} elements are not written, the first at {where}"
+    return Status.NONDETERMINISTIC, f"page set {number}: {count} elements differ between two runs, first at {where}"
+
+
+def again(
+    arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision, first: GateResult
+) -> GateResult:
+    """Judge `run` once more, after the last round and on new values in the same buffers. Raises Rejected."""
+    inputs = arena.fingerprint()
+    arena.poison(NAN)
+    run()
+    arena.sync()
+    verdicts = _check_sets(arena, sets, contract)
+    _padding_intact(arena, sets, NAN)
+    _intact(arena, inputs)
+    return _merged(first, verdicts, arena.value_sets)
+
+
+def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
+    """Judge a launch that also writes `arena.lse`. Raises Rejected."""
+    inputs = arena.fingerprint()
+    arena.poison(NAN)
+    run()
+    arena.sync()
+    verdict = _judge(arena, number, contract, arena.lse)
+    _padding_intact(arena, [number], NAN)
+    _intact(arena, inputs)
+    return _merged(first, [verdict], arena.value_sets)
+
+
+def _merged(first: GateResult, verdicts: Sequence[Verdict], value_sets: int) -> GateResult:
+    worst = {rule: max(first.worst[rule], part) for rule, part in _worst(verdicts).items()}
+    return GateResult(first.tier, worst, first.page_sets, value_sets, first.bit_equal)
+
+
+def _intact(arena: Arena, inputs: list[int]) -> None:
+    if arena.fingerprint() != inputs:
+        raise Rejected(Status.INCORRECT, "changed one of its inputs")
+    violated = arena.guards.violated()
+    if violated:
+        raise Rejected(Status.INCORRECT, f"wrote outside {', '.join(violated)}")

@@ -1,0 +1,80 @@
+"""What a run will do: suite x kernels x GPU -> cells, and a hash by which two runs are the same plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compare.registry import OWN
+from compare.workloads import Workload
+
+# Seconds of the CPU's interpreter per program and tile of 64 keys; Helion's generated code takes about four times that.
+STEP_SECONDS = 0.006
+HELION_FACTOR = 4.0
+BLOCK_ROWS = 16  # rows of a default Q Block
+CHECK_LAUNCHES = 3  # what the gate launches where nothing is timed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel on one workload. `id` is 16 hex digits over both and the GPU."""
+
+    id: str
+    workload: Workload
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """All cells of one workload: one worker takes them together, because timing interleaves them."""
+
+    workload: Workload
+    cells: tuple[Cell, ...]
+
+    def only(self, cell_ids: Iterable[str]) -> Job:
+        wanted = set(cell_ids)
+        return Job(self.workload, tuple(cell for cell in self.cells if cell.id in wanted))
+
+
+def _hash(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None) -> tuple[Job, ...]:
+    """Every kernel on every workload. gpu: the name that was asked for, None for the CPU alone."""
+    return tuple(
+        Job(workload, tuple(Cell(_hash([workload.id, kernel, gpu]), workload, kernel) for kernel in kernels))
+        for workload in workloads
+    )
+
+
+def plan_hash(planned: Sequence[Job]) -> str:
+    """The same for the same cells in the same order."""
+    return _hash([cell.id for job in planned for cell in job.cells])
+
+
+def interpreter_steps(kernel: str, workload: Workload) -> int:
+    """Program x tile steps of one launch in the interpreter, tiles of 64 keys.
+
+    naive: a program per (token, query head). The others, and kernels from outside, are taken for Q Blocks of 16 rows.
+    """
+    shape, steps = workload.shape, 0
+    for query_len, seq_len in workload.lens:
+        tiles = -(-seq_len // 64)
+        if kernel.endswith("/naive"):
+            steps += query_len * shape.num_query_heads * tiles
+        else:
+            tokens_per_block = max(BLOCK_ROWS // shape.queries_per_kv, 1)
+            steps += (-(-query_len // tokens_per_block) + 1) * shape.num_kv_heads * tiles
+    return steps
+
+
+def interpreter_seconds(kernel: str, workload: Workload) -> float:
+    """Estimated seconds of one checked cell on a CPU; baselines are torch calls and count as nothing."""
+    if kernel not in OWN and kernel.startswith("baseline/"):
+        return 0.0
+    factor = HELION_FACTOR if kernel.startswith("helion/") else 1.0
+    return interpreter_steps(kernel, workload) * STEP_SECONDS * factor * CHECK_LAUNCHES
