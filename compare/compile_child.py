@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,10 @@ START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core mach
 
 @dataclass(frozen=True)
 class Job:
-    """One launch to compile, in plain values. config None: the module's DEFAULT; sinks, lse: with such a tensor."""
+    """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
+    GPU gets. sinks, lse: with such a tensor. large_cache: K and V in tensors above 2 GiB."""
 
-    module: str
+    kernel: str
     lens: tuple[tuple[int, int], ...]
     shape: AttentionShape
     config: dict[str, Any] | None = None
@@ -60,10 +62,12 @@ class Job:
 @dataclass(frozen=True)
 class Outcome:
     """`status`: ok, unsupported (the kernel's own typed refusal), unavailable (an import failed), compile_error, crash
-    or timeout; `facts` one dict per kernel of the launch."""
+    or timeout; `facts` one dict per kernel of the launch; `config` and its origin as in a Record."""
 
     job: Job
     status: str
+    config: dict[str, Any] | None = None
+    config_origin: str = ""
     facts: tuple[dict[str, Any], ...] = ()
     reason: str = ""
     log_tail: str = ""
@@ -150,30 +154,35 @@ def _lost(job: Job, child: subprocess.Popen, ended: str, limit: float, log: Any)
 
 def _compile(job: Job, gpu: Gpu) -> dict[str, Any]:
     """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
-    import importlib
-    import traceback
-
     from common.spec import UnsupportedFeature
+    from compare import registry
     from compare.crosscompile import static_facts
 
-    try:
-        module = importlib.import_module(job.module)
-    except ImportError as error:
-        return {"status": "unavailable", "reason": f"{type(error).__name__}: {error}"}
     heads = job.shape.num_query_heads
     features = Features(job.causal, job.sliding_window, job.softcap, torch.zeros(heads) if job.sinks else None)
     batch = make_batch(job.lens, job.shape, style=job.cache_style)
     lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
+    answer: dict[str, Any] = {}
     try:
-        config = module.DEFAULT if job.config is None else type(module.DEFAULT)(**job.config)
-        facts = static_facts(module, batch, features, config, gpu, lse=lse, large_cache=job.large_cache)
+        kernel = registry.load(job.kernel)
+        config, origin = registry.default_config(job.kernel, kernel, job.shape, batch.stats, gpu)
+        if job.config is not None:
+            config, origin = type(config)(**job.config), "given"
+        answer = {"config": registry.config_dict(config), "config_origin": origin}
+        facts = static_facts(kernel, batch, features, config, gpu, lse=lse, large_cache=job.large_cache)
+    except registry.Unavailable as error:
+        return {"status": "unavailable", "reason": str(error)}
     except UnsupportedFeature as error:
-        return {"status": "unsupported", "reason": str(error)}
+        return answer | {"status": "unsupported", "reason": str(error)}
     except Exception as error:  # whatever a compiler raises is this job's answer, with its trace
         first = (str(error).strip().splitlines() or [""])[0]
         tail = traceback.format_exc()[-LOG_TAIL:]
-        return {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300], "log_tail": tail}
-    return {"status": "ok", "facts": [kernel.as_dict() for kernel in facts]}
+        return answer | {
+            "status": "compile_error",
+            "reason": f"{type(error).__name__}: {first}"[:300],
+            "log_tail": tail,
+        }
+    return answer | {"status": "ok", "facts": [kernel.as_dict() for kernel in facts]}
 
 
 def main(descriptor: int) -> None:
