@@ -1,0 +1,158 @@
+"""What the wheel holds; an installed torch or triton is never replaced; a stranger's `common` is refused."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def run(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """The script .ci/environment.py as a module."""
+    spec = importlib.util.spec_from_file_location("environment", ROOT / ".ci" / "environment.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The project's wheel, built offline from a copy with the setuptools that is here."""
+    setuptools = pytest.importorskip("setuptools", minversion="77")
+    copy = tmp_path_factory.mktemp("project")
+    for folder in (*PACKAGES, "tests", "docs"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=IGNORED)
+    for name in ("pyproject.toml", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "README.md").touch()
+    code = f"import {setuptools.__name__}.build_meta as build; print(build.build_wheel('.'))"
+    done = run([sys.executable, "-c", code], cwd=copy)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return copy / done.stdout.split()[-1]
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+    wanted = {str(p.relative_to(ROOT)) for p in sources if p.suffix == ".py" or p.name == "py.typed"}
+    assert wanted <= held
+    assert {name.split("/")[0] for name in held} == set(PACKAGES)
+
+
+def test_the_wheel_carries_the_licence(wheel):
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/LICENSE"))
+    assert "Apache License" in zipfile.ZipFile(wheel).read(name).decode()
+
+
+def test_every_package_is_typed():
+    assert all((ROOT / package / "py.typed").exists() for package in PACKAGES)
+
+
+def test_torch_triton_and_helion_are_extras_only():
+    hard = {requirement.split(">=")[0] for requirement in PROJECT["dependencies"]}
+    assert not hard & {"torch", "triton", "helion"}
+    for extra in ("cpu", "cuda"):
+        assert {"torch", "triton"} <= {r.split(">=")[0] for r in PROJECT["optional-dependencies"][extra]}
+
+
+def test_every_direct_dependency_is_pinned(environment):
+    pinned = environment.pins((ROOT / "constraints-cpu.txt").read_text())
+    extras = [r for extra in PROJECT["optional-dependencies"].values() for r in extra]
+    direct = {r.split(">=")[0] for r in PROJECT["dependencies"] + extras if not r.startswith("diptych")}
+    assert direct <= set(pinned)
+
+
+def fake_distribution(site, name, version):
+    """A module and its metadata, as pip would have left them: enough for pip to see it and for a change to be seen."""
+    (site / name).mkdir(parents=True)
+    (site / name / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    info = site / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text(f"{name}/__init__.py,,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+    (info / "INSTALLER").write_text("pip\n")
+
+
+def snapshot(site):
+    return {
+        str(p.relative_to(site)): p.read_bytes() for p in sorted(site.rglob("*")) if p.name.endswith((".py", "DATA"))
+    }
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A virtual environment that holds a vendor's torch and triton, and its Python."""
+    target = tmp_path / "host"
+    assert run([sys.executable, "-m", "venv", str(target)]).returncode == 0
+    site = next(target.glob("lib/python*/site-packages"))
+    fake_distribution(site, "torch", "2.11.0+rocm7.0")
+    fake_distribution(site, "triton", "3.6.0+rocm")
+    return target / "bin" / "python", site
+
+
+def test_installing_beside_rocm_leaves_its_triton_alone(host, wheel):
+    python, site = host
+    before = {name: content for name, content in snapshot(site).items() if name.startswith(("torch", "triton"))}
+    done = run([str(python), "-m", "pip", "install", "--no-index", "--no-deps", str(wheel)])
+    assert done.returncode == 0, done.stderr
+    resolved = run([str(python), "-m", "pip", "install", "--dry-run", "--no-index", "diptych"])
+    assert "triton" not in resolved.stdout.replace("dsl_triton", ""), resolved.stdout
+    assert {name: content for name, content in snapshot(site).items() if name.startswith(("torch", "triton"))} == before
+
+
+def test_pip_refuses_to_replace_a_vendors_triton(host, environment, tmp_path):
+    """The constraints of a `host` environment make pip stop where a requirement asks for another triton."""
+    python, site = host
+    found = environment.installed(environment.NATIVE, [str(site)])
+    assert found == {"torch": "2.11.0+rocm7.0", "triton": "3.6.0+rocm"}
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in found.items()))
+    command = [str(python), "-m", "pip", "install", "--no-index", "--constraint", str(constraints)]
+    assert run([*command, "triton>=3.6"]).returncode == 0
+    assert run([*command, "triton>=3.7"]).returncode != 0
+    assert run([str(python), "-c", "import triton; print(triton.__version__)"]).stdout == "3.6.0+rocm\n"
+
+
+def test_a_changed_environment_is_noticed(environment, tmp_path):
+    fake_distribution(tmp_path, "torch", "2.13.0+cpu")
+    fake_distribution(tmp_path, "triton", "3.6.0")
+    wanted = {"torch": "2.13.0", "triton": "3.7.1", "helion": "1.5.0"}
+    assert environment.differing(wanted, [str(tmp_path)]) == ["triton 3.6.0", "helion missing"]
+
+
+@pytest.mark.parametrize("statement", ["import compare", "import compare.records", "import compare.run"])
+def test_a_strangers_common_is_refused_and_both_paths_named(tmp_path, statement):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = run([sys.executable, "-P", "-c", statement], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "StrangerPackage" in last and str(tmp_path / "common") in last and str(ROOT / "common") in last
+
+
+def test_our_own_common_is_accepted():
+    from compare.identity import ensure_own_packages
+
+    ensure_own_packages()
+
+
+def test_make_explains_itself():
+    done = run(["make", "--no-print-directory"], cwd=ROOT)
+    assert done.returncode == 0
+    assert all(f"make {target}" in done.stdout for target in ("compare", "test", "test-slow", "lint", "clean"))
