@@ -109,6 +109,7 @@ def make_batches(
     spare_pages: int = 3,
     table_dtype: torch.dtype = torch.int32,
     guards: Guards | None = None,
+    fill: bool = True,
 ) -> list[PagedBatch]:
     """`copies` batches of the same lengths and query over one pool of pages, each with a block table of its own.
 
@@ -116,6 +117,7 @@ def make_batches(
     pages in all sequences that have them as whole context pages. pad_tokens: rows of query past the last sequence (NaN).
     extra_columns: columns of the block table past the longest sequence; every unused entry is garbage. spare_pages: pages nobody owns.
     guards: where the tensors are allocated; pass one to ask it later who wrote outside. Deterministic in `seed` on one device type.
+    fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing on a CPU.
     """
     guards = guards or Guards(device)
     generator = torch.Generator().manual_seed(seed)
@@ -138,7 +140,8 @@ def make_batches(
         )
         for i, rows in enumerate(pages)
     ]
-    fill_values(batches, seed)
+    if fill:
+        fill_values(batches, seed)
     return batches
 
 

@@ -160,7 +160,7 @@ def _compile(job: Job, gpu: Gpu) -> dict[str, Any]:
 
     heads = job.shape.num_query_heads
     features = Features(job.causal, job.sliding_window, job.softcap, torch.zeros(heads) if job.sinks else None)
-    batch = make_batch(job.lens, job.shape, style=job.cache_style)
+    batch = make_batch(job.lens, job.shape, style=job.cache_style, fill=False)
     lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
     answer: dict[str, Any] = {}
     try:
