@@ -1,0 +1,61 @@
+"""Default configs spill nothing at head sizes 64, 128 and 256 in bf16, on the targets that it is promised for."""
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.spec import AttentionShape
+from compare import registry
+from compare.compile_child import Job, compile_in_child
+
+BATCHES = {
+    "decode-8x2k": ((1, 2048),) * 8,
+    "decode-128x2k": ((1, 2048),) * 128,
+    "decode-1x32k": ((1, 32768),),
+    "verify-32x4": ((4, 4096),) * 32,
+    "prefill-2k": ((2048, 2048),),
+    "mixed": ((1, 2048),) * 4 + ((512, 1536),) * 4,
+}
+
+
+def _job(kernel, head_size, batch, large_cache):
+    shape = AttentionShape(32, 8, head_size, 16, torch.bfloat16)
+    return Job(kernel, BATCHES[batch], shape, large_cache=large_cache)
+
+
+def _check(gpu, jobs, report):
+    """One child per target; every kernel of every launch must fit into registers and shared memory."""
+    bad = []
+    for outcome in compile_in_child(jobs, resolve(gpu)):
+        job = outcome.job
+        where = f"{job.kernel} head {job.shape.head_size} {job.lens[0]}x{len(job.lens)} on {gpu}"
+        if outcome.status != "ok":
+            bad.append(f"{where}: {outcome.status}: {outcome.reason}")
+        for facts in outcome.facts:
+            text = (
+                f"{where} {facts['kernel']}: {facts['registers']} registers, {facts['spills']} spills, "
+                f"{facts['scratch_bytes']} B scratch, {facts['shared_bytes']} B shared, {outcome.config}"
+            )
+            report(text)
+            if facts["spills"] or facts["scratch_bytes"] or facts["shared_bytes"] > resolve(gpu).shared_bytes:
+                bad.append(text)
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("gpu", ["mi300", "h200"])
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_the_widest_head_does_not_spill(dsl, gpu):
+    kernels = [kernel for kernel in registry.OWN if kernel.startswith(dsl)]
+    _check(gpu, [_job(kernel, 256, "prefill-2k", False) for kernel in kernels], print)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["mi300", "h200"])
+@pytest.mark.parametrize("kernel", registry.OWN)
+def test_no_default_spills(kernel, gpu):
+    """Also with a cache beyond 2 GiB, which AMD's compiler addresses by other instructions."""
+    caches = (False, True) if resolve(gpu).vendor == "amd" else (False,)
+    jobs = [
+        _job(kernel, head_size, batch, large) for head_size in (64, 128, 256) for batch in BATCHES for large in caches
+    ]
+    _check(gpu, jobs, print)
