@@ -33,7 +33,9 @@ class Expected:
     visible      [num_tokens, num_kv_heads, head_size]     sum of |V| over the visible keys
     visible_rms  [num_tokens, num_kv_heads, head_size]     sqrt(sum of V^2 over the visible keys)
     denominator  [num_tokens, num_query_heads]             sum of e^(s - max), at least 1; inf where a row sees no key
-    max_logit    [num_tokens, num_query_heads]             largest |logit| among the visible ones
+    logit_size   [num_tokens, num_query_heads]             largest |logit| of the visible ones; or, where that is more,
+                 norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is near 0 because its
+                 products cancel carries no smaller error than its neighbours
     num_visible  int64 [num_tokens]                        how many keys the token sees
     num_tokens   query_start_loc[-1]: rows past it belong to nobody and are NaN above
     """
@@ -45,7 +47,7 @@ class Expected:
     visible: Tensor
     visible_rms: Tensor
     denominator: Tensor
-    max_logit: Tensor
+    logit_size: Tensor
     num_visible: Tensor
     num_tokens: int
 
@@ -76,7 +78,7 @@ def _blank(batch: PagedBatch) -> Expected:
         visible=nan(tokens, kv_heads, size),
         visible_rms=nan(tokens, kv_heads, size),
         denominator=nan(tokens, heads),
-        max_logit=nan(tokens, heads),
+        logit_size=nan(tokens, heads),
         num_visible=torch.zeros(tokens, dtype=torch.int64, device=batch.device),
         num_tokens=int(batch.query_start_loc[-1]),
     )
@@ -134,7 +136,9 @@ def _attend(
     logits = (query.permute(1, 2, 0, 3).reshape(heads, group * rows, size) @ key).view(heads, group, rows, -1) * scale
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
-    max_logit = logits.abs().masked_fill(~seen, 0.0).amax(-1)
+    longest = key.norm(dim=1)[:, None].masked_fill(~seen, 0.0).amax(-1)  # [heads, rows]
+    unrelated = query.norm(dim=-1).permute(1, 2, 0) * longest[:, None] * scale / math.sqrt(size)
+    logit_size = torch.maximum(logits.abs().masked_fill(~seen, 0.0).amax(-1), unrelated)
     logits = logits.masked_fill(~seen, -math.inf)
     sink = query.new_full((heads, group), -math.inf) if sinks is None else sinks
     sink = sink[:, :, None].expand(heads, group, rows)
@@ -158,7 +162,7 @@ def _attend(
         "visible": (seen_by_all @ value.abs()).transpose(0, 1),
         "visible_rms": (seen_by_all @ value.square()).sqrt().transpose(0, 1),
         "denominator": denominator.permute(2, 0, 1),
-        "max_logit": max_logit.permute(2, 0, 1),
+        "logit_size": logit_size.permute(2, 0, 1),
     }
 
 
