@@ -32,7 +32,7 @@ START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core mach
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
     GPU gets. sinks, lse: with such a tensor. large_cache: K and V in tensors above 2 GiB."""
 
@@ -53,7 +53,7 @@ class Job:
         return json.dumps(dataclasses.asdict(self) | {"shape": shape})
 
     @classmethod
-    def from_json(cls, line: str) -> Job:
+    def from_json(cls, line: str) -> CompileJob:
         raw = json.loads(line)
         raw["shape"] = AttentionShape(**raw["shape"] | {"dtype": getattr(torch, raw["shape"]["dtype"])})
         return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
@@ -64,7 +64,7 @@ class Outcome:
     """`status`: ok, unsupported (the kernel's own typed refusal), unavailable (an import failed), compile_error, crash
     or timeout; `facts` one dict per kernel of the launch; `config` and its origin as in a Record."""
 
-    job: Job
+    job: CompileJob
     status: str
     config: dict[str, Any] | None = None
     config_origin: str = ""
@@ -73,7 +73,7 @@ class Outcome:
     log_tail: str = ""
 
 
-def compile_in_child(jobs: Sequence[Job], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
+def compile_in_child(jobs: Sequence[CompileJob], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
     """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job."""
     left = list(jobs)
     while left:
@@ -90,7 +90,7 @@ def _environment() -> dict[str, str]:
     return env
 
 
-def _one_child(jobs: Sequence[Job], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
+def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
     """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(reader, "rb", buffering=0) as answers:
@@ -143,7 +143,7 @@ def _read_line(stream: Any, limit_s: float) -> tuple[bytes | None, str]:
     return line, ""
 
 
-def _lost(job: Job, child: subprocess.Popen, ended: str, limit: float, log: Any) -> Outcome:
+def _lost(job: CompileJob, child: subprocess.Popen, ended: str, limit: float, log: Any) -> Outcome:
     if ended == "time":
         status, reason = "timeout", f"compiling took more than {limit:.0f} s"
     else:
@@ -152,7 +152,7 @@ def _lost(job: Job, child: subprocess.Popen, ended: str, limit: float, log: Any)
     return Outcome(job, status, reason=reason, log_tail=log.read().decode(errors="replace")[-LOG_TAIL:])
 
 
-def _compile(job: Job, gpu: Gpu) -> dict[str, Any]:
+def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
     from common.spec import UnsupportedFeature
     from compare import registry
@@ -189,7 +189,7 @@ def main(descriptor: int) -> None:
     with os.fdopen(descriptor, "w") as answers:
         gpu = Gpu(**json.loads(sys.stdin.readline()))
         for line in sys.stdin:
-            answers.write(json.dumps(_compile(Job.from_json(line), gpu)) + "\n")
+            answers.write(json.dumps(_compile(CompileJob.from_json(line), gpu)) + "\n")
             answers.flush()
 
 

@@ -8,7 +8,7 @@ import torch
 from common.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
-from compare.compile_child import Job, compile_in_child
+from compare.compile_child import CompileJob, compile_in_child
 from compare.crosscompile import CannotCompile, flatten, static_facts
 
 SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
@@ -38,7 +38,7 @@ def _ok(outcome):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_both_dsls_compile_for_every_arch_of_the_table(arch):
     gpu = next(gpu for gpu in TABLE.values() if gpu.arch == arch)
-    triton, helion = map(_ok, _compile(gpu.name, Job(TRITON, LENS, SHAPE), Job(HELION, LENS, SHAPE)))
+    triton, helion = map(_ok, _compile(gpu.name, CompileJob(TRITON, LENS, SHAPE), CompileJob(HELION, LENS, SHAPE)))
     for facts in (triton, helion):
         assert facts["arch"] == arch
         assert facts["matrix"], "the products must run on matrix units"
@@ -51,7 +51,9 @@ def test_both_dsls_compile_for_every_arch_of_the_table(arch):
 
 def test_arguments_are_opened_and_constants_dropped():
     """Three tensors and the scale; Q's strides are 128, 64 and K's 4096, 64, 64; a stride of 1 is a constant."""
-    plain, sinks = map(_ok, _compile("h200", Job(TRITON, LENS, SHAPE), Job(TRITON, LENS, SHAPE, sinks=True)))
+    plain, sinks = map(
+        _ok, _compile("h200", CompileJob(TRITON, LENS, SHAPE), CompileJob(TRITON, LENS, SHAPE, sinks=True))
+    )
     assert plain["runtime_args"] == 3 + 1 + 2 + 3
     assert sinks["runtime_args"] == plain["runtime_args"] + 1
     assert sinks["sha256"] != plain["sha256"]
@@ -61,21 +63,23 @@ def test_arguments_are_opened_and_constants_dropped():
 def test_a_starved_kernel_is_seen_to_spill(gpu):
     big = {"rows": 128, "num_warps": 4, "waves_per_eu": 8, "maxnreg": 32}
     shape = AttentionShape(2, 1, 128, 64, torch.bfloat16)
-    facts = _ok(_compile(gpu, Job(TRITON, LENS, shape, config=big))[0])
+    facts = _ok(_compile(gpu, CompileJob(TRITON, LENS, shape, config=big))[0])
     assert facts["spills"] > 20
     assert facts["spill_bytes"] >= 4 * facts["spills"] and facts["scratch_bytes"] > 0
     assert facts["dropped"] == (["maxnreg"] if gpu == "mi300" else ["waves_per_eu"])
 
 
 def test_a_cache_beyond_2_gib_compiles_to_other_code_on_amd():
-    near, far = map(_ok, _compile("mi300", Job(TRITON, LENS, SHAPE), Job(TRITON, LENS, SHAPE, large_cache=True)))
+    near, far = map(
+        _ok, _compile("mi300", CompileJob(TRITON, LENS, SHAPE), CompileJob(TRITON, LENS, SHAPE, large_cache=True))
+    )
     assert near["sha256"] != far["sha256"]
     assert (near["cache"], far["cache"]) == ("within 2 GiB", "beyond 2 GiB")
 
 
 def test_a_crash_or_an_exception_costs_one_job():
-    jobs = [Job(BAD, LENS, SHAPE, config={"how": how}) for how in ("raise", "abort", "refuse", "flood")]
-    jobs += [Job("no.such.module", LENS, SHAPE), Job(TRITON, LENS, SHAPE)]
+    jobs = [CompileJob(BAD, LENS, SHAPE, config={"how": how}) for how in ("raise", "abort", "refuse", "flood")]
+    jobs += [CompileJob("no.such.module", LENS, SHAPE), CompileJob(TRITON, LENS, SHAPE)]
     raised, died, refused, flooded, missing, good = _compile("mi300", *jobs)
     assert (raised.status, raised.reason) == ("compile_error", "RuntimeError: no registers left")
     assert died.status == "crash" and "last words of the compiler" in died.log_tail
@@ -88,7 +92,7 @@ def test_a_crash_or_an_exception_costs_one_job():
 
 def test_a_hang_ends_at_its_limit(monkeypatch):
     monkeypatch.setattr("compare.compile_child.START_LIMIT_S", 25.0)
-    jobs = [Job(BAD, LENS, SHAPE, config={"how": how}) for how in ("refuse", "hang")]
+    jobs = [CompileJob(BAD, LENS, SHAPE, config={"how": how}) for how in ("refuse", "hang")]
     _, hung = _compile("mi300", *jobs, limit_s=1.0)
     assert hung.status == "timeout" and "1 s" in hung.reason
 

@@ -6,7 +6,7 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare import registry
-from compare.compile_child import Job, compile_in_child
+from compare.compile_child import CompileJob, compile_in_child
 
 BATCHES = {
     "decode-8x2k": ((1, 2048),) * 8,
@@ -20,7 +20,7 @@ BATCHES = {
 
 def _job(kernel, head_size, batch, large_cache):
     shape = AttentionShape(32, 8, head_size, 16, torch.bfloat16)
-    return Job(kernel, BATCHES[batch], shape, large_cache=large_cache)
+    return CompileJob(kernel, BATCHES[batch], shape, large_cache=large_cache)
 
 
 def _check(gpu, jobs, report):
