@@ -47,8 +47,8 @@ class Arena:
         self.outs = [self.guards.empty(f"out_{i}", shape, workload.shape.dtype) for i in range(sets)]
         self.lse = self.guards.empty("lse", shape[:2], torch.float32)
         self._pages = [_used_pages(batch, workload.lens).to(self.device) for batch in self.batches]
-        self._expected: Expected | None = None
-        self.value_sets = 1
+        self._expected: dict[int, Expected] = {}
+        self._values = 0
         self._replicate()
 
     def _replicate(self) -> None:
@@ -58,19 +58,19 @@ class Arena:
             for cache in (first.key_cache, first.value_cache):
                 cache[pages] = cache[self._pages[0]]
 
-    def new_values(self) -> None:
-        """Other values in the same buffers: what a captured graph meets in the next step."""
-        fill_values(self.batches, self.workload.seed + 7919 * self.value_sets)
-        self._replicate()
-        self.value_sets += 1
-        self._expected = None
+    def set_values(self, index: int) -> None:
+        """The index-th values in the same buffers: what a captured graph meets in another step."""
+        if index != self._values:
+            fill_values(self.batches, self.workload.seed + 7919 * index)
+            self._replicate()
+            self._values = index
 
     @property
     def expected(self) -> Expected:
         """The float64 reference of the present values; computed once for all kernels and page sets."""
-        if self._expected is None:
-            self._expected = reference(self.batches[0], self.features)
-        return self._expected
+        if self._values not in self._expected:
+            self._expected[self._values] = reference(self.batches[0], self.features)
+        return self._expected[self._values]
 
     def poison(self, value: float) -> None:
         """Fill every output (and the LSE), so that an element that nobody writes is seen."""

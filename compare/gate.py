@@ -87,9 +87,7 @@ def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract:
             raise Rejected(*_why_different(first, arena.outs[number][live], number))
     _padding_intact(arena, sets, OTHER)
     _intact(arena, inputs)
-    return GateResult(
-        tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=arena.value_sets, bit_equal=True
-    )
+    return GateResult(tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=1, bit_equal=True)
 
 
 def _why_different(first: torch.Tensor, second: torch.Tensor, number: int) -> tuple[Status, str]:
@@ -111,7 +109,7 @@ def again(
     verdicts = _check_sets(arena, sets, contract)
     _padding_intact(arena, sets, NAN)
     _intact(arena, inputs)
-    return _merged(first, verdicts, arena.value_sets)
+    return _merged(first, verdicts)
 
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
@@ -123,12 +121,12 @@ def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Preci
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)
     _intact(arena, inputs)
-    return _merged(first, [verdict], arena.value_sets)
+    return _merged(first, [verdict])
 
 
-def _merged(first: GateResult, verdicts: Sequence[Verdict], value_sets: int) -> GateResult:
+def _merged(first: GateResult, verdicts: Sequence[Verdict]) -> GateResult:
     worst = {rule: max(first.worst[rule], part) for rule, part in _worst(verdicts).items()}
-    return GateResult(first.tier, worst, first.page_sets, value_sets, first.bit_equal)
+    return GateResult(first.tier, worst, first.page_sets, first.value_sets + 1, first.bit_equal)
 
 
 def _intact(arena: Arena, inputs: list[int]) -> None:

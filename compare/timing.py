@@ -1,0 +1,233 @@
+"""How long one call takes: graph replay over rotating page sets, implementations interleaved in changing order.
+
+A sample is one replay divided by its calls. Consecutive calls in a replay read different pages, and one cycle over the
+page sets reads more than the last-level cache holds (`arena.page_sets`), so every call finds its K and V in HBM. A read
+of `FLUSH_BYTES` is queued before the start event: it covers the host's launch of the graph, which would otherwise be
+inside the interval, and leaves only clean lines behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from compare.records import MAX_SAMPLES, Timing
+
+REPLAY_US = 5_000.0  # a sample lasts at least this long where calls are short: event resolution is 0.5 us
+WHOLE_CYCLE_US = 20_000.0  # a cycle up to this long is one graph; a longer one is cut into graphs of REPLAY_US
+MAX_CALLS = 512  # in one graph; a captured call costs host time and memory
+SLOW_US = 200_000.0  # a call above this gets three launches and no rounds
+MIN_ROUNDS, MAX_ROUNDS = 10, MAX_SAMPLES
+NOISY = 0.10  # (p95 - p05) / median above this is flagged
+FLUSH_BYTES = 256 * 2**20
+
+
+def partition(sets: int, call_us: float) -> list[tuple[int, ...]]:
+    """Page-set numbers per graph, so that the graphs together visit every set, each for about REPLAY_US or longer.
+
+    A short cycle is repeated whole inside one graph. A long one is cut: the rounds rotate over its parts.
+    """
+    cycle_us = sets * max(call_us, 0.1)
+    if cycle_us <= WHOLE_CYCLE_US and sets <= MAX_CALLS:
+        cycles = max(min(round(REPLAY_US / cycle_us), MAX_CALLS // sets), 1)
+        return [tuple(range(sets)) * cycles]
+    calls = min(max(round(REPLAY_US / call_us), 1), MAX_CALLS)
+    return [tuple(range(at, min(at + calls, sets))) for at in range(0, sets, calls)]
+
+
+class Runner(Protocol):
+    """What is timed. `run` visits every page set once; `sample(i)` times part i and returns microseconds per call."""
+
+    timer: str
+    parts: list[tuple[int, ...]]
+    note: str
+
+    def run(self) -> None: ...
+    def sample(self, part: int) -> float: ...
+
+
+class _Clock:
+    """Two events around some work, behind a read of a large buffer."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._flush = torch.ones(FLUSH_BYTES // 4, dtype=torch.float32, device=device)
+
+    def measure(self, work: Callable[[], None]) -> float:
+        """Microseconds of `work` on the device."""
+        self._flush.amax()
+        self._start.record()
+        work()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e3
+
+
+class GraphRunner:
+    """Replays captured graphs, one per part. Raises what the capture raises."""
+
+    timer = "graph"
+
+    def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock) -> None:
+        self.parts, self.note, self._clock = parts, "", clock
+        self._graphs = []
+        torch.cuda.synchronize()
+        for part in parts:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for number in part:
+                    launch(number)
+            self._graphs.append(graph)
+
+    def run(self) -> None:
+        for graph in self._graphs:
+            graph.replay()
+
+    def sample(self, part: int) -> float:
+        return self._clock.measure(self._graphs[part].replay) / len(self.parts[part])
+
+
+class EventRunner:
+    """Launches eagerly between events, for what cannot be captured: the host's time is in it where it is the longer."""
+
+    timer = "events"
+
+    def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock, note: str) -> None:
+        self._launch, self.parts, self._clock, self.note = launch, parts, clock, note
+
+    def _launch_all(self, part: tuple[int, ...]) -> None:
+        for number in part:
+            self._launch(number)
+
+    def run(self) -> None:
+        for part in self.parts:
+            self._launch_all(part)
+
+    def sample(self, part: int) -> float:
+        return self._clock.measure(lambda: self._launch_all(self.parts[part])) / len(self.parts[part])
+
+
+class SlowRunner:
+    """Times every `run`: for a call so long that the gate's own three runs are all that it gets."""
+
+    def __init__(self, inner: GraphRunner | EventRunner) -> None:
+        self.inner, self.timer, self.parts = inner, inner.timer, inner.parts
+        self.note = "; ".join(filter(None, [inner.note, "three launches, not interleaved"]))
+        self.samples: list[float] = []
+
+    def run(self) -> None:
+        self.samples.append(self.inner.sample(0))
+
+    def sample(self, part: int) -> float:
+        return self.inner.sample(part)
+
+
+def make_clock(device: torch.device) -> _Clock:
+    return _Clock(device)
+
+
+def first_launch_us(launch: Callable[[int], None], sets: int) -> float:
+    """Warm up, estimate one call. The first launch compiles: what the device does after the host returned is its time.
+
+    Where that is below SLOW_US two more launches, on the first and the last page set, are timed together.
+    """
+    launch(0)
+    returned = time.perf_counter()
+    torch.cuda.synchronize()
+    waited = (time.perf_counter() - returned) * 1e6
+    if waited > SLOW_US:
+        return waited
+    start = time.perf_counter()
+    launch(sets - 1)
+    launch(0)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e6 / 2
+
+
+@dataclass
+class Track:
+    """A runner and its samples over the rounds."""
+
+    name: str
+    runner: Runner
+    samples: list[float]
+
+
+def round_order(count: int, number: int) -> list[int]:
+    """Rotated by the round's number, every second one reversed: nobody always runs behind the same neighbour."""
+    order = [(number + i) % count for i in range(count)]
+    return order[::-1] if number % 2 else order
+
+
+def settled(samples: Sequence[float]) -> bool:
+    """Whether the middle half of at least 24 samples lies within 1%: more rounds would not move the median."""
+    if len(samples) < 24:
+        return False
+    low, middle, high = (quantile(samples, q) for q in (0.25, 0.5, 0.75))
+    return (high - low) / middle < 0.01
+
+
+def interleave(
+    tracks: Sequence[Track],
+    budget_s: float,
+    *,
+    now: Callable[[], float] = time.perf_counter,
+    before: Callable[[str], None] = lambda name: None,
+) -> int:
+    """Sample every track once a round until the budget is spent or all are settled. Returns rounds, MIN_ROUNDS or more.
+
+    The first round warms up and is dropped. `before(name)` hears whose turn it is, for whoever has to explain a crash.
+    Where a round alone takes a third of the budget three rounds must do.
+    """
+    if not tracks:
+        return 0
+    start = now()
+    for track in tracks:
+        before(track.name)
+        track.runner.sample(0)
+    warm = now() - start
+    least = 3 if warm > budget_s / 3 else MIN_ROUNDS
+    rounds = 0
+    while rounds < MAX_ROUNDS:
+        if rounds >= least and (now() - start > budget_s or all(settled(t.samples) for t in tracks)):
+            break
+        for i in round_order(len(tracks), rounds):
+            track = tracks[i]
+            before(track.name)
+            track.samples.append(track.runner.sample(rounds % len(track.runner.parts)))
+        rounds += 1
+    return rounds
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Linear interpolation between order statistics."""
+    ordered = sorted(samples)
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def summarise(runner: Runner, samples: Sequence[float], cycle_bytes: int, order: str = "interleaved") -> Timing:
+    """The samples as a record holds them."""
+    low, middle, high = (quantile(samples, q) for q in (0.05, 0.5, 0.95))
+    return Timing(
+        timer=runner.timer,
+        cache="cold",
+        median_us=middle,
+        p05_us=low,
+        p95_us=high,
+        rounds=len(samples),
+        calls_per_sample=len(runner.parts[0]),
+        page_sets=len({number for part in runner.parts for number in part}),
+        cycle_bytes=cycle_bytes,
+        samples_us=tuple(round(sample, 4) for sample in samples[:MAX_SAMPLES]),
+        noisy=(high - low) / middle > NOISY,
+        order=order,
+        note=runner.note,
+    )
