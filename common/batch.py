@@ -18,7 +18,7 @@ _TAIL = (-1, 2**31 - 1, 0x7F7F7F7F, 0)  # what engines leave behind the used par
 def _page_ids(
     lens: Lens, block_size: int, copies: int, shared_pages: int, spare: int, generator: torch.Generator
 ) -> tuple[list, int]:
-    """One list of page-id lists per copy, and the size of the pool. The first `shared_pages` full pages of every sequence are common."""
+    """One list of page-id lists per copy, and the size of the pool; see `make_batches` for `shared_pages`."""
     need = [cdiv(seq_len, block_size) for _, seq_len in lens]
     common_pages = [min(shared_pages, (seq_len - query_len) // block_size) for query_len, seq_len in lens]
     per_copy = max(common_pages, default=0) + sum(n - c for n, c in zip(need, common_pages, strict=True))
@@ -79,7 +79,7 @@ def owned_slots(lens: Lens, tables: list[torch.Tensor], num_blocks: int, block_s
 
 
 def fill_values(batches: list[PagedBatch], seed: int) -> None:
-    """New random query, K and V in the same buffers of batches that share one pool; slots that nobody owns become NaN again.
+    """New random query, K and V in the same buffers of batches that share one pool; slots of nobody become NaN again.
 
     Draws in the tensors' device and dtype, so a pool of gigabytes costs no host time.
     """
@@ -113,11 +113,13 @@ def make_batches(
 ) -> list[PagedBatch]:
     """`copies` batches of the same lengths and query over one pool of pages, each with a block table of its own.
 
-    lens: [(query_len, seq_len), ...]. style: how K and V lie in memory. shared_pages: that many leading pages are the same physical
-    pages in all sequences that have them as whole context pages. pad_tokens: rows of query past the last sequence (NaN).
-    extra_columns: columns of the block table past the longest sequence; every unused entry is garbage. spare_pages: pages nobody owns.
-    guards: where the tensors are allocated; pass one to ask it later who wrote outside. Deterministic in `seed` on one device type.
-    fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing on a CPU.
+    lens: [(query_len, seq_len), ...]. style: how K and V lie in memory. shared_pages: that many leading pages are the
+    same physical pages in all sequences that have them as whole context pages. pad_tokens: rows of query past the last
+    sequence (NaN). extra_columns: columns of the block table past the longest sequence; every unused entry is garbage.
+    spare_pages: pages nobody owns. guards: where the tensors are allocated; pass one to ask it later who wrote outside.
+    Deterministic in `seed` on one device type.
+    fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing
+    on a CPU.
     """
     guards = guards or Guards(device)
     generator = torch.Generator().manual_seed(seed)

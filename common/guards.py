@@ -13,7 +13,8 @@ _PATTERN = 0x7F
 class Guards:
     """Allocates tensors between two bands of a byte pattern and tells which bands changed.
 
-    0x7F7F... is NaN in fp16 and bf16, 3.39e38 in fp32 and 0x7F7F7F7F in int32: a read past an edge that reaches a result shows too.
+    0x7F7F... is NaN in fp16, 3.39e38 in bf16 and fp32, and 0x7F7F7F7F in int32: a read past an edge that reaches a
+    result shows too.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:

@@ -1,6 +1,7 @@
 """What a kernel module must define, and the precision it promises.
 
-A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or anybody's own.
+A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or
+anybody's own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, validate, validate_output
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.validation import validate, validate_output
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Kernel(Protocol):
     """A paged-attention kernel.
 
     `Config` is a frozen dataclass of ints, strings and bools. `space` yields every config worth trying on `gpu`
-    (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return None.
-    `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no environment.
+    (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return
+    None. `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
+    environment.
     Members of SUPPORTS: causal, non_causal, sliding_window, softcap, sinks, lse, full_graph.
     """
 
@@ -76,8 +79,9 @@ def require(
     out: torch.Tensor,
     lse: torch.Tensor | None,
 ) -> None:
-    """Refuse, by name and before any launch, what `kernel` does not implement or could not address. Reads no device memory.
+    """Refuse, by name and before any launch, what `kernel` does not implement or could not address.
 
+    Reads no device memory.
     Raises UnsupportedFeature for a feature outside `supports`, SpecError for a malformed batch or output.
     """
     validate(batch, features, values=False)

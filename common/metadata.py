@@ -53,10 +53,11 @@ def lens_of(starts: torch.Tensor, lengths: torch.Tensor) -> list[tuple[int, int]
 
 
 def q_block_starts(starts: torch.Tensor, block_q: int) -> torch.Tensor:
-    """int32 [num_seqs + 1]: the first Q Block of each sequence, without a device sync (paper 6.1; vLLM's arithmetic form).
+    """int32 [num_seqs + 1]: the first Q Block of each sequence, without a device sync.
 
-    Sequence i begins at `starts[i] // block_q + i`: monotone, and never less than the blocks before it need. At most one
-    Q Block per sequence is surplus; a surplus one lies past its sequence's queries and exits.
+    Sequence i begins at `starts[i] // block_q + i` (paper 6.1, in vLLM's arithmetic form): monotone, and never less
+    than the blocks before it need. At most one Q Block per sequence is surplus; a surplus one lies past its sequence's
+    queries and exits.
     """
     index = torch.arange(starts.numel(), dtype=starts.dtype, device=starts.device)
     return starts // block_q + index
@@ -73,5 +74,8 @@ def num_q_blocks(num_tokens: int, num_seqs: int, block_q: int) -> int:
 
 
 def find_sequence(starts: torch.Tensor, q_block_idx: int, block_q: int) -> int:
-    """The sequence that owns a Q Block: the last one that begins at or before it. The kernels' binary search, on the host."""
+    """The sequence that owns a Q Block: the last one that begins at or before it.
+
+    The kernels' binary search, on the host.
+    """
     return int(torch.searchsorted(q_block_starts(starts, block_q)[:-1], q_block_idx, right=True)) - 1
