@@ -1,0 +1,91 @@
+"""The host side of a launch: which gather form a cache allows, and how a config becomes a kernel that is bound once.
+
+Triton's counterpart is `kernel[grid](...)`. A launch never searches: an explicit helion.Config goes with every kernel.
+"""
+
+from typing import Any, Literal
+
+import helion
+import torch
+
+from common.gpus import Gpu
+from common.spec import AttentionShape, PagedBatch
+
+# How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
+#   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
+#   flat   one index per key into rows of all pages: the distance of two pages is a multiple of that of two slots
+#   2idx   page and slot as two indices: any strides, any page
+Gather = Literal["page", "flat", "2idx"]
+
+_compiled: dict[tuple[Any, Any], Any] = {}
+
+
+def _is_power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
+    sizes = (shape.block_size, shape.head_size)
+    return all(_is_power_of_two(n) for n in sizes) and tile_size >= shape.block_size
+
+
+def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
+    """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
+
+    All forms give the same result. K and V that lie apart differently have no common flat index.
+    """
+    page, slot = batch.key_cache.stride()[:2]
+    apart = batch.value_cache.stride()[:2] != (page, slot) or slot == 0 or page % slot != 0
+    if asked == "page" and page_form_applies(batch.shape, tile_size):
+        return "page", 0
+    if asked == "2idx" or apart:
+        return "2idx", 0
+    return "flat", page // slot
+
+
+def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Tensor:
+    """`cache`, or for the flat form a view [rows, num_kv_heads, head_size]: slot s of page p is row p * page_rows + s."""
+    if gather != "flat":
+        return cache
+    blocks, slots, heads, lanes = cache.shape
+    return cache.as_strided((max((blocks - 1) * page_rows + slots, 0), heads, lanes), cache.stride()[1:])
+
+
+def kernel(function: Any) -> helion.Kernel:
+    """Sizes and strides stay run-time values; products of float32 in IEEE, as the precision contract says."""
+    return helion.kernel(function, static_shapes=False, dot_precision="ieee", autotune_effort="none")
+
+
+def smallest_block_m(shape: AttentionShape) -> int:
+    """A Q Block holds at least one query token under all its heads, and a matrix product at least 16 rows."""
+    return max(16, helion.next_power_of_2(shape.queries_per_kv))
+
+
+def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
+    """Whether operands fit into shared memory and the accumulator into registers, and the gather form applies."""
+    if config.gather == "page" and not page_form_applies(shape, config.tile_size):
+        return False
+    head, block_m = helion.next_power_of_2(shape.head_size), max(config.block_m, smallest_block_m(shape))
+    # K and V of each stage in flight, and Q beside them
+    shared = (2 * config.tile_size * config.num_stages + block_m) * head * shape.dtype.itemsize
+    accumulators = block_m * (head + config.tile_size) * 4
+    # 4 bytes x 160 of a thread's 255 registers
+    return shared <= gpu.shared_bytes and accumulators <= config.num_warps * gpu.warp_size * 160 * 4
+
+
+def options(config: Any, **rest: Any) -> dict[str, Any]:
+    """What of our config Helion calls by a name of its own."""
+    found = {"num_warps": config.num_warps, "num_stages": config.num_stages, **rest}
+    if config.matrix_instr:
+        found["matrix_instr_nonkdim"] = config.matrix_instr
+    return found
+
+
+def run(bindable: helion.Kernel, config: Any, options: dict[str, Any], args: tuple[Any, ...]) -> None:
+    """Launch `bindable`. `options` says in Helion's words what `config` says in ours; read at the first launch only."""
+    bound = bindable.bind(args)
+    compiled = _compiled.get((bound, config))
+    if compiled is None:
+        default = dict(bound.config_spec.default_config().config)
+        compiled = _compiled[bound, config] = bound.compile_config(helion.Config(**(default | options)))
+    compiled(*args)

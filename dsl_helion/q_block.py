@@ -1,0 +1,187 @@
+"""Q Blocks (paper 4.4): a program takes several query tokens under all query heads of one KV head.
+
+Grid: Q Blocks x num_kv_heads, one axis. New over naive.py: K and V of a KV head are read once for its block_m rows,
+which makes the products matrix products. Each program finds its sequence by binary search over the cumulative Q Blocks,
+so the grid needs no lengths. Tiles that every row sees run in a loop without masks; the causal diagonal, a window's
+left edge and the sequence's end in masked ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, options, run, smallest_block_m
+from dsl_helion.primitives import (
+    attend_tile,
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+
+    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
+    heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int = 16
+    tile_size: int = 128
+    gather: Gather = "flat"
+    heads_fastest: bool = True
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
+    for block_m in (16, 32, 64, 128):
+        for tile_size in (16, 32, 64, 128):
+            for num_warps in (2, 4, 8):
+                for num_stages in (1, 2, 3, 4):
+                    for gather in ("page", "flat", "2idx"):
+                        for heads_fastest in (True, False):
+                            config = Config(block_m, tile_size, gather, heads_fastest, num_warps, num_stages)
+                            if fits(config, shape, gpu):
+                                yield config
+
+
+def _q_block_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+
+        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
+        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = query_start_loc[guess] // block_q + guess <= q_block_idx
+        ends = query_start_loc[guess + 1] // block_q + guess + 1 > q_block_idx
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = (left + right) // 2
+            if query_start_loc[middle] // block_q + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        first = (q_block_idx - (query_start // block_q + seq)) * block_q
+        if first < query_len:
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
+            token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+            query_pos = context_len + token
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, tile_size
+            )
+            for j_left in hl.grid(lo, full_lo):
+                m, l, acc = attend_tile(
+                    j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                )  # fmt: skip
+            for j_full in hl.grid(full_lo, full_hi):
+                m, l, acc = attend_tile(
+                    j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                )  # fmt: skip
+            for j_right in hl.grid(full_hi, hi):
+                m, l, acc = attend_tile(
+                    j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                )  # fmt: skip
+            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_lse(lse, query_start + token, head, live, m, l)
+
+
+_q_block = kernel(_q_block_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """No scratch."""
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/q_block", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    shape = batch.shape
+    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    block_m = max(config.block_m, smallest_block_m(shape))
+    args = (
+        batch.query,
+        cache_view(batch.key_cache, gather, page_rows),
+        cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table,
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        batch.softmax_scale,
+        bundle(features),
+        shape.num_kv_heads,
+        shape.block_size,
+        page_rows,
+        gather,
+        smallest_block_m(shape),
+    )
+    order = [1, 0] if config.heads_fastest else [0, 1]
+    run(_q_block, config, options(config, block_sizes=[block_m, config.tile_size], loop_orders=[order]), args)
