@@ -16,19 +16,35 @@ def _expect(ok: bool, argument: str, found: object, allowed: str) -> None:
         raise SpecError(argument, found, allowed)
 
 
+# The four below run for every tensor of every launch: their messages are only formed when they are needed.
+
+
 def _tensor(value: object, name: str, rank: int, allowed: str = "a torch.Tensor") -> None:
-    _expect(isinstance(value, torch.Tensor), name, type(value).__name__, allowed)
-    _expect(value.dim() == rank, name, f"shape {tuple(value.shape)}", f"{rank} dimensions")
+    if not isinstance(value, torch.Tensor):
+        raise SpecError(name, type(value).__name__, allowed)
+    if value.dim() != rank:
+        raise SpecError(name, f"shape {tuple(value.shape)}", f"{rank} dimensions")
 
 
 def _contiguous_rows(tensor: torch.Tensor, name: str) -> None:
     """Kernels address the last dimension without a stride."""
-    ok = tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
-    _expect(ok, name, f"stride {tensor.stride(-1)} in the last dimension", "1")
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
 
 
 def _same_device(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
-    _expect(tensor.device == batch.device, name, f"on {tensor.device}", f"the device of query, {batch.device}")
+    if tensor.device != batch.query.device:
+        raise SpecError(name, f"on {tensor.device}", f"the device of query, {batch.device}")
+
+
+def _writable(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
+    """No two elements in one place, and not the memory of an input: programs run in any order."""
+    if 0 in tensor.stride() and any(d == 0 and n > 1 for d, n in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
+    address = tensor.data_ptr()
+    for other in ("query", "key_cache", "value_cache"):
+        if address == getattr(batch, other).data_ptr() and tensor.numel() > 0:
+            raise SpecError(name, f"the memory of {other}", "memory of its own")
 
 
 _FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
@@ -142,15 +158,6 @@ def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> N
     _validate_features(batch, features)
     if values:
         _validate_values(batch, features)
-
-
-def _writable(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
-    """No two elements in one place, and not the memory of an input: programs run in any order."""
-    overlapping = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    _expect(not overlapping, name, f"strides {tensor.stride()}", "every element in a place of its own")
-    for other in ("query", "key_cache", "value_cache"):
-        shared = tensor.numel() > 0 and tensor.data_ptr() == getattr(batch, other).data_ptr()
-        _expect(not shared, name, f"the memory of {other}", "memory of its own")
 
 
 def validate_output(batch: PagedBatch, out: torch.Tensor, lse: torch.Tensor | None = None) -> None:

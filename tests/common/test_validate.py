@@ -1,0 +1,275 @@
+"""Every malformed input is refused before a launch, and the refusal names the argument."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.kernel import require
+from common.spec import AttentionShape, Features, Layout, SpecError, UnsupportedFeature
+from common.validation import validate, validate_output
+
+SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
+LENS = [(1, 9), (3, 20), (0, 0)]
+INF, NAN = float("inf"), float("nan")
+
+
+def good():
+    return make_batch(LENS, SHAPE)
+
+
+def with_new_tokens(batch, **changes):
+    new = torch.zeros(batch.num_tokens, 2, 16)
+    return batch.replace(**{"key": new, "value": new.clone(), **changes})
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def patched(tensor, index, value):
+    """A copy of `tensor` with one entry changed."""
+    tensor = tensor.clone()
+    tensor[index] = value
+    return tensor
+
+
+def every_other(tensor):
+    """The same values and shape, at a distance of two in the last dimension."""
+    return tensor.repeat_interleave(2, -1)[..., ::2]
+
+
+def test_a_good_batch_is_accepted():
+    for features in (Features(), Features(causal=False, sliding_window=3, softcap=5.0, sinks=torch.zeros(4))):
+        batch = with_new_tokens(good())
+        validate(batch, features)
+        validate_output(batch, torch.empty_like(batch.query), torch.empty(batch.num_tokens, 4))
+
+
+SHAPES = {
+    "query-heads-zero": ({"num_query_heads": 0}, "num_query_heads"),
+    "query-heads-negative": ({"num_query_heads": -4}, "num_query_heads"),
+    "query-heads-float": ({"num_query_heads": 4.0}, "num_query_heads"),
+    "query-heads-bool": ({"num_query_heads": True, "num_kv_heads": 1}, "num_query_heads"),
+    "query-heads-not-a-multiple": ({"num_query_heads": 5, "num_kv_heads": 2}, "num_query_heads"),
+    "fewer-query-than-kv-heads": ({"num_query_heads": 2, "num_kv_heads": 4}, "num_query_heads"),
+    "kv-heads-zero": ({"num_kv_heads": 0}, "num_kv_heads"),
+    "head-size-12": ({"head_size": 12}, "head_size"),
+    "head-size-264": ({"head_size": 264}, "head_size"),
+    "head-size-none": ({"head_size": None}, "head_size"),
+    "page-1": ({"block_size": 1}, "block_size"),
+    "page-20": ({"block_size": 20}, "block_size"),
+    "page-zero": ({"block_size": 0}, "block_size"),
+    "dtype-float64": ({"dtype": torch.float64}, "dtype"),
+    "dtype-int8": ({"dtype": torch.int8}, "dtype"),
+    "dtype-a-string": ({"dtype": "bf16"}, "dtype"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_a_malformed_shape_is_refused(case):
+    sizes, argument = SHAPES[case]
+    with pytest.raises(SpecError) as refused:
+        AttentionShape(**sizes)
+    assert refused.value.argument == argument
+
+
+# id -> (what is done to a good batch, the argument that the refusal names)
+BATCHES = {
+    "not-a-batch": (lambda b: vars(b), "batch"),
+    "x-packed": (lambda b: b.replace(layout=Layout.X_PACKED), "layout"),
+    "x-packed-in-five-dimensions": (
+        lambda b: b.replace(layout=Layout.X_PACKED, key_cache=b.key_cache.permute(0, 2, 3, 1)[..., None]),
+        "layout",
+    ),
+    "layout-a-string": (lambda b: b.replace(layout="paged"), "layout"),
+    "query-a-list": (lambda b: b.replace(query=b.query.tolist()), "query"),
+    "query-a-numpy-array": (lambda b: b.replace(query=b.query.numpy()), "query"),
+    "query-none": (lambda b: b.replace(query=None), "query"),
+    "query-flat": (lambda b: b.replace(query=b.query.flatten(1)), "query"),
+    "query-float64": (lambda b: b.replace(query=b.query.double()), "query"),
+    "query-integers": (lambda b: b.replace(query=b.query.nan_to_num().int()), "query"),
+    "query-lanes-apart": (lambda b: b.replace(query=every_other(b.query)), "query"),
+    "query-without-heads": (lambda b: b.replace(query=b.query[:, :0]), "num_query_heads"),
+    "query-heads-not-a-multiple": (lambda b: b.replace(query=b.query[:, :3]), "num_query_heads"),
+    "query-head-size-12": (lambda b: b.replace(query=b.query[..., :12]), "head_size"),
+    "query-of-another-head-size": (lambda b: b.replace(query=b.query[..., :8]), "key_cache"),
+    "key-cache-flat": (lambda b: b.replace(key_cache=b.key_cache.flatten(2)), "key_cache"),
+    "key-cache-half": (lambda b: b.replace(key_cache=b.key_cache.half()), "key_cache"),
+    "key-cache-elsewhere": (lambda b: b.replace(key_cache=b.key_cache.to("meta")), "key_cache"),
+    "key-cache-lanes-apart": (lambda b: b.replace(key_cache=every_other(b.key_cache)), "key_cache"),
+    "key-cache-without-heads": (
+        lambda b: b.replace(key_cache=b.key_cache[:, :, :0], value_cache=b.value_cache[:, :, :0]),
+        "num_kv_heads",
+    ),
+    "page-1": (lambda b: b.replace(key_cache=b.key_cache[:, :1], value_cache=b.value_cache[:, :1]), "block_size"),
+    "value-cache-none": (lambda b: b.replace(value_cache=None), "value_cache"),
+    "value-cache-half": (lambda b: b.replace(value_cache=b.value_cache.half()), "value_cache"),
+    "value-cache-fewer-pages": (lambda b: b.replace(value_cache=b.value_cache[1:]), "value_cache"),
+    "value-cache-another-head-size": (lambda b: b.replace(value_cache=b.value_cache[..., :8]), "value_cache"),
+    "value-cache-lanes-apart": (lambda b: b.replace(value_cache=every_other(b.value_cache)), "value_cache"),
+    "table-a-list": (lambda b: b.replace(block_table=b.block_table.tolist()), "block_table"),
+    "table-of-one-dimension": (lambda b: b.replace(block_table=b.block_table[0]), "block_table"),
+    "table-int16": (lambda b: b.replace(block_table=b.block_table.short()), "block_table"),
+    "table-float": (lambda b: b.replace(block_table=b.block_table.float()), "block_table"),
+    "table-a-row-short": (lambda b: b.replace(block_table=b.block_table[:2]), "block_table"),
+    "table-transposed-in-memory": (
+        lambda b: b.replace(block_table=b.block_table.t().contiguous().t()),
+        "block_table",
+    ),
+    "table-elsewhere": (lambda b: b.replace(block_table=b.block_table.to("meta")), "block_table"),
+    "table-too-narrow": (lambda b: b.replace(block_table=b.block_table[:, :2]), "seq_lens[1]"),
+    "page-id-negative": (lambda b: b.replace(block_table=patched(b.block_table, (1, 2), -1)), "block_table[1]"),
+    "page-id-past-the-pool": (
+        lambda b: b.replace(block_table=patched(b.block_table, (0, 0), b.key_cache.shape[0])),
+        "block_table[0]",
+    ),
+    "page-id-beyond-int32": (
+        lambda b: b.replace(block_table=patched(b.block_table.long(), (0, 1), 2**32)),
+        "block_table[0]",
+    ),
+    "starts-int64": (lambda b: b.replace(query_start_loc=b.query_start_loc.long()), "query_start_loc"),
+    "starts-of-two-dimensions": (lambda b: b.replace(query_start_loc=b.query_start_loc[None]), "query_start_loc"),
+    "starts-one-short": (lambda b: b.replace(query_start_loc=b.query_start_loc[:-1]), "query_start_loc"),
+    "starts-empty": (lambda b: b.replace(query_start_loc=b.query_start_loc[:0]), "query_start_loc"),
+    "starts-apart": (lambda b: b.replace(query_start_loc=every_other(b.query_start_loc)), "query_start_loc"),
+    "starts-at-one": (lambda b: b.replace(query_start_loc=ints(1, 1, 4, 4)), "query_start_loc[0]"),
+    "starts-decreasing": (lambda b: b.replace(query_start_loc=ints(0, 3, 1, 4)), "query_start_loc[2]"),
+    "starts-past-the-query": (lambda b: b.replace(query_start_loc=ints(0, 1, 4, 5)), "query_start_loc[3]"),
+    "lengths-int64": (lambda b: b.replace(seq_lens=b.seq_lens.long()), "seq_lens"),
+    "lengths-of-two-dimensions": (lambda b: b.replace(seq_lens=b.seq_lens[:, None]), "seq_lens"),
+    "lengths-apart": (lambda b: b.replace(seq_lens=every_other(b.seq_lens)), "seq_lens"),
+    "length-negative": (lambda b: b.replace(seq_lens=ints(9, 20, -1)), "seq_lens[2]"),
+    "length-below-its-queries": (lambda b: b.replace(seq_lens=ints(9, 2, 0)), "seq_lens[1]"),
+    "length-beyond-the-table": (lambda b: b.replace(seq_lens=ints(9, 49, 0)), "seq_lens[1]"),
+    "scale-zero": (lambda b: b.replace(softmax_scale=0.0), "softmax_scale"),
+    "scale-negative": (lambda b: b.replace(softmax_scale=-1.0), "softmax_scale"),
+    "scale-infinite": (lambda b: b.replace(softmax_scale=INF), "softmax_scale"),
+    "scale-nan": (lambda b: b.replace(softmax_scale=NAN), "softmax_scale"),
+    "scale-an-integer": (lambda b: b.replace(softmax_scale=1), "softmax_scale"),
+    "scale-a-tensor": (lambda b: b.replace(softmax_scale=torch.tensor(1.0)), "softmax_scale"),
+    "stats-none": (lambda b: b.replace(stats=None), "stats"),
+    "new-key-alone": (lambda b: with_new_tokens(b, value=None), "value"),
+    "new-value-alone": (lambda b: with_new_tokens(b, key=None), "key"),
+    "new-key-a-list": (lambda b: with_new_tokens(b, key=[1.0]), "key"),
+    "new-key-a-token-short": (lambda b: with_new_tokens(b, key=torch.zeros(3, 2, 16)), "key"),
+    "new-value-half": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16).half()), "value"),
+    "new-value-elsewhere": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16, device="meta")), "value"),
+    "new-key-not-contiguous": (lambda b: with_new_tokens(b, key=torch.zeros(2, 4, 16).transpose(0, 1)), "key"),
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_a_malformed_batch_is_refused(case):
+    spoil, argument = BATCHES[case]
+    with pytest.raises(SpecError) as refused:
+        validate(spoil(good()), Features())
+    assert refused.value.argument == argument
+    assert str(refused.value).startswith(f"{argument}: found ")
+
+
+NEEDS_VALUES = {name for name, (_, argument) in BATCHES.items() if argument.endswith("]")}
+
+
+@pytest.mark.parametrize("case", sorted(set(BATCHES) - NEEDS_VALUES))
+def test_types_and_shapes_are_refused_without_reading_the_device(case):
+    spoil, argument = BATCHES[case]
+    with pytest.raises(SpecError) as refused:
+        validate(spoil(good()), Features(), values=False)
+    assert refused.value.argument == argument
+
+
+FEATURES = {
+    "features-a-dict": ({"causal": True}, "features"),
+    "causal-an-integer": (Features(causal=1), "causal"),
+    "causal-none": (Features(causal=None), "causal"),
+    "window-zero": (Features(sliding_window=0), "sliding_window"),
+    "window-minus-one": (Features(sliding_window=-1), "sliding_window"),
+    "window-float": (Features(sliding_window=4.0), "sliding_window"),
+    "window-bool": (Features(sliding_window=True), "sliding_window"),
+    "window-beyond-int32": (Features(sliding_window=2**31), "sliding_window"),
+    "softcap-zero": (Features(softcap=0.0), "softcap"),
+    "softcap-negative": (Features(softcap=-30.0), "softcap"),
+    "softcap-infinite": (Features(softcap=INF), "softcap"),
+    "softcap-nan": (Features(softcap=NAN), "softcap"),
+    "softcap-an-integer": (Features(softcap=30), "softcap"),
+    "sinks-a-list": (Features(sinks=[0.0] * 4), "sinks"),
+    "sinks-a-numpy-array": (Features(sinks=np.zeros(4)), "sinks"),
+    "sinks-per-kv-head": (Features(sinks=torch.zeros(2)), "sinks"),
+    "sinks-of-two-dimensions": (Features(sinks=torch.zeros(4, 1)), "sinks"),
+    "sinks-float64": (Features(sinks=torch.zeros(4, dtype=torch.float64)), "sinks"),
+    "sinks-elsewhere": (Features(sinks=torch.zeros(4, device="meta")), "sinks"),
+    "sinks-apart": (Features(sinks=torch.zeros(8)[::2]), "sinks"),
+    "sinks-nan": (Features(sinks=torch.tensor([0.0, NAN, 0.0, 0.0])), "sinks"),
+    "sinks-infinite": (Features(sinks=torch.tensor([0.0, INF, 0.0, 0.0])), "sinks"),
+}
+
+
+@pytest.mark.parametrize("case", FEATURES)
+def test_malformed_features_are_refused(case):
+    features, argument = FEATURES[case]
+    with pytest.raises(SpecError) as refused:
+        validate(good(), features)
+    assert refused.value.argument == argument
+
+
+def test_a_sink_of_minus_infinity_is_no_sink_and_allowed():
+    validate(good(), Features(sinks=torch.full((4,), -INF)))
+
+
+OUTPUTS = {
+    "out-none": (lambda b: (None, None), "out"),
+    "out-a-token-short": (lambda b: (b.query[1:].clone(), None), "out"),
+    "out-flat": (lambda b: (b.query.flatten(1).clone(), None), "out"),
+    "out-half": (lambda b: (b.query.half(), None), "out"),
+    "out-elsewhere": (lambda b: (b.query.to("meta"), None), "out"),
+    "out-lanes-apart": (lambda b: (every_other(b.query), None), "out"),
+    "out-is-the-query": (lambda b: (b.query, None), "out"),
+    "out-one-row-for-all": (lambda b: (b.query[:1].clone().expand_as(b.query), None), "out"),
+    "lse-half": (lambda b: (torch.empty_like(b.query), torch.empty(4, 4).half()), "lse"),
+    "lse-by-head": (lambda b: (torch.empty_like(b.query), torch.empty(5, 4).t()), "lse"),
+    "lse-elsewhere": (lambda b: (torch.empty_like(b.query), torch.empty(4, 4, device="meta")), "lse"),
+    "lse-a-list": (lambda b: (torch.empty_like(b.query), [0.0]), "lse"),
+    "lse-one-value-for-all": (lambda b: (torch.empty_like(b.query), torch.empty(1, 1).expand(4, 4)), "lse"),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_a_malformed_output_is_refused(case):
+    spoil, argument = OUTPUTS[case]
+    batch = good()
+    with pytest.raises(SpecError) as refused:
+        validate_output(batch, *spoil(batch))
+    assert refused.value.argument == argument
+
+
+UNSUPPORTED = {
+    "non_causal": Features(causal=False),
+    "sliding_window": Features(sliding_window=4),
+    "softcap": Features(softcap=4.0),
+    "sinks": Features(sinks=torch.zeros(4)),
+}
+
+
+@pytest.mark.parametrize("feature", UNSUPPORTED)
+def test_a_feature_outside_supports_is_refused_by_name(feature):
+    batch = good()
+    with pytest.raises(UnsupportedFeature, match=feature) as refused:
+        require("some/kernel", frozenset({"causal"}), batch, UNSUPPORTED[feature], torch.empty_like(batch.query), None)
+    assert (refused.value.argument, refused.value.kernel) == (feature, "some/kernel")
+
+
+def test_an_lse_that_a_kernel_cannot_write_is_refused_by_name():
+    batch = good()
+    with pytest.raises(UnsupportedFeature) as refused:
+        require(
+            "some/kernel", frozenset({"causal"}), batch, Features(), torch.empty_like(batch.query), torch.empty(4, 4)
+        )
+    assert refused.value.argument == "lse"
+
+
+def test_wrong_hints_are_no_error():
+    batch = good()
+    validate(batch.replace(stats=replace(batch.stats, max_query_len=1, max_seq_len=1)), Features())
