@@ -1,8 +1,9 @@
 """Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
 
 Grid: Q Blocks x segments x num_kv_heads, one axis, then `reduce_segments` over query tokens x query heads. New over
-q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments are cut by the real length of each sequence, so a
-ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction skips it.
+q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow each sequence's real length, so a
+ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
+skips it.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ CONTRACT = Precision()
 class Config:
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
-    num_segments: at most that many programs share the tiles of one Q Block; a power of two.
+    num_segments: at most that many programs share the tiles of one Q Block.
     """
 
     block_m: int = 16
@@ -163,7 +164,7 @@ def _segments_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
-            if used <= 1:
+            if NUM_SEGMENTS == 1 or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l), HEAD_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
@@ -221,10 +222,10 @@ def _reduce_segments_kernel(
         _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
         _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
         if used > 1:
-            part = tl.arange(0, NUM_SEGMENTS)
+            part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
             live = part < used
             stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
-            m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS]
+            m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
             l = tl.load(l_ptr + stat, mask=live, other=0.0)
             top = tl.max(m, 0)
             weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))

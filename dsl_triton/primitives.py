@@ -1,8 +1,8 @@
 """The nouns of an attention kernel, in Triton; dsl_helion/primitives.py says the same in Helion.
 
 Every feature lives here, at four seams: `dequantise` (after a load), `score`, `visible` with `kv_tile_range`, and
-`softmax_init`. Kernel files pass the bundle `f` on and never name a feature; a feature that is off is None and its branch
-is not compiled. Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction, exp is two.
+`softmax_init`. Kernel files pass the bundle `f` on and never name a feature; a feature that is off is None and its
+branch is not compiled. Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
 
 Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes
 (the head size rounded up to a power of two).
@@ -141,8 +141,8 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
 def segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS: tl.constexpr):
     """The tiles of one segment of [lo, hi), and how many segments have any.
 
-    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at most
-    NUM_SEGMENTS segments, so a short sequence uses few.
+    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
+    most NUM_SEGMENTS segments, so a short sequence uses few.
     """
     per_segment = tl.maximum(tl.cdiv(hi - lo, NUM_SEGMENTS), 1)
     used = tl.cdiv(hi - lo, per_segment)
@@ -210,7 +210,7 @@ def score(q, k, softmax_scale, f):
 
 @triton.jit
 def softmax_step(s, v, m, l, acc, MASKED: tl.constexpr):
-    """One step of the online softmax over base-2 logits s [BLOCK_M, TILE_SIZE] and values v [TILE_SIZE, HEAD_PADDED]."""
+    """One step of the online softmax: base-2 logits s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, HEAD_PADDED]."""
     m_new = tl.maximum(m, tl.max(s, 1))
     shift = m_new
     if MASKED:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
