@@ -95,7 +95,12 @@ class Edits:
         return seen
 
     def scale(self, at: At, scale: float) -> float:
+        """What multiplies the products of Q and K, in float32."""
         return scale
+
+    def operand(self, at: At, x: Tensor) -> Tensor:
+        """One operand of a matrix product, float32: exact from 16 bits, else rounded as the schedule says."""
+        return tf32(x) if at.schedule.dot == "tf32" else x
 
     def score(self, at: At, logits: Tensor, softcap: float | None) -> Tensor:
         """Scaled logits [heads, rows, keys], soft-capped."""
@@ -123,7 +128,7 @@ class Edits:
 
     def finish(self, at: At, acc: Tensor, l: Tensor) -> Tensor:
         """The rows [heads, rows, size]: the accumulator over the sum; 0 where nothing was summed."""
-        return torch.where(l[..., None] > 0, acc / l[..., None], 0.0)
+        return torch.where(l[..., None] == 0, 0.0, acc / l[..., None])
 
     def lse(self, at: At, lse: Tensor) -> Tensor:
         """[heads, rows], natural logarithm."""
@@ -140,12 +145,9 @@ def tf32(x: Tensor) -> Tensor:
     return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
-def _dot(a: Tensor, b: Tensor, at: At) -> Tensor:
-    """Matrix product with float32 sums, as a tensor core does it: fp32 operands are rounded as the schedule says."""
-    a, b = a.float(), b.float()
-    if at.schedule.dot == "tf32":
-        a, b = tf32(a), tf32(b)
-    return a @ b
+def _dot(a: Tensor, b: Tensor, at: At, edits: Edits) -> Tensor:
+    """Matrix product with float32 sums, as a tensor core does it."""
+    return edits.operand(at, a.float()) @ edits.operand(at, b.float())
 
 
 def _load(at: At, edits: Edits, kind: Kind, key: Tensor) -> Tensor:
@@ -171,16 +173,16 @@ def _mask(at: At, edits: Edits, key: Tensor) -> Tensor:
 def _step(at: At, edits: Edits, query: Tensor, state: State, key: Tensor) -> State:
     """One tile of online softmax."""
     scale = edits.scale(at, at.batch.softmax_scale)
-    logits = _dot(query, _load(at, edits, "key", key).transpose(1, 2), at) * scale
+    logits = _dot(query, _load(at, edits, "key", key).transpose(1, 2), at, edits) * scale
     seen = _mask(at, edits, key)
     scores = torch.where(seen, edits.score(at, logits, at.features.softcap) * LOG2E, -math.inf)
     m = torch.maximum(state.m, scores.amax(-1))
-    shift = torch.where(m > -math.inf, m, 0.0)  # a row that saw nothing yet: exp2(-inf - 0) is 0, not NaN
+    shift = torch.where(m == -math.inf, 0.0, m)  # a row that saw nothing yet: exp2(-inf - 0) is 0, not NaN
     p = torch.exp2(scores - shift[..., None])
     fade = torch.exp2(state.m - shift)
     value = _load(at, edits, "value", key)
     rounded = edits.probabilities(at, p).to(at.schedule.probabilities or value.dtype)
-    acc = edits.accumulator(at, state.acc * fade[..., None] + _dot(rounded, value, at))
+    acc = edits.accumulator(at, state.acc * fade[..., None] + _dot(rounded, value, at, edits))
     return State(m, state.l * fade + p.sum(-1), acc)
 
 
@@ -214,7 +216,7 @@ def _segments(at: At) -> list[At]:
 def _merge(at: At, edits: Edits, states: list[State]) -> State:
     m = torch.stack([state.m for state in states])
     top = m.amax(0)
-    weights = edits.weights(at, torch.exp2(m - torch.where(top > -math.inf, top, 0.0)))
+    weights = edits.weights(at, torch.exp2(m - torch.where(top == -math.inf, 0.0, top)))
     l = sum(w * state.l for w, state in zip(weights, states, strict=True))
     acc = sum(w[..., None] * state.acc for w, state in zip(weights, states, strict=True))
     return State(top, l, acc)

@@ -62,8 +62,13 @@ class Verdict:
     reason: str
 
     @property
+    def rule(self) -> str:
+        """The rule that came closest to its budget, or furthest past it."""
+        return max(_RULES, key=lambda rule: getattr(self, rule))
+
+    @property
     def worst(self) -> float:
-        return max(self.element, self.row, self.worst_case, self.lse)
+        return getattr(self, self.rule)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
