@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass
 class Crew:
-    """Runs jobs in worker processes of one mode. Use as a context: leaving it ends the process.
+    """Runs jobs in worker processes of one mode. `close` ends the process.
 
     mode: check or measure. gpu: whose configs are meant (a name of the GPU table) or None. limit_s: what a cell may
     take between two signs of life. on_start hears the cell that begins.
@@ -52,14 +52,13 @@ class Crew:
     device: str
     limit_s: float = 300.0
     max_time_s: float = 3.0
+    configs: int = 0
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "compare.worker"])
     _worker: _Worker | None = None
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._dismiss()
 
     def _dismiss(self) -> None:
@@ -103,6 +102,7 @@ class Crew:
                 "gpu": self.gpu,
                 "device": self.device,
                 "max_time": self.max_time_s,
+                "configs": self.configs,
             }
         )
 

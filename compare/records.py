@@ -203,14 +203,20 @@ class Record:
         raw = json.loads(line)
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
             raise ValueError(f"schema: found {raw.get('schema') if isinstance(raw, dict) else raw!r}, allowed {SCHEMA}")
+        return cls.from_plain(raw)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Record:
+        """From dicts, lists and texts; what has a default may be missing. Raises ValueError, KeyError or TypeError."""
+        raw = dict(plain)
         raw["workload"] = WorkloadInfo(**raw["workload"] | {"features": tuple(raw["workload"]["features"])})
         raw["status"] = Status(raw["status"])
-        raw["evidence"] = tuple(Evidence(e) for e in raw["evidence"])
-        raw["facts"] = tuple(raw["facts"])
+        raw["evidence"] = tuple(Evidence(e) for e in raw.get("evidence", ()))
+        raw["facts"] = tuple(raw.get("facts", ()))
         for name, kind in (("timing", Timing), ("derived", Derived), ("search", Search), ("gate", GateResult)):
             if raw.get(name) is not None:
                 raw[name] = kind(**raw[name])
-        if raw["timing"] is not None:
+        if raw.get("timing") is not None:
             raw["timing"] = dataclasses.replace(raw["timing"], samples_us=tuple(raw["timing"].samples_us))
         return cls(**raw)
 

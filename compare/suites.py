@@ -54,6 +54,16 @@ def smoke(seed: int = 0) -> tuple[Workload, ...]:
     return tuple(_seeded(rows, seed))
 
 
+def static(seed: int = 0) -> tuple[Workload, ...]:
+    """What is compiled beside smoke for a GPU that is absent: a decode and a prompt at three head sizes."""
+    rows = []
+    for head in (64, 128, 256):
+        shape = AttentionShape(4, 1, head, 16, torch.bfloat16)
+        rows.append(Workload(f"decode-head-{head}", ((1, 70), (1, 33)), shape))
+        rows.append(Workload(f"prefill-head-{head}", ((20, 20),), shape))
+    return tuple(_seeded(rows, seed))
+
+
 def _short(n: int) -> str:
     return f"{n // _KB}k" if n % _KB == 0 else str(n)
 
@@ -80,7 +90,7 @@ def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Work
     return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
 
 
-SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {"smoke": smoke, "peers": peers}
+SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {"smoke": smoke, "static": static, "peers": peers}
 
 
 def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:
