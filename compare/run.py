@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -59,22 +60,23 @@ class Run:
         write_manifest(self.folder / "manifest.json", self.manifest)
 
     def _facts(self) -> dict[str, Any]:
-        now = self.now
+        now, gpu, trace = self.now, self.now.target, self.arguments.trace
         return {
-            "line": now.line,
-            "gpu": now.target.name if now.target else None,
-            "gpu_here": now.measure,
+            "headline": now.line,
+            "gpu": {"asked": self.arguments.gpu, "name": gpu.name, "title": gpu.title, "present": now.measure}
+            if gpu
+            else None,
             "suite": self.chosen.suite,
             "kernels": list(self.chosen.kernels),
-            "assumptions": list(self.chosen.assumptions),
+            "trace": {"name": Path(trace).name, "assumptions": "; ".join(self.chosen.assumptions)} if trace else None,
             "plan": plan.plan_hash(self.jobs),
-            "cells": len(self.cells),
+            "planned": len(self.cells),
             "workloads": [row.to_dict() | {"id": row.id, "kind": row.kind} for row in self.chosen.workloads],
         }
 
     def execute(self) -> int:
         """Run every cell; returns the exit code. Finished cells are on the disk whatever happens."""
-        arguments = self.arguments
+        arguments, begin = self.arguments, time.perf_counter()
         code = None
         with (
             Store(self.folder / "cells.jsonl") as store,
@@ -88,7 +90,8 @@ class Run:
                 code = INTERRUPTED
         records = latest(read_records(self.folder / "cells.jsonl"))
         code = code if code is not None else _exit_code(records)
-        self.manifest |= {"exit_code": code, "finished": len(records)}
+        seconds = round(time.perf_counter() - begin, 1)
+        self.manifest |= {"exit_code": code, "finished": len(records), "seconds": seconds}
         self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
         write_manifest(self.folder / "manifest.json", self.manifest)
         self._conclude(records)
