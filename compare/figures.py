@@ -1,0 +1,260 @@
+"""The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers.
+
+Colours are Okabe and Ito's, which people with any colour vision can tell apart; a kernel also has a marker of its own,
+so that a figure survives a black-and-white printer. Blue is Triton, orange Helion, black and green the baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from compare.records import Record
+from compare.registry import BOUNDS, KERNELS
+from compare.summary import FA3, KINDS
+
+WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
+OTHER = ("#999999", "P")
+STYLES = {  # colour, marker
+    "triton/naive": ("#56B4E9", "^"),
+    "triton/q_block": ("#0072B2", "s"),
+    "triton/parallel_softmax": ("#0072B2", "o"),
+    "helion/naive": ("#E69F00", "v"),
+    "helion/q_block": ("#D55E00", "D"),
+    "helion/parallel_softmax": ("#D55E00", "p"),
+    "baseline/flash_attn3": ("#000000", "*"),
+    "baseline/sdpa": ("#009E73", "X"),
+    "baseline/sdpa_dense": ("#CC79A7", "d"),
+}
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(
+        {
+            "font.size": 10,
+            "axes.grid": True,
+            "grid.color": "#DDDDDD",
+            "grid.linewidth": 0.6,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "svg.hashsalt": "diptych",  # the same run gives the same file
+            "legend.frameon": False,
+        }
+    )
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _save(figure: Any, path: Path) -> Path:
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=100)
+    _pyplot().close(figure)
+    return path
+
+
+def _kernels(rows: pd.DataFrame) -> list[str]:
+    """Those with a row, in the registry's order, outsiders behind."""
+    present = set(rows.kernel)
+    return [k for k in KERNELS if k in present] + sorted(present - set(KERNELS))
+
+
+def _shifts(kernels: Sequence[str]) -> dict[str, float]:
+    """Kernels of a workload stand side by side, so that equal values stay apart."""
+    return {kernel: (at - (len(kernels) - 1) / 2) * 0.84 / len(kernels) for at, kernel in enumerate(kernels)}
+
+
+def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], shifts: dict[str, float]) -> None:
+    """One marker per cell, smaller where there are many workloads."""
+    size = 6.5 if len(order) <= 8 else 5.0
+    for kernel in _kernels(rows):
+        mine = rows[(rows.kernel == kernel) & rows[column].notna()]
+        colour, marker = STYLES.get(kernel, OTHER)
+        axes.plot(
+            [order[label] + shifts[kernel] for label in mine.workload],
+            list(mine[column]),
+            linestyle="none",
+            marker=marker,
+            markersize=size * 1.4 if marker == "*" else size,
+            color=colour,
+            markerfacecolor="none" if kernel in BOUNDS else colour,
+            label=f"{kernel} (bound)" if kernel in BOUNDS else kernel,
+        )
+
+
+def _workload_axis(axes: Any, order: dict[str, int]) -> None:
+    """A label per workload, and a stripe behind every other one, to lead the eye."""
+    axes.set_xticks(list(order.values()), list(order), rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.6, len(order) - 0.4)
+    axes.grid(False, axis="x")
+    for at in range(0, len(order), 2):
+        axes.axvspan(at - 0.5, at + 0.5, color="#F4F4F4", zorder=0)
+
+
+def _plain_log(axes: Any) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5 of every decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, axes: Any, columns: int = 3) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=9)
+
+
+def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
+    """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds."""
+    plt = _pyplot()
+    mine = rows[(rows.kind == kind) & rows.us.notna()]
+    order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
+    fa3 = bool(mine.speed_of_fa3.notna().any())
+    mine = mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best)
+    shifts = _shifts(_kernels(mine))
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH_IN, 7.5), sharex=True, layout="constrained")
+    _points(upper, mine[mine.kernel != FA3] if fa3 else mine, "speed", order, shifts)
+    upper.axhline(1.0, color="#000000", linewidth=1.2)
+    upper.set_ylim(0.0, 1.08 * max(1.0, float(mine.speed.max())))
+    upper.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}×")
+    yardstick = "FlashAttention 3" if fa3 else "the best kernel of the row"
+    upper.set_ylabel(f"speed, {yardstick} = 1×\n(higher is faster)")
+    _points(lower, mine, "us", order, shifts)
+    _plain_log(lower)
+    floors = mine.groupby("workload").floor_us.max()
+    for label, floor in floors[floors > 0].items():
+        lower.hlines(floor, order[label] - 0.45, order[label] + 0.45, color="#000000", linewidth=1.0, linestyle=":")
+    lower.plot([], [], color="#000000", linewidth=1.0, linestyle=":", label="floor: stated peaks")
+    lower.set_ylabel("median latency, µs\n(lower is faster)")
+    for axes in (upper, lower):
+        _workload_axis(axes, order)
+    how = f"{', '.join(sorted(set(mine.cache)))} cache, {', '.join(sorted(set(mine.timer)))} timing"
+    upper.set_title(f"{kind} on {gpu}, {how}", loc="left")
+    _legend(figure, lower)
+    return _save(figure, path)
+
+
+def load(records: Sequence[Record], path: Path) -> Path:
+    """The kept steps of a trace, in order: query tokens, decodes among the sequences, and KV tokens."""
+    plt = _pyplot()
+    steps = list({record.workload.id: record.workload for record in records}.values())
+    at = range(len(steps))
+    figure, panels = plt.subplots(3, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
+    decodes = [step.num_decodes for step in steps]
+    panels[0].bar(at, [step.total_seq_len for step in steps], color="#0072B2", width=0.7)
+    panels[0].set_ylabel("KV tokens")
+    panels[1].bar(at, decodes, color="#009E73", width=0.7, label="decodes")
+    chunks = [step.num_seqs - step.num_decodes for step in steps]
+    panels[1].bar(at, chunks, bottom=decodes, color="#E69F00", hatch="///", width=0.7, label="prompt chunks")
+    panels[1].set_ylabel("sequences")
+    panels[1].legend(loc="upper left", ncols=2, fontsize=9)
+    panels[2].bar(at, decodes, color="#009E73", width=0.7)
+    prompt = [step.num_tokens - step.num_decodes for step in steps]
+    panels[2].bar(at, prompt, bottom=decodes, color="#E69F00", hatch="///", width=0.7)
+    panels[2].set_ylabel("query tokens")
+    panels[2].set_xlabel("kept step (even quantiles of the KV tokens)")
+    panels[2].set_xticks(list(at), [step.label for step in steps], rotation=35, ha="right", rotation_mode="anchor")
+    for axes in panels:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.grid(False, axis="x")
+    panels[0].set_title("The load: kept steps of continuous batching over the trace", loc="left")
+    return _save(figure, path)
+
+
+def checks(rows: pd.DataFrame, path: Path) -> Path:
+    """Per workload and kernel the largest error over its budget; 1 is where the checker rejects."""
+    plt = _pyplot()
+    checked = rows[rows.worst_check_ratio.notna() & (rows.worst_check_ratio > 0)]
+    order = {label: at for at, label in enumerate(dict.fromkeys(checked.workload))}
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 5.0), layout="constrained")
+    _points(axes, checked, "worst_check_ratio", order, _shifts(_kernels(checked)))
+    axes.axhline(1.0, color="#000000", linewidth=1.2)
+    axes.annotate("rejected above", (-0.55, 1.0), textcoords="offset points", xytext=(0, 4), fontsize=9)
+    if checked.worst_check_ratio.max() > 2:
+        _plain_log(axes)
+    else:
+        axes.set_ylim(0.0, max(1.15, 1.1 * float(checked.worst_check_ratio.max())))
+    axes.set_ylabel("largest error / its budget")
+    _workload_axis(axes, order)
+    axes.set_title("How far every checked output stayed inside its error budget; nothing was timed", loc="left")
+    _legend(figure, axes)
+    return _save(figure, path)
+
+
+def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Registers a thread and shared memory a program of every compiled kernel; a cross marks one that spills."""
+    plt = _pyplot()
+    places = list(dict.fromkeys(_place(fact) for fact in facts))
+    order = {place: at for at, place in enumerate(places)}
+    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    for fact in facts:
+        key = (fact["competitor"], _place(fact))
+        old = worst.get(key, {"registers": 0, "shared_bytes": 0, "spills": 0})
+        worst[key] = {name: max(old[name], fact[name]) for name in old}
+    rows = pd.DataFrame(
+        [
+            {"kernel": kernel, "workload": place, **values, "shared_kib": values["shared_bytes"] / 1024}
+            for (kernel, place), values in worst.items()
+        ]
+    )
+    shifts = _shifts(_kernels(rows))
+    figure, panels = plt.subplots(2, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
+    for axes, column, unit in zip(
+        panels, ("registers", "shared_kib"), ("registers of a thread", "shared memory, KiB"), strict=True
+    ):
+        _points(axes, rows, column, order, shifts)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(unit)
+        _workload_axis(axes, order)
+    spilled = rows[rows.spills > 0]
+    panels[0].plot(
+        [order[place] + shifts[kernel] for place, kernel in zip(spilled.workload, spilled.kernel, strict=True)],
+        list(spilled.registers),
+        linestyle="none",
+        marker="x",
+        markersize=14,
+        color="#000000",
+        label="spills" if len(spilled) else None,
+    )
+    arches = ", ".join(sorted({fact["arch"] for fact in facts}))
+    panels[0].set_title(f"Compiled for {arches}, not run: the most that any function of a kernel needs", loc="left")
+    _legend(figure, panels[0])
+    return _save(figure, path)
+
+
+def _place(fact: dict[str, Any]) -> str:
+    dtype = fact["dtype"].replace("bfloat", "bf").replace("float", "fp")
+    return " ".join(filter(None, [f"head {fact['head_size']}", dtype, fact["features"]]))
+
+
+def draw(
+    records: Sequence[Record],
+    rows: pd.DataFrame,
+    facts: Sequence[dict[str, Any]],
+    folder: Path,
+    *,
+    gpu: str,
+    trace: bool,
+) -> dict[str, Path]:
+    """Every figure that this run has the data for, by name. A run without a time gets no axis of time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made: dict[str, Path] = {}
+    for kind in KINDS:
+        if not rows.empty and rows[rows.kind == kind].us.notna().any():
+            made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)
+    if trace and records:
+        made["load"] = load(records, folder / "load.svg")
+    if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():
+        made["checks"] = checks(rows, folder / "checks.svg")
+    if facts and not (not rows.empty and rows.us.notna().any()):
+        made["registers"] = registers(facts, folder / "registers.svg")
+    return made
