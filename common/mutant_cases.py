@@ -17,7 +17,7 @@ from common.kernel import Precision
 from common.metadata import Lens
 from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch
-from common.tolerance import Verdict, check
+from common.tolerance import RULES, Verdict, check
 
 Scope = Literal["all", "one sequence", "one head", "long"]  # long: sequences past 2,048 keys only
 
@@ -73,7 +73,7 @@ class Outcome:
         """The rule that killed: the tier of the checker, or what was touched."""
         if self.verdict.ok:
             return "untouched" if self.damage else "-"
-        return "exact" if math.isinf(self.verdict.worst) else self.verdict.rule
+        return "exact" if math.isinf(self.verdict.worst) else RULES[self.verdict.rule]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from common.spec import Features, PagedBatch, SpecError
 from common.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
+RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE"}
 FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
@@ -64,7 +65,7 @@ class Verdict:
     @property
     def rule(self) -> str:
         """The rule that came closest to its budget, or furthest past it."""
-        return max(_RULES, key=lambda rule: getattr(self, rule))
+        return max(RULES, key=lambda rule: getattr(self, rule))
 
     @property
     def worst(self) -> float:
@@ -198,20 +199,17 @@ def _worst(parts: dict[str, Tensor], first: int, worst: dict[str, tuple[float, t
             worst[rule] = (float(value), (token + first, *rest))
 
 
-_RULES = {"element": "S element", "row": "S row", "worst_case": "W element", "lse": "LSE"}
-
-
 def _reason(rule: str, part: float, index: tuple[int, ...], out: Tensor, lse: Tensor | None, expected: Expected) -> str:
     where = f"token {index[0]}, head {index[1]}" + (f", lane {index[2]}" if len(index) == 3 else "")
     sees = f"that sees {int(expected.num_visible[index[0]])} keys"
     if rule == "row":
         row, wanted = out[index].double(), expected.out[index]
         norm = float((row - wanted).norm())
-        return f"{_RULES[rule]}: error norm {norm:.4g} at {where} {sees} is {part:.3g} of its budget"
+        return f"{RULES[rule]}: error norm {norm:.4g} at {where} {sees} is {part:.3g} of its budget"
     found, wanted = (lse, expected.lse) if rule == "lse" else (out, expected.out)
     values = f"found {float(found[index]):.6g}, expected {float(wanted[index]):.6g}"
     spent = "breaks an exact rule" if math.isinf(part) else f"is {part:.3g} of its budget"
-    return f"{_RULES[rule]}: {values} at {where} {sees}: {spent}"
+    return f"{RULES[rule]}: {values} at {where} {sees}: {spent}"
 
 
 def check(
@@ -245,7 +243,7 @@ def check(
         if lse is not None:
             parts["lse"] = _lse_part(lse, expected, tokens, delta[tokens])
         _worst(parts, first, worst)
-    ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in _RULES}
+    ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}
     rule = max(worst, key=lambda name: worst[name][0], default=None)
     index = worst[rule][1] if rule else None
     ok = all(part <= 1.0 for part in ratios.values())

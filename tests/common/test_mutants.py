@@ -1,0 +1,46 @@
+"""Every mutant dies under the check that the gate calls; the same case without the edit lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.emulation import Edits
+from common.mutant_cases import judge
+from common.mutants import MUTANTS
+
+
+def _case(case) -> str:
+    """The features and cuts of a case in one line."""
+    words = ["_".join(f"q{q}s{s}" for q, s in case.lens), str(case.shape.dtype)[6:]]
+    words += [] if case.causal else ["full"]
+    words += [f"window={case.sliding_window}"] if case.sliding_window else []
+    words += [f"softcap={case.softcap}"] if case.softcap else []
+    words += ["sinks"] if case.sink is not None else []
+    return " ".join([*words, f"{case.segments}x{case.tile}"])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_dies(mutant, record_property):
+    outcome = mutant.run()
+    record_property("mutant", mutant.name)
+    record_property("scope", mutant.scope)
+    record_property("case", _case(mutant.case))
+    record_property("rule", outcome.by)
+    record_property("ratio", f"{outcome.verdict.worst:.3g}")
+    assert outcome.killed, f"{mutant.name} survives: {outcome.verdict}"
+    assert outcome.verdict.reason or outcome.damage
+
+
+CASES = {repr(mutant.case): mutant for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize("mutant", CASES.values(), ids=lambda mutant: mutant.name)
+def test_without_the_mutant_its_case_is_right(mutant):
+    outcome = judge(mutant.case, Edits())
+    assert outcome.verdict.ok, outcome.verdict.reason
+    assert outcome.damage == []
+
+
+def test_mutants_are_many_and_most_are_narrow():
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 28
+    assert sum(mutant.scope != "all" for mutant in MUTANTS) >= 14

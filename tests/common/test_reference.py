@@ -1,0 +1,210 @@
+"""The reference against batches worked by hand, against torch's SDPA in float64, and against itself rearranged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+
+from common.batch import make_batch, make_batches
+from common.reference import Expected, reference
+from common.spec import AttentionShape, Features
+
+FP32 = AttentionShape(1, 1, 8, 8, torch.float32)
+LENS = [(1, 70), (5, 40), (3, 0), (0, 20), (30, 30)]
+SHAPE = AttentionShape(6, 2, 32, 16, torch.float16)
+FEATURES = {
+    "causal": Features(),
+    "non-causal": Features(causal=False),
+    "window": Features(sliding_window=7),
+    "two-sided window": Features(causal=False, sliding_window=7),
+    "softcap": Features(softcap=1.5),
+    "sinks": Features(sinks=torch.tensor([1.0, -2.0, 3.0, -math.inf, 0.0, 5.0])),
+    "all": Features(sliding_window=9, softcap=2.0, sinks=torch.arange(6.0)),
+}
+every_feature = pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES.keys())
+
+
+def batch_by_hand(query_len: int, logits: list[float], values: list[float], style: str = "nhd"):
+    """One sequence of one head: the logit of key j is `logits[j]` for every query, its V `values[j]` in every lane."""
+    batch = make_batch([(query_len, len(logits))], FP32, style=style)
+    pages = batch.block_table[0].long()
+    for j, (logit, value) in enumerate(zip(logits, values, strict=True)):
+        row = torch.zeros(8)
+        row[3] = logit / batch.softmax_scale
+        batch.key_cache[pages[j // 8], j % 8, 0] = row
+        batch.value_cache[pages[j // 8], j % 8, 0] = value
+    batch.query[:] = 0.0
+    batch.query[:, :, 3] = 1.0
+    return batch
+
+
+def weights(*of: float) -> list[float]:
+    """Logits whose softmax is proportional to `of`."""
+    return [math.log(w) for w in of]
+
+
+def lane(expected: Expected) -> list[float]:
+    assert torch.equal(expected.out, expected.out[..., :1].expand_as(expected.out))
+    return expected.out[:, 0, 0].tolist()
+
+
+def test_one_query_weighs_its_keys():
+    expected = reference(batch_by_hand(1, weights(1, 2, 3), [6, 12, 18]), Features())
+    assert lane(expected) == pytest.approx([(1 * 6 + 2 * 12 + 3 * 18) / 6])
+    assert float(expected.lse) == pytest.approx(math.log(6))
+    assert expected.num_visible.tolist() == [3]
+
+
+def test_causal_rows_see_up_to_themselves():
+    expected = reference(batch_by_hand(3, weights(1, 1, 2, 4), [8, 4, 2, 1]), Features())
+    assert lane(expected) == pytest.approx([(8 + 4) / 2, (8 + 4 + 4) / 4, (8 + 4 + 4 + 4) / 8])
+    assert expected.lse[:, 0].tolist() == pytest.approx([math.log(2), math.log(4), math.log(8)])
+
+
+def test_non_causal_rows_see_everything():
+    expected = reference(batch_by_hand(2, weights(1, 1, 2), [8, 4, 2]), Features(causal=False))
+    assert lane(expected) == pytest.approx([16 / 4, 16 / 4])
+
+
+def test_window_counts_the_own_token():
+    expected = reference(batch_by_hand(3, [0.0] * 5, [1, 2, 4, 8, 16]), Features(sliding_window=2))
+    assert lane(expected) == pytest.approx([(2 + 4) / 2, (4 + 8) / 2, (8 + 16) / 2])
+    assert expected.num_visible.tolist() == [2, 2, 2]
+
+
+def test_non_causal_window_ends_on_both_sides():
+    expected = reference(batch_by_hand(5, [0.0] * 5, [1, 2, 4, 8, 16]), Features(causal=False, sliding_window=2))
+    assert lane(expected) == pytest.approx([3 / 2, 7 / 3, 14 / 3, 28 / 3, 24 / 2])
+
+
+def test_softcap_bends_the_logits():
+    expected = reference(batch_by_hand(1, [0.0, 3.0], [0, 1]), Features(softcap=2.0))
+    bent = 2 * math.tanh(1.5)
+    assert lane(expected) == pytest.approx([math.exp(bent) / (1 + math.exp(bent))])
+
+
+def test_sink_takes_its_share_and_no_value():
+    expected = reference(batch_by_hand(1, weights(1, 2), [3, 6]), Features(sinks=torch.tensor([math.log(2)])))
+    assert lane(expected) == pytest.approx([(3 + 12) / 5])
+    assert float(expected.lse) == pytest.approx(math.log(5))
+
+
+def test_budget_terms_by_hand():
+    expected = reference(batch_by_hand(1, weights(1, 3), [-4, 2]), Features())
+    first = {name: getattr(expected, name).flatten()[0].item() for name in ("weighted", "weighted_rms", "visible")}
+    assert first == pytest.approx({"weighted": 2.5, "weighted_rms": math.sqrt(1 + 2.25), "visible": 6.0})
+    assert expected.visible_rms.flatten()[0].item() == pytest.approx(math.sqrt(20))
+    assert float(expected.denominator) == pytest.approx(1 + 1 / 3)
+    assert float(expected.logit_size) == pytest.approx(math.log(3))
+
+
+def test_empty_sequences_and_padding():
+    expected = reference(make_batch(LENS, SHAPE, pad_tokens=4), FEATURES["sinks"])
+    nothing = slice(6, 9)
+    assert torch.equal(expected.out[nothing], torch.zeros(3, 6, 32, dtype=torch.float64))
+    assert bool((expected.lse[nothing] == -math.inf).all())
+    assert expected.num_tokens == 39
+    assert bool(expected.out[39:].isnan().all())
+    assert bool(expected.out[:39].isfinite().all())
+
+
+def dense(batch, seq: int, cache: torch.Tensor) -> torch.Tensor:
+    """One sequence's K or V, float64 [num_query_heads, seq_len, head_size], slot by slot."""
+    seq_len, page = int(batch.seq_lens[seq]), cache.shape[1]
+    rows = [cache[int(batch.block_table[seq, j // page]), j % page] for j in range(seq_len)]
+    return torch.stack(rows).double().repeat_interleave(batch.shape.queries_per_kv, 1).transpose(0, 1)
+
+
+def sdpa(batch, features: Features, seq: int) -> torch.Tensor:
+    """torch's attention in float64 on dense K and V; the sink is one more key of value 0, its logit a bias."""
+    begin, end = batch.query_start_loc[seq : seq + 2].tolist()
+    seq_len = int(batch.seq_lens[seq])
+    query = batch.query[begin:end].double().transpose(0, 1)
+    position = torch.arange(seq_len - (end - begin), seq_len)[:, None]
+    key = torch.arange(seq_len)[None]
+    bias = torch.zeros(query.shape[0], end - begin, seq_len + 1, dtype=torch.float64)
+    hidden = torch.zeros(end - begin, seq_len, dtype=torch.bool)
+    if features.causal:
+        hidden |= key > position
+    if features.sliding_window:
+        hidden |= (position - key).abs() >= features.sliding_window
+    bias[..., :-1].masked_fill_(hidden, -math.inf)
+    bias[..., -1] = -math.inf if features.sinks is None else features.sinks.double()[:, None]
+    empty = torch.zeros(query.shape[0], 1, query.shape[2], dtype=torch.float64)
+    k = torch.cat([dense(batch, seq, batch.key_cache), empty], 1)
+    v = torch.cat([dense(batch, seq, batch.value_cache), empty], 1)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return attention(query, k, v, attn_mask=bias, scale=batch.softmax_scale).transpose(0, 1)
+
+
+@pytest.mark.parametrize("style", ["nhd", "hnd", "stacked", "interleaved"])
+@pytest.mark.parametrize("name", [name for name, f in FEATURES.items() if f.softcap is None])
+def test_agrees_with_sdpa_in_float64(name, style):
+    batch = make_batch(LENS, SHAPE, style=style)
+    expected = reference(batch, FEATURES[name])
+    for seq in (0, 1, 4):
+        begin, end = batch.query_start_loc[seq : seq + 2].tolist()
+        torch.testing.assert_close(expected.out[begin:end], sdpa(batch, FEATURES[name], seq), rtol=1e-12, atol=1e-13)
+
+
+def assert_same(a: Expected, b: Expected, rows_of_b: slice = slice(None)) -> None:
+    for field in fields(Expected):
+        if field.name != "num_tokens":
+            mine, other = getattr(a, field.name), getattr(b, field.name)[rows_of_b]
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-13, equal_nan=True, msg=field.name)
+
+
+@every_feature
+@pytest.mark.parametrize("chunk_bytes", [1, 20_000])
+def test_chunks_do_not_matter(features, chunk_bytes):
+    batch = make_batch(LENS, SHAPE, pad_tokens=2)
+    assert_same(reference(batch, features), reference(batch, features, chunk_bytes=chunk_bytes))
+
+
+@every_feature
+def test_where_the_pages_lie_does_not_matter(features):
+    first, second = make_batches(LENS, SHAPE, copies=2)
+    for cache in (first.key_cache, first.value_cache):
+        for mine, other in zip(first.block_table, second.block_table, strict=True):
+            used = (mine >= 0) & (mine < cache.shape[0]) & (other >= 0) & (other < cache.shape[0])
+            cache[other[used].long()] = cache[mine[used].long()]
+    assert_same(reference(first, features), reference(second, features))
+
+
+@every_feature
+def test_a_split_prefill_is_the_same_prefill(features):
+    whole = make_batch([(30, 50)], SHAPE)
+    expected = reference(whole, features)
+    for begin, end in ((0, 13), (13, 30)):
+        if features.causal:
+            part = whole.replace(
+                query=whole.query[begin:end],
+                query_start_loc=torch.tensor([0, end - begin], dtype=torch.int32),
+                seq_lens=torch.tensor([20 + end], dtype=torch.int32),
+            )
+            assert_same(reference(part, features), expected, slice(begin, end))
+
+
+@every_feature
+def test_the_page_size_does_not_matter(features):
+    small = make_batch([(4, 40), (1, 64)], AttentionShape(6, 2, 32, 8, torch.float16), spare_pages=0, extra_columns=0)
+    large = make_batch([(4, 40), (1, 64)], AttentionShape(6, 2, 32, 32, torch.float16), spare_pages=0)
+    large.query.copy_(small.query)
+    for cache in ("key_cache", "value_cache"):
+        source, target = getattr(small, cache), getattr(large, cache)
+        for seq, seq_len in enumerate((40, 64)):
+            for j in range(seq_len):
+                row = source[small.block_table[seq, j // 8].long(), j % 8]
+                target[large.block_table[seq, j // 32].long(), j % 32] = row
+    assert_same(reference(small, features), reference(large, features))
+
+
+@pytest.mark.parametrize("cache", ["key_cache", "value_cache"])
+def test_a_nan_reaches_the_rows_that_see_it_and_no_other(cache):
+    batch = make_batch([(20, 20), (3, 30)], SHAPE)
+    getattr(batch, cache)[batch.block_table[0, 0].long(), 11] = math.nan
+    rows = reference(batch, Features(sliding_window=4)).out.isnan().flatten(1).any(1).nonzero().flatten()
+    assert rows.tolist() == [11, 12, 13, 14]
