@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,36 +14,45 @@ from compare.plan import Cell
 from compare.records import Evidence, Status
 from compare.registry import OWN
 
+CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a run: the timed process needs a core of its own
+
 
 class StaticFacts:
-    """Compiles every own cell for one GPU in a child process, in the background and in the order of the plan."""
+    """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan."""
 
     def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float) -> None:
-        self._cells = [cell for cell in cells if cell.kernel in OWN] if gpu else []
-        self._ready: queue.Queue[Outcome | Exception] = queue.Queue()
-        self._found: dict[str, Outcome] = {}
-        self._waiting = iter(self._cells)
-        if self._cells:
-            threading.Thread(target=self._compile, args=(gpu, limit_s), daemon=True).start()
+        own = [cell for cell in cells if cell.kernel in OWN] if gpu else []
+        self._found: dict[str, Outcome | Exception] = {}
+        self._news = threading.Condition()
+        lanes = max(min((os.cpu_count() or 1) // CPUS_PER_LANE, MAX_LANES), 1)
+        for lane in range(lanes if own else 0):
+            threading.Thread(target=self._compile, args=(own[lane::lanes], gpu, limit_s), daemon=True).start()
+        self._wanted = {cell.id for cell in own}
 
-    def _compile(self, gpu: Gpu, limit_s: float) -> None:
-        wanted = [_compile_job(cell) for cell in self._cells]
+    def _compile(self, cells: Sequence[Cell], gpu: Gpu, limit_s: float) -> None:
+        """One lane: a child process and the cells it compiles."""
+        left = [cell.id for cell in cells]
         try:
-            for outcome in compile_in_child(wanted, gpu, limit_s=limit_s):
-                self._ready.put(outcome)
+            for outcome in compile_in_child([_compile_job(cell) for cell in cells], gpu, limit_s=limit_s):
+                self._tell({left.pop(0): outcome})
         except Exception as error:  # raised again where somebody waits for it
-            self._ready.put(error)
+            self._tell(dict.fromkeys(left, error))
+
+    def _tell(self, found: dict[str, Outcome | Exception]) -> None:
+        with self._news:
+            self._found |= found
+            self._news.notify_all()
 
     def of(self, cell: Cell) -> Outcome | None:
         """The outcome of a cell, waited for; None for a kernel that is not compiled here."""
-        if cell.kernel not in OWN or not self._cells:
+        if cell.id not in self._wanted:
             return None
-        while cell.id not in self._found:
-            outcome = self._ready.get()
-            if isinstance(outcome, Exception):
-                raise outcome
-            self._found[next(self._waiting).id] = outcome
-        return self._found[cell.id]
+        with self._news:
+            self._news.wait_for(lambda: cell.id in self._found)
+        outcome = self._found[cell.id]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 def _compile_job(cell: Cell) -> CompileJob:

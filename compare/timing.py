@@ -8,6 +8,7 @@ inside the interval, and leaves only clean lines behind.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from compare.records import MAX_SAMPLES, Timing
 REPLAY_US = 5_000.0  # a sample lasts at least this long where calls are short: event resolution is 0.5 us
 WHOLE_CYCLE_US = 20_000.0  # a cycle up to this long is one graph; a longer one is cut into graphs of REPLAY_US
 MAX_CALLS = 512  # in one graph; a captured call costs host time and memory
+LONG_US, LONG_SETS = 20_000.0, 4
 SLOW_US = 200_000.0  # a call above this gets three launches and no rounds
 MIN_ROUNDS, MAX_ROUNDS = 10, MAX_SAMPLES
 NOISY = 0.10  # (p95 - p05) / median above this is flagged
@@ -29,8 +31,11 @@ FLUSH_BYTES = 256 * 2**20
 def partition(sets: int, call_us: float) -> list[tuple[int, ...]]:
     """Page-set numbers per graph, so that the graphs together visit every set, each for about REPLAY_US or longer.
 
-    A short cycle is repeated whole inside one graph. A long one is cut: the rounds rotate over its parts.
+    A short cycle is repeated whole inside one graph. A long one is cut: the rounds rotate over its parts. A call above
+    LONG_US visits LONG_SETS sets, one at a time: what it reads meanwhile is more than any cache holds.
     """
+    if call_us > LONG_US:
+        return [(number,) for number in range(min(sets, LONG_SETS))]
     cycle_us = sets * max(call_us, 0.1)
     if cycle_us <= WHOLE_CYCLE_US and sets <= MAX_CALLS:
         cycles = max(min(round(REPLAY_US / cycle_us), MAX_CALLS // sets), 1)
@@ -68,6 +73,24 @@ class _Clock:
         return self._start.elapsed_time(self._end) * 1e3
 
 
+def _capture(launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+    """The launches of one part as a graph. `torch.cuda.graph` would collect garbage and empty the cache each time."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin(pool=pool)
+        try:
+            for number in part:
+                launch(number)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # says again that the capture is broken; the cause is above
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    torch.cuda.synchronize()
+    return graph
+
+
 class GraphRunner:
     """Replays captured graphs, one per part. Raises what the capture raises."""
 
@@ -75,14 +98,8 @@ class GraphRunner:
 
     def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock) -> None:
         self.parts, self.note, self._clock = parts, "", clock
-        self._graphs = []
-        torch.cuda.synchronize()
-        for part in parts:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for number in part:
-                    launch(number)
-            self._graphs.append(graph)
+        pool = torch.cuda.graph_pool_handle()  # one for all parts: they never run at once, so scratch is shared
+        self._graphs = [_capture(launch, part, pool) for part in parts]
 
     def run(self) -> None:
         for graph in self._graphs:

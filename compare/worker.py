@@ -76,6 +76,8 @@ class Task:
         self.cells: list[tuple[str, str]] = [tuple(cell) for cell in plain["cells"]]
         self.max_time: float = plain["max_time"]
         self.device = torch.device(plain["device"])
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         self.gpu = gpus.resolve(plain["gpu"]) if plain["gpu"] in gpus.TABLE else gpus.detect(self.device.index or 0)
         self.channel = channel
         self._begun: dict[str, float] = {}
