@@ -11,6 +11,7 @@ float8 casts, which differ from torch in 2-4% of values.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -102,6 +103,47 @@ def _libdevice() -> Patches:
     return [(libdevice, name, late(name)) for name in _LIBDEVICE] + [(libdevice, "tanh", tanh)]
 
 
+def _patch_once() -> Patches:
+    """Every call of one jit function by another patches triton.language anew: do so once a launch, and undo it after.
+
+    A launch of Helion's parallel_softmax over 56 query tokens: 11.9 s before, 5.7 s after. Looking a numpy dtype up
+    builds a table of 18 each time: the next on the list.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang
+    scopes: list[tuple[frozenset[int], Any]] = []  # of the launch that is running: patched modules, and how to undo it
+
+    @functools.cache
+    def modules(function: Any) -> frozenset[int]:
+        return frozenset(id(value) for value in function.__globals__.values() if value is tl or value is tl.core)
+
+    class Scope:
+        def restore(self) -> None:  # called once, at the end of a launch
+            while scopes:
+                scopes.pop()[1].restore()
+
+    def patch_lang(function: Any) -> Scope:
+        wanted = modules(function)
+        if not any(wanted <= patched for patched, _ in scopes):
+            scopes.append((wanted, original(function)))
+        return Scope()
+
+    lookup = interpreter._get_np_dtype
+    table: dict[Any, np.dtype] = {}  # scalar types alone: block and pointer types have no hash
+
+    def get_np_dtype(dtype: Any) -> np.dtype:
+        scalar = dtype.scalar
+        if isinstance(scalar, tl.pointer_type):
+            return lookup(scalar)
+        if scalar not in table:
+            table[scalar] = lookup(scalar)
+        return table[scalar]
+
+    return [(interpreter, "_patch_lang", patch_lang), (interpreter, "_get_np_dtype", get_np_dtype)]
+
+
 def _helion_units() -> Patches:
     """Helion asks how many units a device has, and raises on a CPU: answer what `units(n)` says, 1 outside of it."""
     try:
@@ -121,6 +163,7 @@ REPAIRS: dict[str, Callable[[], Patches]] = {
     "bf16_rounding": _bf16_rounding,
     "constexpr_rmod": _constexpr_rmod,
     "libdevice": _libdevice,
+    "patch_once": _patch_once,
     "helion_units": _helion_units,
 }
 
