@@ -44,7 +44,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
 
 
 def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Tensor:
-    """`cache`, or for the flat form a view [rows, num_kv_heads, head_size]: slot s of page p is row p * page_rows + s."""
+    """`cache`; for the flat form a view [rows, num_kv_heads, head_size]: slot s of page p is row p * page_rows + s."""
     if gather != "flat":
         return cache
     blocks, slots, heads, lanes = cache.shape

@@ -32,8 +32,18 @@ def bundle(features: Features) -> dict[str, int | float | torch.Tensor | None]:
     }
 
 
+def div(a, b):
+    """a // b of a tensor that is not negative: one operation, where torch's // takes 13 to round negatives down."""
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def mod(a, b):
+    """a % b of a tensor that is not negative."""
+    return torch.fmod(a, b)
+
+
 def cdiv(a, b):
-    return (a + b - 1) // b
+    return div(a + b - 1, b)
 
 
 def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
@@ -43,8 +53,8 @@ def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
     leaves rows at the end, which would be the next Q Block's first token.
     """
     row = hl.arange(block_m)
-    token = first + row // queries_per_kv
-    head = kv_head * queries_per_kv + row % queries_per_kv
+    token = first + div(row, queries_per_kv)
+    head = kv_head * queries_per_kv + mod(row, queries_per_kv)
     live = (token < query_len) & (row < block_m // queries_per_kv * queries_per_kv)
     return token, head, live
 
@@ -70,12 +80,16 @@ def store_lse(tensor, row, head, live, m, l):
 
 
 def store_partial(partial, segment, row, head, live, m, l, acc):
-    """What one segment found for its rows, into {"acc": [segments, tokens, heads, head_size], "m", "l"}."""
-    at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
-    keep = live.unsqueeze(1)
-    hl.store(partial["acc"], [*at, slice(None)], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
-    hl.store(partial["m"], at, m.unsqueeze(1), extra_mask=keep)
-    hl.store(partial["l"], at, l.unsqueeze(1), extra_mask=keep)
+    """What one segment found for its rows, into {"acc": [segments, tokens, heads, head_size], "m", "l"}.
+
+    Nothing where the caller gave no scratch (None): a single segment never comes here.
+    """
+    if partial["acc"] is not None:
+        at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
+        keep = live.unsqueeze(1)
+        hl.store(partial["acc"], [*at, slice(None)], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
+        hl.store(partial["m"], at, m.unsqueeze(1), extra_mask=keep)
+        hl.store(partial["l"], at, l.unsqueeze(1), extra_mask=keep)
 
 
 def load_partial(partial, row, head, live):
@@ -141,10 +155,10 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
     hi = cdiv(end_key, tile_size)
     if f["sliding_window"] is not None:
         first_key = torch.maximum(first_pos - f["sliding_window"] + 1, zero)
-        lo = torch.minimum(first_key // tile_size, hi)
+        lo = torch.minimum(div(first_key, tile_size), hi)
         full_lo = cdiv(torch.maximum(last_pos - f["sliding_window"] + 1, zero), tile_size)
         full_lo = torch.minimum(torch.maximum(full_lo, lo), hi)
-    full_hi = torch.minimum(torch.maximum(full_end // tile_size, full_lo), hi)
+    full_hi = torch.minimum(torch.maximum(div(full_end, tile_size), full_lo), hi)
     return first_key, end_key, lo, full_lo, full_hi, hi
 
 
@@ -175,13 +189,13 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, pag
         index = j * (tile_size // block_size) + hl.arange(tile_size // block_size)
         wanted = (index * block_size < end_key) & ((index + 1) * block_size > first_key)
     else:
-        index = key_pos // block_size
+        index = div(key_pos, block_size)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
     if masked:
         page = hl.load(block_table, [seq.to(torch.int64), index], extra_mask=wanted).to(torch.int64)
     else:
         page = hl.load(block_table, [seq.to(torch.int64), index]).to(torch.int64)
-    slot = (key_pos % block_size).to(torch.int64)
+    slot = mod(key_pos, block_size).to(torch.int64)
     if gather == "flat":
         page = page * page_rows + slot
     return page, slot
@@ -197,14 +211,15 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, f, block_size, gather, tile
 
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
     """
+    head = hl.full([], kv_head, dtype=torch.int64)
     if gather == "page":
-        at = [page, slice(None), kv_head, slice(None)]
+        at = [page, slice(None), head, slice(None)]
         keep = wanted.reshape(tile_size // block_size, block_size).unsqueeze(2)
     elif gather == "flat":
-        at = [page, kv_head, slice(None)]
+        at = [page, head, slice(None)]
         keep = wanted.unsqueeze(1)
     else:
-        at = [page.unsqueeze(1), slot.unsqueeze(1), kv_head, slice(None)]
+        at = [page.unsqueeze(1), slot.unsqueeze(1), head, slice(None)]
         keep = wanted.unsqueeze(1).unsqueeze(2)
     if masked:
         x = hl.load(cache, at, extra_mask=keep)

@@ -19,6 +19,7 @@ from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, op
 from dsl_helion.primitives import (
     attend_tile,
     bundle,
+    div,
     kv_tile_range,
     load_rows,
     normalise,
@@ -98,13 +99,13 @@ def _q_block_kernel(
         # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
         guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
         guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-        begins = query_start_loc[guess] // block_q + guess <= q_block_idx
-        ends = query_start_loc[guess + 1] // block_q + guess + 1 > q_block_idx
+        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
         left = torch.where(begins, guess, 0)
         right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
         while right - left > 1:
-            middle = (left + right) // 2
-            if query_start_loc[middle] // block_q + middle <= q_block_idx:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
                 left = middle
             else:
                 right = middle
@@ -112,7 +113,7 @@ def _q_block_kernel(
 
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (query_start // block_q + seq)) * block_q
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
         if first < query_len:
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len

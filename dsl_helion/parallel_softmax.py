@@ -1,0 +1,298 @@
+"""Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
+
+Grid: Q Blocks x segments x num_kv_heads, one axis, then `reduce_segments` over query tokens x query heads. New over
+q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow the real length of each sequence, so
+a ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
+skips it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, options, run, smallest_block_m
+from dsl_helion.primitives import (
+    LN2,
+    attend_tile,
+    bundle,
+    div,
+    kv_tile_range,
+    load_partial,
+    load_rows,
+    normalise,
+    q_block_rows,
+    segment_range,
+    softmax_init,
+    store_lse,
+    store_partial,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+
+    num_segments: at most that many programs share the tiles of one Q Block; a power of two.
+    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int = 16
+    tile_size: int = 128
+    num_segments: int = 4
+    gather: Gather = "flat"
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
+    for block_m in (16, 32):
+        for tile_size in (16, 32, 64, 128):
+            for num_segments in (1, 2, 4, 8, 16, 32, 64):
+                for gather in ("page", "flat", "2idx"):
+                    for num_warps in (2, 4, 8):
+                        for num_stages in (1, 2, 3, 4):
+                            config = Config(block_m, tile_size, num_segments, gather, num_warps, num_stages)
+                            if fits(config, shape, gpu):
+                                yield config
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
+
+    acc: torch.Tensor  # [num_segments, num_tokens, num_query_heads, head_size]
+    m: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
+    l: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
+
+
+def _segments_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    partial: dict,  # Workspace
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+    num_segments: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
+        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
+        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        if first < query_len:
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, tile_size
+            )
+            start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
+            if (start < stop) | (segment == 0):
+                token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+                query_pos = context_len + token
+                row = query_start + token
+                q = load_rows(query, row, head, live)  # [block_m, head_size]
+                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, head_size)
+                for j_left in hl.grid(start, full_start):
+                    m, l, acc = attend_tile(
+                        j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                for j_full in hl.grid(full_start, full_stop):
+                    m, l, acc = attend_tile(
+                        j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    )  # fmt: skip
+                for j_right in hl.grid(full_stop, stop):
+                    m, l, acc = attend_tile(
+                        j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                if used <= 1:
+                    store_rows(out, row, head, live, normalise(acc, l))
+                    store_lse(lse, row, head, live, m, l)
+                else:
+                    store_partial(partial, segment, row, head, live, m, l, acc)
+
+
+def _reduce_segments_kernel(
+    partial: dict,  # Workspace
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    f: dict,
+    block_q: hl.constexpr,
+    tile_size: hl.constexpr,
+    num_segments: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    num_query_heads = hl.specialize(out.size(1))
+    hl.specialize(out.size(2))
+    for row, head in hl.grid([out.size(0), num_query_heads]):
+        # The last sequence that begins at or before this token; with one token a query, it has the same number.
+        guess = hl.full([], row, dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = query_start_loc[guess] <= row
+        ends = query_start_loc[guess + 1] > row
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if query_start_loc[middle] <= row:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        if row - query_start < query_len:
+            seq_len = seq_lens[seq]
+            first = div(row - query_start, block_q) * block_q
+            last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
+            _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, tile_size)
+            _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
+            if used > 1:
+                live = hl.arange(num_segments) < used
+                m, l, acc = load_partial(partial, row, head, live)  # [num_segments], [num_segments, head_size]
+                top = m.amax(0)
+                weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
+                total = (l * weight).sum(0)
+                x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+                out[row, head, :] = x.to(out.dtype)
+                if lse is not None:
+                    lse[row, head] = (top + torch.log2(total)) * LN2
+
+
+_segments = kernel(_segments_kernel)
+_reduce_segments = kernel(_reduce_segments_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+    """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
+    if config.num_segments == 1:
+        return None
+    rows = (config.num_segments, capacity.num_tokens, shape.num_query_heads)
+    return Workspace(
+        torch.empty((*rows, shape.head_size), dtype=torch.float32, device=capacity.device),
+        torch.empty(rows, dtype=torch.float32, device=capacity.device),
+        torch.empty(rows, dtype=torch.float32, device=capacity.device),
+    )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/parallel_softmax", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _launch_segments(batch, features, out, config, workspace, lse)
+    if config.num_segments > 1:
+        reduce_segments(batch, features, out, config, workspace, lse)
+
+
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, smallest_block_m(shape))
+
+
+def _partial(workspace: Workspace | None) -> dict[str, torch.Tensor | None]:
+    return {name: getattr(workspace, name, None) for name in ("acc", "m", "l")}
+
+
+def _launch_segments(batch, features, out, config, workspace, lse) -> None:
+    shape = batch.shape
+    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    args = (
+        batch.query,
+        cache_view(batch.key_cache, gather, page_rows),
+        cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table,
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        _partial(workspace),
+        batch.softmax_scale,
+        bundle(features),
+        shape.num_kv_heads,
+        shape.block_size,
+        page_rows,
+        gather,
+        smallest_block_m(shape),
+        config.num_segments,
+    )
+    sizes = [_block_m(shape, config), config.tile_size]
+    run(_segments, config, options(config, block_sizes=sizes, loop_orders=[[2, 1, 0]]), args)
+
+
+def reduce_segments(batch, features, out, config, workspace, lse) -> None:
+    """Merge the partial results of every token that more than one segment worked on."""
+    shape = batch.shape
+    args = (
+        _partial(workspace),
+        batch.query_start_loc,
+        batch.seq_lens,
+        out,
+        lse,
+        bundle(features),
+        _block_m(shape, config) // shape.queries_per_kv,
+        config.tile_size,
+        config.num_segments,
+    )
+    run(_reduce_segments, config, {"num_warps": 4, "loop_orders": [[1, 0]]}, args)
