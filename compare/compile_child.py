@@ -182,7 +182,17 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
             "reason": f"{type(error).__name__}: {first}"[:300],
             "log_tail": tail,
         }
-    return answer | {"status": "ok", "facts": [kernel.as_dict() for kernel in facts]}
+    return answer | _verdict([kernel.as_dict() for kernel in facts], gpu)
+
+
+def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:
+    """ok, or compile_error for code that compiled and could never be launched; the facts are kept in either case."""
+    for fact in facts:
+        if fact["shared_bytes"] > gpu.shared_bytes:
+            needs = f"{fact['kernel']} needs {fact['shared_bytes']} B of shared memory"
+            reason = f"{needs}, {gpu.name} has {gpu.shared_bytes} for a program: it would not launch"
+            return {"status": "compile_error", "reason": reason, "facts": facts}
+    return {"status": "ok", "facts": facts}
 
 
 def main(descriptor: int) -> None:

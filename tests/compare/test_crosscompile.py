@@ -69,6 +69,15 @@ def test_a_starved_kernel_is_seen_to_spill(gpu):
     assert facts["dropped"] == (["maxnreg"] if gpu == "mi300" else ["waves_per_eu"])
 
 
+@pytest.mark.parametrize(("gpu", "limit"), [("mi300", 64 * 1024), ("h200", 227 * 1024)])
+def test_code_that_asks_for_more_shared_memory_than_there_is_does_not_pass(gpu, limit):
+    shape = AttentionShape(2, 1, 256, 64, torch.bfloat16)
+    (outcome,) = _compile(gpu, CompileJob(TRITON, LENS, shape, config={"rows": 256, "num_warps": 8}))
+    assert outcome.status == "compile_error"
+    assert f"shared memory, {gpu} has {limit} for a program" in outcome.reason
+    assert outcome.facts[0]["shared_bytes"] > limit
+
+
 def test_a_cache_beyond_2_gib_compiles_to_other_code_on_amd():
     near, far = map(
         _ok, _compile("mi300", CompileJob(TRITON, LENS, SHAPE), CompileJob(TRITON, LENS, SHAPE, large_cache=True))
