@@ -232,7 +232,7 @@ def _reduce_segments_kernel(
     _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # until the segments have stored; every program waits, so this launch ends after theirs
+        tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
     if (row - query_start < query_len) & (used > 1):
         part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
         live = part < used
