@@ -65,11 +65,15 @@ class Arena:
             self._replicate()
             self._values = index
 
-    @property
-    def expected(self) -> Expected:
-        """The float64 reference of the present values; computed once for all kernels and page sets."""
+    def compute_expected(self) -> None:
+        """Compute the float64 reference of the present values, once for all kernels and page sets."""
         if self._values not in self._expected:
             self._expected[self._values] = reference(self.batches[0], self.features)
+
+    @property
+    def expected(self) -> Expected:
+        """The reference of the present values, computed if it was not."""
+        self.compute_expected()
         return self._expected[self._values]
 
     def poison(self, value: float) -> None:

@@ -69,24 +69,29 @@ def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[
     return verdicts
 
 
+def _snapshot(arena: Arena) -> list[int]:
+    """The inputs' fingerprint; the reference is computed first, so that a kernel cannot bend what it is judged by."""
+    arena.compute_expected()
+    return arena.fingerprint()
+
+
 def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> GateResult:
     """Judge `run`, which must write `arena.outs[i]` for each i of `sets`, twice. Raises Rejected."""
-    inputs = arena.fingerprint()
+    inputs = _snapshot(arena)
     arena.poison(NAN)
     run()
-    arena.sync()
+    _intact(arena, inputs)
     verdicts = _check_sets(arena, sets, contract)
     _padding_intact(arena, sets, NAN)
     live = slice(0, arena.live_tokens)
     kept = [arena.outs[number][live].clone() for number in sets]
     arena.poison(OTHER)
     run()
-    arena.sync()
+    _intact(arena, inputs)
     for number, first in zip(sets, kept, strict=True):
         if not same_bits(arena.outs[number][live], first):
             raise Rejected(*_why_different(first, arena.outs[number][live], number))
     _padding_intact(arena, sets, OTHER)
-    _intact(arena, inputs)
     return GateResult(tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=1, bit_equal=True)
 
 
@@ -102,25 +107,23 @@ def again(
     arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision, first: GateResult
 ) -> GateResult:
     """Judge `run` once more, after the last round and on new values in the same buffers. Raises Rejected."""
-    inputs = arena.fingerprint()
+    inputs = _snapshot(arena)
     arena.poison(NAN)
     run()
-    arena.sync()
+    _intact(arena, inputs)
     verdicts = _check_sets(arena, sets, contract)
     _padding_intact(arena, sets, NAN)
-    _intact(arena, inputs)
     return _merged(first, verdicts)
 
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
     """Judge a launch that also writes `arena.lse`. Raises Rejected."""
-    inputs = arena.fingerprint()
+    inputs = _snapshot(arena)
     arena.poison(NAN)
     run()
-    arena.sync()
+    _intact(arena, inputs)
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)
-    _intact(arena, inputs)
     return _merged(first, [verdict])
 
 
@@ -130,6 +133,8 @@ def _merged(first: GateResult, verdicts: Sequence[Verdict]) -> GateResult:
 
 
 def _intact(arena: Arena, inputs: list[int]) -> None:
+    """Waits for the run. Inputs must be as they were, and so must the bands around every tensor."""
+    arena.sync()
     if arena.fingerprint() != inputs:
         raise Rejected(Status.INCORRECT, "changed one of its inputs")
     violated = arena.guards.violated()

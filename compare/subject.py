@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import Any
 
 import torch
 
+from common import interpreter
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import SpecError, UnsupportedFeature
@@ -29,6 +31,8 @@ class Subject:
     def __init__(self, kernel_id: str, arena: Arena, gpu: Gpu | None, config: Any = None, origin: str = "") -> None:
         self.kernel_id, self.arena = kernel_id, arena
         self.kernel = registry.load(kernel_id)
+        if "triton" in sys.modules:
+            interpreter.install()  # does nothing where kernels are compiled
         missing = sorted(arena.features.names() - self.kernel.SUPPORTS)
         if missing:
             raise Rejected(Status.UNSUPPORTED, f"{kernel_id} does not implement {', '.join(missing)}")

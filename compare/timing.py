@@ -176,8 +176,8 @@ class Track:
 
 
 def round_order(count: int, number: int) -> list[int]:
-    """Rotated by the round's number, every second one reversed: nobody always runs behind the same neighbour."""
-    order = [(number + i) % count for i in range(count)]
+    """Rotated every other round and reversed between: nobody always runs first or behind the same neighbour."""
+    order = [(number // 2 + i) % count for i in range(count)]
     return order[::-1] if number % 2 else order
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from common import gpus, interpreter
+from common import gpus
 from compare import gate, timing
 from compare.arena import Arena, page_sets
 from compare.cost import derived
@@ -239,8 +239,6 @@ def _finish(task: Task, arena: Arena, entrant: Entrant) -> None:
 def main() -> None:
     mode = sys.argv[1]
     channel = Channel()
-    if mode == "check":
-        interpreter.install()
     channel.send("ready", versions=versions())
     for line in sys.stdin:
         try:

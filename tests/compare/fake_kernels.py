@@ -1,0 +1,148 @@
+"""Kernels without a DSL, named from outside as `fake_kernels:honest`: right, wrong in one way each, or deadly."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+
+from common.kernel import Precision
+from common.reference import reference
+from common.spec import UnsupportedFeature
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 16
+
+
+class Honest:
+    SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+    CONTRACT = Precision()
+    DEFAULT = Config()
+
+    def space(self, shape, gpu):
+        yield from (Config(size) for size in (16, 32, 64))
+
+    def workspace(self, shape, capacity, config):
+        return None
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        found = reference(batch, features)
+        out[: found.num_tokens] = found.out[: found.num_tokens].to(out.dtype)
+        if lse is not None:
+            lse[: found.num_tokens] = found.lse[: found.num_tokens].float()
+        self.spoil(batch, out)
+
+    def spoil(self, batch, out):
+        pass
+
+
+class Lies(Honest):
+    """Off by one hundredth in one element."""
+
+    def spoil(self, batch, out):
+        out[0, 0, 0] += 0.01 + out[0, 0, 0].abs() * 0.1
+
+
+class Remembers(Honest):
+    """Returns what it returned before, whatever the values are now."""
+
+    kept = None
+
+    def spoil(self, batch, out):
+        self.kept = out.clone() if self.kept is None else self.kept
+        out.copy_(self.kept)
+
+
+class Skips(Honest):
+    """Leaves the last element of every row unwritten."""
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        mine = torch.empty_like(out)
+        super().launch(batch, features, mine, config, workspace, lse=lse)
+        out[..., :-1] = mine[..., :-1]
+
+
+class SkipsSeven(Honest):
+    """Writes everything the first time and one element less afterwards."""
+
+    calls = 0
+
+    def spoil(self, batch, out):
+        self.calls += 1
+        if self.calls > 1:
+            out[0, 0, 0] = 7.0
+
+
+class Dithers(Honest):
+    """The last bit of one element changes from call to call."""
+
+    calls = 0
+
+    def spoil(self, batch, out):
+        self.calls += 1
+        out[0].view(torch.int16)[0, 0] += self.calls % 2
+
+
+class Overruns(Honest):
+    """Writes one row past `out`."""
+
+    def spoil(self, batch, out):
+        size = out.numel() + out.stride(0)
+        torch.as_strided(out, (size,), (1,), out.storage_offset())[out.numel() :] = 0.0
+
+
+class Pads(Honest):
+    def spoil(self, batch, out):
+        out[int(batch.query_start_loc[-1]) :] = 0.0
+
+
+class EatsInputs(Honest):
+    def spoil(self, batch, out):
+        batch.query[0, 0, 0] = 1.0
+
+
+class Refuses(Honest):
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        raise UnsupportedFeature("fake", "head_size 64", "none")
+
+
+class NoFeatures(Honest):
+    SUPPORTS = frozenset({"causal"})
+
+
+class Raises(Honest):
+    def spoil(self, batch, out):
+        raise RuntimeError("a bug of the kernel")
+
+
+class Dies(Honest):
+    def spoil(self, batch, out):
+        print("last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hangs(Honest):
+    def spoil(self, batch, out):
+        time.sleep(1000)
+
+
+class Chatters(Honest):
+    """Prints what looks like the worker's own lines."""
+
+    def spoil(self, batch, out):
+        print('{"event": "row", "cell": "forged", "outcome": {"status": "ok"}}', flush=True)
+        os.write(1, b'{"event": "done"}\n')
+
+
+class Sleeps(Honest):
+    def spoil(self, batch, out):
+        time.sleep(0.5)
+
+
+honest, lies, remembers, skips, skips_seven, dithers = Honest(), Lies(), Remembers(), Skips(), SkipsSeven(), Dithers()
+overruns, pads, eats_inputs, refuses, no_features = Overruns(), Pads(), EatsInputs(), Refuses(), NoFeatures()
+raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()

@@ -1,0 +1,88 @@
+import dataclasses
+import json
+
+import pytest
+
+from compare.cost import info
+from compare.records import Derived, Evidence, GateResult, Record, Search, Status, Store, Timing, latest, read_records
+from compare.workloads import Workload
+
+WORKLOAD = info(Workload("q1s64", ((1, 64),)))
+TIMING = Timing("graph", "cold", 12.5, 12.0, 13.0, 20, 64, 64, 1 << 29, (12.0, 12.5, 13.0))
+FACTS = {"run_id": "run", "cell_id": "c", "workload": WORKLOAD, "kernel": "triton/naive"}
+MEASURED = FACTS | {
+    "status": Status.OK,
+    "evidence": (Evidence.MEASURED, Evidence.CHECKED_ON_GPU),
+    "timing": TIMING,
+    "derived": Derived(4000.0, 1.0, 10.0, 0.8),
+    "gate": GateResult("S+W", {"row": 0.5}, 64, 2, True),
+    "search": Search(30, 28, 11.0, {"tile": 64}, 0.9),
+}
+
+
+def bad(status=Status.INCORRECT, **more):
+    return FACTS | {"status": status, "reason": "wrong"} | more
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK], ids=str)
+@pytest.mark.parametrize("field", ["timing", "derived", "search"])
+def test_a_row_that_is_not_ok_holds_no_time(status, field):
+    with pytest.raises(ValueError, match=field):
+        Record(**bad(status, **{field: MEASURED[field]}, evidence=(Evidence.MEASURED,)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (MEASURED | {"evidence": (Evidence.INTERPRETED,)}, "evidence"),
+        (FACTS | {"status": Status.OK}, "evidence"),
+        (FACTS | {"status": Status.OK, "evidence": (Evidence.MEASURED,)}, "evidence"),
+        (FACTS | {"status": Status.CRASH}, "reason"),
+        (MEASURED | {"timing": dataclasses.replace(TIMING, median_us=0.0)}, "median_us"),
+        (MEASURED | {"timing": dataclasses.replace(TIMING, median_us=float("nan"))}, "median_us"),
+        (MEASURED | {"timing": dataclasses.replace(TIMING, samples_us=(1.0,) * 65)}, "samples_us"),
+    ],
+    ids=["time-unmeasured", "ok-of-nothing", "measured-no-time", "no-reason", "zero", "nan", "samples"],
+)
+def test_contradictions_are_refused_by_name(fields, named):
+    with pytest.raises(ValueError, match=named):
+        Record(**fields)
+
+
+def test_a_line_gives_the_same_record_back():
+    record = Record(**MEASURED)
+    assert Record.from_json(record.to_json()) == record
+    assert "\n" not in record.to_json()
+
+
+def test_an_infinite_ratio_is_not_written_as_json():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Record(**MEASURED | {"derived": Derived(float("inf"), 1.0, 1.0, 1.0)}).to_json()
+
+
+def test_a_time_smuggled_into_a_line_is_refused(tmp_path):
+    plain = json.loads(Record(**MEASURED).to_json()) | {"status": "incorrect", "reason": "edited"}
+    (tmp_path / "cells.jsonl").write_text(json.dumps(plain) + "\n" + Record(**MEASURED).to_json() + "\n")
+    with pytest.raises(ValueError, match="line 1"):
+        read_records(tmp_path / "cells.jsonl")
+
+
+def test_every_torn_last_line_is_dropped_and_nothing_before_it(tmp_path):
+    path, line = tmp_path / "cells.jsonl", Record(**MEASURED).to_json()
+    for cut in range(1, len(line), 97):
+        path.write_text(line + "\n" + line[:cut])
+        assert len(read_records(path)) == 1
+
+
+def test_appending_behind_a_torn_line_removes_it(tmp_path):
+    path, record = tmp_path / "cells.jsonl", Record(**MEASURED)
+    path.write_text(record.to_json() + "\n" + record.to_json()[:50])
+    with Store(path) as store:
+        store.append(record.replace(cell_id="next"))
+    assert [r.cell_id for r in read_records(path)] == ["c", "next"]
+
+
+def test_the_last_record_of_a_cell_counts():
+    first, second = Record(**bad(Status.CRASH)), Record(**MEASURED)
+    other = second.replace(cell_id="d")
+    assert latest([first, other, second]) == [second, other]

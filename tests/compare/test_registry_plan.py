@@ -1,0 +1,86 @@
+import sys
+
+import pytest
+
+from common.gpus import resolve
+from compare import plan, registry
+from compare.registry import KERNELS, OWN, Unavailable, UnknownKernel, load, select
+from compare.suites import pick, suite
+
+
+def test_the_registry_imports_no_kernel():
+    import subprocess
+
+    code = "import sys, compare.run, compare.registry; sys.exit('triton' in sys.modules or 'helion' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        ("triton/*", OWN[:3]),
+        ("*/naive", ("triton/naive", "helion/naive")),
+        ("helion/q_block, triton/naive,helion/*", ("helion/q_block", "triton/naive", *OWN[3:4], OWN[5])),
+        ("my.kernels:fast", ("my.kernels:fast",)),
+        ("my.kernels", ("my.kernels",)),
+        ("", ()),
+    ],
+)
+def test_selection(patterns, chosen):
+    assert select(patterns) == chosen
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("triton/qblock", "triton/q_block"), ("helion/nave", "helion/naive")])
+def test_an_unknown_kernel_comes_with_the_nearest_id(name, nearest):
+    with pytest.raises(UnknownKernel, match=f"nearest: .*{nearest}"):
+        select(name)
+
+
+def test_a_missing_module_is_unavailable_and_says_why():
+    with pytest.raises(Unavailable, match="No module named 'nowhere'"):
+        load("nowhere.at_all:kernel")
+    with pytest.raises(Unavailable, match="has no absent"):
+        load("fake_kernels:absent")
+
+
+def test_what_is_no_kernel_is_refused_by_what_it_lacks():
+    with pytest.raises(TypeError, match="SUPPORTS, CONTRACT"):
+        load("fake_kernels:Config")
+
+
+def test_random_configs_are_the_same_for_a_seed():
+    kernel, shape = load("fake_kernels:honest"), suite("smoke")[0].shape
+    drawn = registry.random_configs(kernel, shape, resolve("h200"), 2, seed=3)
+    assert drawn == registry.random_configs(kernel, shape, resolve("h200"), 2, seed=3)
+    assert len(drawn) == 2 and len(registry.random_configs(kernel, shape, resolve("h200"), 99, seed=3)) == 3
+
+
+def test_a_config_without_heuristics_is_the_kernels_own():
+    kernel, row = load("fake_kernels:honest"), suite("smoke")[0]
+    config, origin = registry.default_config("fake_kernels:honest", kernel, row.shape, row.stats, resolve("h200"))
+    assert (config, origin) == (kernel.DEFAULT, "DEFAULT")
+    assert registry.config_dict(config) == {"size": 16}
+
+
+def test_a_source_has_a_hash():
+    assert len(registry.source_sha(load("fake_kernels:honest"))) == 16
+
+
+def test_a_plan_is_every_kernel_on_every_row_and_its_hash_follows():
+    rows = suite("smoke")
+    planned = plan.jobs(rows, OWN, None)
+    assert len({cell.id for job in planned for cell in job.cells}) == 8 * len(OWN)
+    assert plan.plan_hash(planned) == plan.plan_hash(plan.jobs(rows, OWN, None))
+    for other in (
+        plan.jobs(rows, OWN, "h200"),
+        plan.jobs(rows, OWN[:2], None),
+        plan.jobs(suite("smoke", 1), OWN, None),
+    ):
+        assert plan.plan_hash(other) != plan.plan_hash(planned)
+
+
+def test_smoke_fits_the_interpreter_and_peers_does_not():
+    assert all(plan.interpreter_steps(kernel, row) <= 500 for kernel in KERNELS for row in suite("smoke"))
+    assert all(plan.interpreter_seconds(kernel, row) <= 30 for kernel in KERNELS for row in suite("smoke"))
+    (long,) = pick(suite("peers"), "q1s128k")
+    assert plan.interpreter_seconds("helion/naive", long) > 30

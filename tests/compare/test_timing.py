@@ -1,0 +1,107 @@
+from itertools import pairwise
+
+import pytest
+
+from compare import timing
+from compare.timing import Track, interleave, partition, quantile, round_order, settled, summarise
+
+
+class Fake:
+    """A runner whose calls last `us` and move a clock."""
+
+    timer, note = "graph", ""
+
+    def __init__(self, clock, us, parts=((0,),), wobble=0.0):
+        self.clock, self.us, self.parts, self.wobble = clock, us, list(parts), wobble
+        self.seen = []
+
+    def run(self):
+        pass
+
+    def sample(self, part):
+        self.seen.append(part)
+        self.clock[0] += self.us * len(self.parts[part]) * 1e-6
+        return self.us * (1 + self.wobble * (len(self.seen) % 5))
+
+
+@pytest.mark.parametrize(
+    ("sets", "call_us"), [(1, 700.0), (256, 7.0), (64, 10.0), (4, 14000.0), (16, 1000.0), (512, 500.0), (3, 90.0)]
+)
+def test_graphs_visit_every_page_set_and_are_long_enough(sets, call_us):
+    parts = partition(sets, call_us)
+    assert {number for part in parts for number in part} == set(range(sets))
+    assert all(len(part) <= timing.MAX_CALLS for part in parts)
+    if len(parts) > 1:  # a cut cycle: each graph but the last lasts about a replay
+        assert all(len(part) * call_us >= timing.REPLAY_US / 2 for part in parts[:-1])
+    else:  # whole cycles only: a page is read again after all the others
+        assert len(parts[0]) % sets == 0
+
+
+def test_a_long_call_visits_few_page_sets():
+    assert partition(16, 120_000.0) == [(0,), (1,), (2,), (3,)]
+
+
+def test_every_order_is_a_permutation_and_neighbours_change():
+    orders = [round_order(4, number) for number in range(8)]
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    followers = {(a, b) for order in orders for a, b in pairwise(order)}
+    assert {(0, 1), (1, 0), (1, 2), (2, 1)} <= followers
+    assert len({order[0] for order in orders}) == 4
+
+
+def test_rounds_stop_at_the_budget_but_not_before_the_least():
+    clock = [0.0]
+    tracks = [Track("a", Fake(clock, 100_000.0, wobble=0.1), []), Track("b", Fake(clock, 100_000.0, wobble=0.1), [])]
+    assert interleave(tracks, 3.0, now=lambda: clock[0]) == pytest.approx(14, abs=1)
+    clock[0] = 0.0
+    slow = [Track("a", Fake(clock, 5e6), [])]
+    assert interleave(slow, 3.0, now=lambda: clock[0]) == 3
+
+
+def test_settled_tracks_stop_early_and_noisy_ones_do_not():
+    clock = [0.0]
+    assert interleave([Track("a", Fake(clock, 10.0), [])], 3.0, now=lambda: clock[0]) == 24
+    noisy = Track("b", Fake(clock, 10.0, wobble=0.2), [])
+    assert interleave([noisy], 3.0, now=lambda: clock[0]) == timing.MAX_ROUNDS
+    assert summarise(noisy.runner, noisy.samples, 1).noisy
+    assert not settled([1.0] * 12 + [1.5] * 12)
+
+
+def test_the_warm_up_is_dropped_and_rounds_rotate_over_parts():
+    clock = [0.0]
+    runner = Fake(clock, 10.0, parts=[(0, 1), (2, 3), (4,)])
+    track = Track("a", runner, [])
+    rounds = interleave([track], 3.0, now=lambda: clock[0])
+    assert len(track.samples) == rounds == len(runner.seen) - 1
+    assert runner.seen[:5] == [0, 0, 1, 2, 0]
+
+
+def test_whose_turn_it_is_is_told_before_each_sample():
+    clock, told = [0.0], []
+    tracks = [Track("a", Fake(clock, 10.0), []), Track("b", Fake(clock, 10.0), [])]
+    rounds = interleave(tracks, 1.0, now=lambda: clock[0], before=told.append)
+    assert told[:6] == ["a", "b", "a", "b", "b", "a"]  # warm-up, first round, second round reversed
+    assert len(told) == 2 * (rounds + 1)
+
+
+def test_nothing_to_time_takes_no_round():
+    assert interleave([], 1.0) == 0
+
+
+def test_quantiles_interpolate():
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([0.0, 10.0], 0.05) == pytest.approx(0.5)
+    assert quantile([4.0], 0.95) == 4.0
+
+
+def test_a_summary_counts_distinct_page_sets():
+    runner = Fake([0.0], 10.0, parts=[(0, 1, 2, 0, 1, 2)])
+    taken = summarise(runner, [10.0, 11.0, 12.0], 1 << 29)
+    assert (taken.page_sets, taken.calls_per_sample, taken.median_us, taken.rounds) == (3, 6, 11.0, 3)
+
+
+def test_a_slow_cell_is_timed_by_its_own_checks():
+    slow = timing.SlowRunner(Fake([0.0], 300_000.0))
+    for _ in range(3):
+        slow.run()
+    assert slow.samples == [300_000.0] * 3 and "three launches" in slow.note
