@@ -183,13 +183,15 @@ def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _S
     """Fill in the rows of one sequence."""
     shape = batch.shape
     kv_heads, group = shape.num_kv_heads, shape.queries_per_kv
+    context_len = seq.seq_len - seq.query_len
     query = batch.query.unflatten(1, (kv_heads, group))
     sinks = None if features.sinks is None else features.sinks.double().view(kv_heads, group)
     keys, values = gather(batch.key_cache, seq.pages, seq.seq_len), gather(batch.value_cache, seq.pages, seq.seq_len)
     for rows, heads in _chunks(seq.query_len, seq.seq_len, kv_heads, group, limit):
         tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
-        positions = torch.arange(rows.start, rows.stop, device=batch.device) + (seq.seq_len - seq.query_len)
-        first, last = key_range(int(positions[0]), int(positions[-1]), seq.seq_len, features)
+        at = range(context_len + rows.start, context_len + rows.stop)
+        first, last = key_range(at.start, at.stop - 1, seq.seq_len, features)
+        positions = torch.arange(at.start, at.stop, device=batch.device)
         seen = visible_keys(positions, torch.arange(first, last, device=batch.device), features)
         expected.num_visible[tokens] = seen.sum(-1)
         found = {}

@@ -1,0 +1,274 @@
+"""How much of each budget right kernels use: random cases through torch's SDPA, FlashAttention 3 and our own kernels.
+
+    python -m compare.calibrate --gpu h200 --cases 2000 --out docs/results/h200/calibration.json
+
+The checker's constants were derived and tried on a CPU; this is the measurement that they hold on a GPU's own rounding.
+A worst ratio above 0.95, or one rejection, is a reason to look, and never one to touch a constant for one kernel.
+Without --gpu, on a machine without one, the kernels are interpreted: a few short cases then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import gpus, interpreter
+from common.batch import make_batch
+from common.gpus import Gpu, UnknownGpu
+from common.kernel import Capacity
+from common.metadata import Lens
+from common.reference import Expected, reference
+from common.spec import AttentionShape, Features, PagedBatch
+from common.tolerance import RULES, Verdict, check
+from compare import registry, rundir
+from compare.cli import situation
+from compare.records import Status
+from compare.subject import device_is_sick, failure
+
+KERNELS = "baseline/sdpa,baseline/flash_attn3,triton/*,helion/*"
+BF16, FP16 = torch.bfloat16, torch.float16
+PROBLEMS = 5  # that many are kept in words, per kernel
+
+
+@dataclass(frozen=True)
+class ShapeClass:
+    """What a kernel is compiled for. Cases differ in lengths and values: 2,000 of them need a dozen compilations."""
+
+    shape: AttentionShape
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+    def features(self, seed: int, keys: int, device: torch.device) -> Features:
+        sinks = None
+        if self.sinks:  # around half of the mass of a row that sees `keys` keys
+            generator = torch.Generator().manual_seed(seed)
+            sinks = torch.randn(self.shape.num_query_heads, generator=generator).to(device) + math.log(keys)
+        return Features(self.causal, self.sliding_window, self.softcap, sinks)
+
+
+CLASSES = (
+    ShapeClass(AttentionShape(32, 8, 128, 16, BF16)),
+    ShapeClass(AttentionShape(32, 8, 128, 16, FP16)),
+    ShapeClass(AttentionShape(28, 4, 128, 16, BF16)),
+    ShapeClass(AttentionShape(8, 8, 64, 16, FP16)),
+    ShapeClass(AttentionShape(8, 8, 80, 16, BF16)),
+    ShapeClass(AttentionShape(16, 8, 256, 32, FP16)),
+    ShapeClass(AttentionShape(10, 2, 128, 64, BF16), sliding_window=128),
+    ShapeClass(AttentionShape(8, 2, 64, 48, FP16), sliding_window=33),
+    ShapeClass(AttentionShape(16, 2, 128, 16, BF16), softcap=30.0),
+    ShapeClass(AttentionShape(16, 2, 64, 16, FP16), sliding_window=128, sinks=True),
+    ShapeClass(AttentionShape(16, 1, 128, 128, BF16), sinks=True),
+    ShapeClass(AttentionShape(32, 8, 128, 16, BF16), causal=False),
+)
+
+
+@dataclass
+class Tally:
+    """What one kernel did over all cases: statuses, and the ratios by dtype and rule."""
+
+    statuses: Counter = field(default_factory=Counter)
+    ratios: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    problems: list[str] = field(default_factory=list)
+
+    def judged(self, verdict: Verdict, dtype: torch.dtype, has_lse: bool, case: str) -> None:
+        self.statuses[(Status.OK if verdict.ok else Status.INCORRECT).value] += 1
+        for rule, label in RULES.items():
+            if rule != "lse" or has_lse:
+                self.ratios[str(dtype)[6:]][label].append(getattr(verdict, rule))
+        if not verdict.ok:
+            self.problem(f"{case}: {verdict.reason}")
+
+    def failed(self, error: Exception, case: str) -> None:
+        outcome = failure(error)
+        status, reason = outcome["status"], outcome["reason"]
+        self.statuses[status.value] += 1
+        if status is Status.UNAVAILABLE:
+            self.problems = [reason]
+        elif status is not Status.UNSUPPORTED:
+            self.problem(f"{case}: {reason}")
+
+    def problem(self, words: str) -> None:
+        if len(self.problems) < PROBLEMS:
+            self.problems.append(words)
+
+    def summary(self) -> dict[str, Any]:
+        ratios = {
+            dtype: {
+                label: {"worst": _shown(max(of)), "p99": _shown(_quantile(of, 0.99))} for label, of in rules.items()
+            }
+            for dtype, rules in self.ratios.items()
+        }
+        return {"cases": dict(self.statuses), "ratios": ratios, "problems": self.problems}
+
+    @property
+    def bad(self) -> bool:
+        return not set(self.statuses) <= {
+            status.value for status in (Status.OK, Status.UNSUPPORTED, Status.UNAVAILABLE)
+        }
+
+
+def _shown(ratio: float) -> float | str:
+    return round(ratio, 4) if math.isfinite(ratio) else "inf"
+
+
+def _quantile(values: list[float], q: float) -> float:
+    return sorted(values)[min(len(values) - 1, math.ceil(q * len(values)) - 1)]
+
+
+def random_lens(rng: random.Random, longest: int) -> list[tuple[int, int]]:
+    """2 to 7 sequences: decodes, speculative tokens and chunks of prompts; contexts spread evenly in the logarithm."""
+    lens = []
+    for _ in range(rng.randint(2, 7)):
+        query_len = min(rng.choice([1, 1, 1, rng.randint(2, 9), rng.randint(10, 130)]), longest // 2)
+        context_len = int(math.exp(rng.uniform(0.0, math.log(longest - query_len)))) - 1
+        lens.append((query_len, query_len + context_len))
+    return lens
+
+
+def launch(kernel_id: str, batch: PagedBatch, features: Features, gpu: Gpu | None) -> tuple[torch.Tensor, Any]:
+    """(out, lse or None) of one kernel at the config of an untuned user, both NaN before the call."""
+    kernel = registry.load(kernel_id)
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu)
+    workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+    if hasattr(kernel, "prepare"):
+        workspace = kernel.prepare(batch, features, config, workspace)
+    out = torch.full_like(batch.query, math.nan)
+    lse = torch.full(batch.query.shape[:2], math.nan, device=batch.device) if "lse" in kernel.SUPPORTS else None
+    kernel.launch(batch, features, out, config, workspace, lse=lse)
+    return out, lse
+
+
+class Calibration:
+    """All cases through all kernels."""
+
+    def __init__(self, kernels: tuple[str, ...], device: torch.device, gpu: Gpu | None, longest: int) -> None:
+        self.device, self.gpu, self.longest = device, gpu, longest
+        self.tallies = {kernel_id: Tally() for kernel_id in kernels}
+
+    def case(self, seed: int) -> None:
+        """One batch, its reference, and a verdict for each kernel."""
+        kind = CLASSES[seed % len(CLASSES)]
+        lens = random_lens(random.Random(seed), self.longest)
+        batch = make_batch(lens, kind.shape, seed=seed, device=self.device)
+        keys = min(batch.stats.max_seq_len, kind.sliding_window or batch.stats.max_seq_len)
+        features = kind.features(seed, keys, self.device)
+        expected = reference(batch, features)
+        for kernel_id, tally in self.tallies.items():
+            self._judge(kernel_id, tally, batch, features, expected, _name(seed, lens, kind))
+
+    def _judge(
+        self, kernel_id: str, tally: Tally, batch: PagedBatch, features: Features, expected: Expected, case: str
+    ) -> None:
+        """One kernel on one batch. What it raises is counted; RuntimeError where the device did not survive it."""
+        try:
+            out, lse = launch(kernel_id, batch, features, self.gpu)
+            contract = registry.load(kernel_id).CONTRACT
+            verdict = check(out, lse, batch, features, contract, expected)
+        except Exception as error:
+            tally.failed(error, case)
+            if device_is_sick(self.device):
+                raise RuntimeError(f"{kernel_id} lost the device at {case}: {error}") from error
+            return
+        tally.judged(verdict, batch.shape.dtype, lse is not None, case)
+
+
+def _name(seed: int, lens: Lens, kind: ShapeClass) -> str:
+    shape = kind.shape
+    sizes = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size} page {shape.block_size}"
+    return f"case {seed} ({'_'.join(f'q{q}s{s}' for q, s in lens)}, {sizes}, {str(shape.dtype)[6:]})"
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.calibrate", description=__doc__.splitlines()[0])
+    new.add_argument("--gpu", help="assert that this GPU is here; exit 3 if not")
+    new.add_argument("--cases", type=int, default=2000)
+    new.add_argument(
+        "--first", type=int, default=0, help="the first seed (default 0): a problem is repeated by its own"
+    )
+    new.add_argument("--kernels", default=KERNELS, help=f"comma-separated ids or globs (default {KERNELS})")
+    new.add_argument("--longest", type=int, help="keys of a sequence at most (default 4096, interpreted 24)")
+    new.add_argument("--out", metavar="FILE", help="JSON; without it only the table is printed")
+    return new
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """The worst ratios, one line per kernel and dtype."""
+    lines = [f"{'kernel':26}{'dtype':10}{'cases':>7}" + "".join(f"{label:>11}" for label in RULES.values())]
+    for kernel_id, tally in tallies.items():
+        for dtype, rules in tally.ratios.items():
+            worst = "".join(
+                f"{max(rules[label]):11.3f}" if label in rules else f"{'-':>11}" for label in RULES.values()
+            )
+            lines.append(f"{kernel_id:26}{dtype:10}{len(rules['W']):7}{worst}")
+        lines.append(f"{kernel_id:26}{', '.join(f'{count} {status}' for status, count in tally.statuses.items())}")
+        lines += [f"    {problem}" for problem in tally.problems]
+    return "\n".join(lines)
+
+
+def write(path: Path, calibration: Calibration, arguments: argparse.Namespace, argv: list[str], seconds: float) -> None:
+    gpu = calibration.gpu
+    found = {
+        "what": "largest error as a part of its budget, per kernel, dtype and rule, over random cases (1 rejects)",
+        "command": " ".join(["python", "-m", "compare.calibrate", *argv]),
+        "gpu": {"name": gpu.name, "title": gpu.title} if gpu else None,
+        "commit": rundir.commit(),
+        "spec_hash": rundir.spec_hash(),
+        "versions": rundir.versions(),
+        "cases": arguments.cases,
+        "first_seed": arguments.first,
+        "longest": calibration.longest,
+        "shape_classes": len(CLASSES),
+        "seconds": round(seconds, 1),
+        "kernels": {kernel_id: tally.summary() for kernel_id, tally in calibration.tallies.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    os.replace(unfinished, path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 no kernel rejected or failed; 1 one was; 2 usage; 3 the GPU named is not here."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(argv)
+    try:
+        now, kernels = situation(arguments.gpu, None), registry.select(arguments.kernels)
+    except (UnknownGpu, registry.UnknownKernel) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if now.absent:
+        print(f"{now.target.name} is not here: nothing can be calibrated", file=sys.stderr)
+        return 3
+    print(f"{now.name}: {arguments.cases} cases through {', '.join(kernels)}", file=sys.stderr)
+    device = torch.device(now.device)
+    if device.type == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel imports triton
+        interpreter.install()
+    gpu = gpus.detect(device.index or 0) if now.measure else None
+    calibration = Calibration(kernels, device, gpu, arguments.longest or (4096 if now.measure else 24))
+    begin = time.perf_counter()
+    for seed in range(arguments.first, arguments.first + arguments.cases):
+        calibration.case(seed)
+        if (seed + 1 - arguments.first) % 100 == 0:
+            print(f"{seed + 1 - arguments.first} cases, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    print(table(calibration.tallies))
+    if arguments.out:
+        write(Path(arguments.out), calibration, arguments, argv, time.perf_counter() - begin)
+    return int(any(tally.bad for tally in calibration.tallies.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
