@@ -1,5 +1,6 @@
 """Cross-compilation of both DSLs, in child processes; also the canaries of every private hook it stands on."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ BAD = "diptych_probe.misbehaves"
 
 @pytest.fixture(autouse=True)
 def _probes_are_importable(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "probes"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "probes"), prepend=os.pathsep)
 
 
 def _compile(gpu, *jobs, **options):

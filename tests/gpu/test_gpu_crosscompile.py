@@ -1,0 +1,43 @@
+"""What is compiled for a GPU without having it is what runs on it: proved on the GPU that is here."""
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.gpus import detect
+from common.kernel import Capacity
+from common.spec import AttentionShape, Features
+from compare import registry
+from compare.compile_child import CompileJob, compile_in_child
+from compare.crosscompile import launched_facts
+
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
+LENS = ((1, 700), (33, 97), (1, 1), (5, 40))
+SAME = ("kernel", "arch", "grid", "num_warps", "registers", "spills", "shared_bytes", "matrix", "loads", "instructions")
+
+
+@pytest.mark.parametrize("kernel_id", registry.OWN)
+def test_the_code_compiled_without_the_gpu_is_the_code_that_runs(kernel_id):
+    gpu = detect()
+    (outcome,) = compile_in_child([CompileJob(kernel_id, LENS, SHAPE)], gpu)
+    assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
+
+    kernel = registry.load(kernel_id)
+    batch = make_batch(LENS, SHAPE, device="cuda")
+    config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, gpu)
+    workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
+    out = torch.empty_like(batch.query)
+    ran = launched_facts(lambda: kernel.launch(batch, Features(), out, config, workspace))
+    torch.cuda.synchronize()
+
+    there = [{name: fact[name] for name in SAME} for fact in outcome.facts]
+    here = [{name: fact.as_dict()[name] for name in SAME} for fact in ran]
+    assert there == here
+
+
+def test_the_table_recognises_this_gpu_and_its_properties():
+    gpu, properties = detect(), torch.cuda.get_device_properties(0)
+    assert gpu.units == properties.multi_processor_count
+    if gpu.name != "other" and gpu.vendor == "nvidia":  # ROCm reports the L2 of one die and never the last-level cache
+        assert gpu.llc_bytes == properties.L2_cache_size
+        assert gpu.shared_bytes == properties.shared_memory_per_block_optin
