@@ -108,7 +108,7 @@ FACT_COLUMNS = (
     ("kernel", False), ("function", False), ("arch", False), ("heads", False), ("dtype", False), ("features", False),
     ("cache", False), ("warps", True), ("stages", True), ("registers", True), ("AGPRs", True), ("spills", True),
     ("scratch B", True), ("shared B", True), ("matrix", False), ("loads, bits × count", False), ("code B", True),
-    ("config", False), ("sha256", False),
+    ("config", False), ("rows", False), ("sha256", False),
 )  # fmt: skip
 
 
@@ -122,9 +122,12 @@ def fact_line(fact: dict[str, Any]) -> list[Any]:
         fact["cache"], fact["num_warps"], fact["num_stages"], fact["registers"],
         "" if fact["agprs"] is None else fact["agprs"], fact["spills"], fact["scratch_bytes"], fact["shared_bytes"],
         _counts(fact["matrix"]), _counts(fact["loads"]), fact["code_bytes"], f"`{fact['config']}`",
+        ", ".join(fact["workloads"]),
         f"`{fact['sha256'][:12]}`",
     ]  # fmt: skip
 
 
 def fact_table(facts: Sequence[dict[str, Any]]) -> str:
-    return markdown(FACT_COLUMNS, [fact_line(fact) for fact in facts])
+    """The same function of all kernels at one dtype, head size and feature set stands together, to be compared."""
+    ordered = sorted(facts, key=lambda fact: (fact["dtype"], fact["features"], fact["head_size"]))
+    return markdown(FACT_COLUMNS, [fact_line(fact) for fact in ordered])
