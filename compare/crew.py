@@ -53,6 +53,7 @@ class Crew:
     limit_s: float = 300.0
     max_time_s: float = 3.0
     configs: int = 0
+    seed: int = 0
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "compare.worker"])
     _worker: _Worker | None = None
@@ -77,7 +78,7 @@ class Crew:
     def _one_worker(self, job: Job) -> Iterator[Outcome]:
         """Outcomes until the job is done or the worker has to be replaced; at least one."""
         if self._worker is None:
-            self._worker = _Worker([*self.command, self.mode], _environment(self.mode))
+            self._worker = _Worker([*self.command, self.mode], environment(self.mode))
         worker = self._worker
         cells = {cell.id: cell for cell in job.cells}
         try:
@@ -103,6 +104,7 @@ class Crew:
                 "device": self.device,
                 "max_time": self.max_time_s,
                 "configs": self.configs,
+                "seed": self.seed,
             }
         )
 
@@ -210,7 +212,7 @@ class _Worker:
                 stream.close()
 
 
-def _environment(mode: str) -> dict[str, str]:
+def environment(mode: str) -> dict[str, str]:
     """The child's environment: interpreting or compiling is decided here, before triton is imported there."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     if mode == "check":

@@ -95,6 +95,15 @@ def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract:
     return GateResult(tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=1, bit_equal=True)
 
 
+def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> None:
+    """Judge one poisoned run: what a config that is only screened gets. Raises Rejected."""
+    inputs = _snapshot(arena)
+    arena.poison(NAN)
+    run()
+    _intact(arena, inputs)
+    _check_sets(arena, sets, contract)
+
+
 def _why_different(first: torch.Tensor, second: torch.Tensor, number: int) -> tuple[Status, str]:
     differ = _bits(first) != _bits(second)
     count, where = int(differ.sum()), differ.nonzero()[0].tolist()

@@ -20,13 +20,13 @@ from rich.console import Console
 
 from common.gpus import UnknownGpu
 from common.spec import SpecError
-from compare import cli, cost, plan, progress, rundir
+from compare import cli, cost, plan, precompile, progress, rundir
 from compare.cli import Selection, Situation
 from compare.crew import Crew, Outcome
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import Cell
 from compare.records import Record, Status, Store, latest, read_records, write_manifest
-from compare.registry import UnknownKernel
+from compare.registry import OWN, UnknownKernel
 from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.trace import TraceError
@@ -99,6 +99,12 @@ class Run:
 
     def _records(self, show: progress.Show) -> Iterator[Record]:
         arguments, now = self.arguments, self.now
+        if arguments.configs and now.measure and now.target:
+            own = [kernel for kernel in self.chosen.kernels if kernel in OWN]
+            args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
+            compiled, failed = precompile.ahead(*args)
+            print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
+            self.manifest["did_not_compile"] = failed
         facts = StaticFacts(self.cells, now.target, arguments.timeout)
         crew = Crew(
             mode="measure" if now.measure else "check",
@@ -107,6 +113,7 @@ class Run:
             limit_s=arguments.timeout,
             max_time_s=arguments.max_time,
             configs=arguments.configs,
+            seed=arguments.seed,
             on_start=show.begin,
         )
         with contextlib.closing(crew):

@@ -25,6 +25,7 @@ from compare.arena import Arena, page_sets
 from compare.cost import derived
 from compare.gate import Rejected
 from compare.records import Evidence, GateResult, Status
+from compare.search import search
 from compare.subject import Subject, device_is_sick, failure
 from compare.workloads import Workload
 
@@ -75,6 +76,8 @@ class Task:
         self.workload = Workload.from_dict(plain["workload"])
         self.cells: list[tuple[str, str]] = [tuple(cell) for cell in plain["cells"]]
         self.max_time: float = plain["max_time"]
+        self.configs: int = plain["configs"]
+        self.seed: int = plain["seed"]
         self.device = torch.device(plain["device"])
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -212,10 +215,10 @@ def measure(task: Task) -> None:
         raise Sick from error
     arena.set_values(1)
     for entrant in entrants:
-        _finish(task, arena, entrant)
+        _finish(task, arena, entrant, clock)
 
 
-def _finish(task: Task, arena: Arena, entrant: Entrant) -> None:
+def _finish(task: Task, arena: Arena, entrant: Entrant, clock: Any) -> None:
     """The last judgement of a timed cell, and its row."""
     subject, runner = entrant.subject, entrant.runner
     task.start(entrant.cell)
@@ -231,6 +234,9 @@ def _finish(task: Task, arena: Arena, entrant: Entrant) -> None:
             floor = f"{figures.floor_us:.2f} us at the stated peaks of {task.gpu.title}"
             raise Rejected(Status.INVALID_TIMING, f"{taken.median_us:.2f} us is below the floor of {floor}")
         outcome = _ok(verdict, Evidence.MEASURED, Evidence.CHECKED_ON_GPU) | {"timing": taken, "derived": figures}
+        if task.configs and hasattr(subject.kernel, "space") and not slow:
+            middle = taken.median_us
+            outcome["search"] = search(subject, runner, arena, task.gpu, clock, middle, task.configs, task.seed)
         task.row(entrant.cell, subject.identity() | outcome)
     except Exception as error:
         task.failed(entrant.cell, error, subject.identity())
