@@ -138,7 +138,10 @@ class PagedBatch:
     @property
     def shape(self) -> AttentionShape:
         _, num_query_heads, head_size = self.query.shape
-        _, block_size, num_kv_heads, _ = self.key_cache.shape
+        if self.layout is Layout.X_PACKED:
+            _, num_kv_heads, _, block_size, _ = self.key_cache.shape
+        else:
+            _, block_size, num_kv_heads, _ = self.key_cache.shape
         return AttentionShape(num_query_heads, num_kv_heads, head_size, block_size, self.query.dtype)
 
     @property

@@ -1,0 +1,53 @@
+"""Launch a kernel on a named case and judge everything that it did; shared by the CPU and the GPU conformance tests."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from common.cases import Case, build, outputs
+from common.guards import Guards
+from common.integrity import Snapshot, damage, same_bits
+from common.kernel import Capacity
+from common.reference import reference
+from common.spec import SpecError, UnsupportedFeature
+from common.tolerance import check
+
+OTHER = 7.0  # the second poison: what is not written shows as a difference of bits
+
+
+def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poison: float) -> torch.Tensor:
+    """One judged launch; the output. Raises SpecError where the case or the kernel refuses."""
+    guards = Guards(device)
+    batch, features = build(case, device, guards)
+    out, lse = outputs(case, batch, guards, poison)
+    before = Snapshot.of(batch, features)
+    workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+    kernel.launch(batch, features, out, config, workspace, lse=lse)
+    expected = reference(batch, features)
+    verdict = check(out, lse, batch, features, kernel.CONTRACT, expected, structured=case.structured)
+    assert verdict.ok, verdict.reason
+    assert damage(before, batch, features, {"out": out, "lse": lse}, poison, guards) == []
+    return out[: expected.num_tokens]
+
+
+def conform(kernel: Any, case: Case, config: Any, device: torch.device | str = "cpu", *, twice: bool = False) -> None:
+    """The kernel computes the case, or refuses it by the name of what it does not do.
+
+    twice: a second launch onto another poison must give the same bits.
+    """
+    if case.refused:
+        with pytest.raises(SpecError) as refusal:
+            launch(kernel, case, config, device, math.nan)
+        assert refusal.value.argument == case.refused
+        return
+    missing = (case.features().names() | {"lse"}) - kernel.SUPPORTS
+    if missing:
+        with pytest.raises(UnsupportedFeature) as refusal:
+            launch(kernel, case, config, device, math.nan)
+        assert refusal.value.argument in missing
+        return
+    first = launch(kernel, case, config, device, math.nan)
+    if twice:
+        assert same_bits(first, launch(kernel, case, config, device, OTHER))
