@@ -11,7 +11,7 @@ from typing import Any
 from compare.registry import OWN
 from compare.workloads import Workload
 
-# Seconds of the CPU's interpreter per program and tile of 64 keys; Helion's generated code takes about four times that.
+# Seconds of the CPU's interpreter per program and tile; Helion's generated code takes about four times that.
 STEP_SECONDS = 0.006
 HELION_FACTOR = 4.0
 BLOCK_ROWS = 16  # rows of a default Q Block
@@ -57,16 +57,17 @@ def plan_hash(planned: Sequence[Job]) -> str:
 
 
 def interpreter_steps(kernel: str, workload: Workload) -> int:
-    """Program x tile steps of one launch in the interpreter, tiles of 64 keys.
+    """Program x tile steps of one launch in the interpreter.
 
-    naive: a program per (token, query head). The others, and kernels from outside, are taken for Q Blocks of 16 rows.
+    naive: a program per (token, query head), a page a step. The others, and kernels from outside, are taken for Q Blocks
+    of 16 rows and tiles of 64 keys.
     """
     shape, steps = workload.shape, 0
     for query_len, seq_len in workload.lens:
-        tiles = -(-seq_len // 64)
         if kernel.endswith("/naive"):
-            steps += query_len * shape.num_query_heads * tiles
+            steps += query_len * shape.num_query_heads * -(-seq_len // shape.block_size)
         else:
+            tiles = -(-seq_len // 64)
             tokens_per_block = max(BLOCK_ROWS // shape.queries_per_kv, 1)
             steps += (-(-query_len // tokens_per_block) + 1) * shape.num_kv_heads * tiles
     return steps

@@ -1,0 +1,134 @@
+"""A worker that dies, hangs, floods or lies about its device costs one row; the rest of the job goes on."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare import crew as crew_module
+from compare import plan
+from compare.crew import Crew
+from compare.records import Status
+from compare.suites import pick, suite
+
+HERE = Path(__file__).parent
+ROW = pick(suite("smoke"), "prefill-33")[0]
+
+
+def job(*names):
+    (planned,) = plan.jobs([ROW], [f"fake_kernels:{name}" for name in names], None)
+    return planned
+
+
+def statuses(outcomes):
+    return {outcome.cell.kernel.split(":")[1]: outcome.fields["status"] for outcome in outcomes}
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """One job of seven kernels through real workers: two of them take their process along."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(HERE)
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0)
+    try:
+        found = list(crew.run(job("honest", "dies", "chatters", "hangs", "lies", "raises", "absent")))
+    finally:
+        crew.close()
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+    return {outcome.cell.kernel.split(":")[1]: outcome for outcome in found}
+
+
+def test_every_cell_has_one_row_whatever_its_neighbours_do(outcomes):
+    assert {name: outcome.fields["status"] for name, outcome in outcomes.items()} == {
+        "honest": Status.OK,
+        "dies": Status.CRASH,
+        "chatters": Status.OK,
+        "hangs": Status.TIMEOUT,
+        "lies": Status.INCORRECT,
+        "raises": Status.CRASH,
+        "absent": Status.UNAVAILABLE,
+    }
+
+
+def test_a_death_names_the_signal_and_keeps_the_last_words(outcomes):
+    fields = outcomes["dies"].fields
+    assert "SIGSEGV" in fields["reason"] and "last words" in fields["log_tail"]
+
+
+def test_a_bug_keeps_its_traceback(outcomes):
+    fields = outcomes["raises"].fields
+    assert fields["reason"] == "RuntimeError: a bug of the kernel" and "Traceback" in fields["log_tail"]
+
+
+def test_rows_say_what_ran(outcomes):
+    honest = outcomes["honest"]
+    assert honest.fields["evidence"] == ["interpreted"] and honest.fields["gate"]["value_sets"] == 2
+    assert honest.fields["config"] == {"size": 16} and len(honest.fields["source_sha"]) == 16
+    assert honest.versions["torch"]
+
+
+SCRIPT = """
+import json, os, sys, time
+say = lambda **event: print(json.dumps(event), flush=True)
+say(event="ready", versions={"fake": "1"})
+for line in sys.stdin:
+    task = json.loads(line)
+    say(event="start", cell=None)
+    for cell, kernel in task["cells"]:
+        name = kernel.split(":")[1]
+        if name == "before":
+            os._exit(3)
+        say(event="start", cell=cell)
+        if name == "after":
+            say(event="row", cell=cell, outcome={"status": "ok"})
+            os._exit(3)
+        if name == "sick":
+            say(event="row", cell=cell, outcome={"status": "crash"})
+            say(event="sick")
+            sys.exit()
+        if name == "floods":
+            while True:
+                os.write(2, b"x" * 4096)
+        if name != "forgets":
+            say(event="row", cell=cell, outcome={"status": "ok"})
+    say(event="done")
+"""
+
+
+def played(*names, **options):
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT], **options)
+    try:
+        return statuses(crew.run(job(*names)))
+    finally:
+        crew.close()
+
+
+def test_a_sick_device_costs_its_cell_and_the_rest_get_a_new_process():
+    assert played("a", "sick", "b") == {"a": "ok", "sick": "crash", "b": "ok"}
+
+
+def test_a_death_between_cells_blames_nobody():
+    assert played("after", "b", "c") == {"after": "ok", "b": "ok", "c": "ok"}
+
+
+def test_a_death_before_any_cell_blames_all_and_ends():
+    assert played("before", "b") == {"before": Status.CRASH, "b": Status.CRASH}
+
+
+def test_a_row_that_never_came_is_a_crash():
+    assert played("a", "forgets") == {"a": "ok", "forgets": Status.CRASH}
+
+
+def test_a_flood_is_stopped(monkeypatch):
+    monkeypatch.setattr(crew_module, "FLOOD_BYTES", 1 << 20)
+    assert played("floods", "b") == {"floods": Status.CRASH, "b": "ok"}
+
+
+def test_stopping_early_leaves_no_process():
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT])
+    outcomes = crew.run(job("a", "b"))
+    next(outcomes)
+    process = crew._worker._process
+    outcomes.close()
+    assert process.poll() is not None
