@@ -47,9 +47,9 @@ class Config:
     """
 
     block_m: int = 16
-    tile_size: int = 128
+    tile_size: int = 32
     num_segments: int = 4
-    gather: Gather = "flat"
+    gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
     matrix_instr: int = 0

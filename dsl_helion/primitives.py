@@ -262,13 +262,16 @@ def attend_tile(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
     key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
 ):  # fmt: skip
-    """Tile j of the sequence: load K, score, mask where `masked`, load V, step. Returns the new m, l, acc."""
+    """Tile j of the sequence: load K, score, mask where `masked`, load V, step. Returns the new m, l, acc.
+
+    Only V is masked on load: what an unwanted K scores is replaced, and the page 0 that stands for it exists.
+    """
     key_pos = j * tile_size + hl.arange(tile_size)
     wanted = (key_pos >= first_key) & (key_pos < end_key)
     page, slot = find_slots(
         block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
     )
-    k = load_kv_tile(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, masked)
+    k = load_kv_tile(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, False)
     s = score(q, k, softmax_scale, f)
     if masked:
         s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))

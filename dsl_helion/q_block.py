@@ -43,8 +43,8 @@ class Config:
     """
 
     block_m: int = 16
-    tile_size: int = 128
-    gather: Gather = "flat"
+    tile_size: int = 32
+    gather: Gather = "page"
     heads_fastest: bool = True
     num_warps: int = 4
     num_stages: int = 2
