@@ -123,7 +123,9 @@ def _read_amd(hsaco: bytes, assembly: str, shared_bytes: int) -> CodeFacts:
     )
 
 
-_SASS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.M)
+_SASS = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)", re.M
+)  # HGMMA.64x128x16 has a small x
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 _MATRIX = {"HMMA", "HGMMA", "UTCHMMA", "IMMA", "QGMMA", "UTCQMMA", "DMMA"}
 _BITS = re.compile(r"\.(?:[US]?(128|64|16|8))(?:\.|$)")
