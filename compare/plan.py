@@ -59,8 +59,8 @@ def plan_hash(planned: Sequence[Job]) -> str:
 def interpreter_steps(kernel: str, workload: Workload) -> int:
     """Program x tile steps of one launch in the interpreter.
 
-    naive: a program per (token, query head), a page a step. The others, and kernels from outside, are taken for Q Blocks
-    of 16 rows and tiles of 64 keys.
+    naive: a program per (token, query head), a page a step. The others, and kernels from outside, are taken for Q
+    Blocks of 16 rows and tiles of 64 keys.
     """
     shape, steps = workload.shape, 0
     for query_len, seq_len in workload.lens:

@@ -59,7 +59,7 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
     view = Table(title="us per call" if any(r.timing for r in records) else "status", title_justify="left")
     view.add_column("workload", no_wrap=True)
     for kernel in kernels:
-        view.add_column(kernel, justify="right", overflow="fold")
+        view.add_column(_heading(kernel), justify="right")
     by_label: dict[str, dict[str, Record]] = {}
     for record in records:
         by_label.setdefault(record.workload.label, {})[record.kernel] = record
@@ -67,6 +67,11 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
         timed = [r.timing.median_us for r in row.values() if r.timing]
         view.add_row(label, *(_entry(row.get(kernel), min(timed, default=0.0)) for kernel in kernels))
     return view
+
+
+def _heading(kernel: str) -> str:
+    """The id in short lines: six columns have to fit beside the labels into 80 characters."""
+    return kernel.replace("/", "\n").replace("parallel_", "parallel\n").replace("flash_", "flash\n")
 
 
 def _entry(record: Record | None, best: float) -> str:
