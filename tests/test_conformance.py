@@ -51,7 +51,7 @@ def _cells():
                 yield pytest.param(kernel_id, case, marks=marks, id=f"{kernel_id}-{case.name}")
 
 
-@pytest.mark.parametrize(("kernel_id", "case"), _cells())
+@pytest.mark.parametrize(("kernel_id", "case"), list(_cells()))
 def test_conformance(kernel_id, case):
     kernel = registry.load(kernel_id)
     conform(kernel, case, kernel.DEFAULT)
