@@ -53,19 +53,10 @@ def _naive_kernel(
     num_seqs,
     softmax_scale,
     sliding_window,  # int or None
-    query_strides,
-    key_strides,
-    value_strides,
-    block_table_strides,
-    out_strides,
-    lse_strides,
-    CAUSAL: tl.constexpr,
-    TOKEN_GRID: tl.constexpr,
-    NUM_QUERY_HEADS: tl.constexpr,
-    QUERIES_PER_KV: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-):
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    CAUSAL: tl.constexpr, TOKEN_GRID: tl.constexpr, NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
     kv_head = (head // QUERIES_PER_KV).to(tl.int64)
     item = tl.program_id(0) // NUM_QUERY_HEADS
@@ -153,29 +144,11 @@ def launch(
     shape = batch.shape
     items = batch.num_tokens if config.grid == "tokens" else batch.num_seqs
     _naive_kernel[(items * shape.num_query_heads,)](
-        batch.query,
-        batch.key_cache,
-        batch.value_cache,
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        batch.num_seqs,
-        batch.softmax_scale,
-        features.sliding_window,
-        batch.query.stride(),
-        batch.key_cache.stride(),
-        batch.value_cache.stride(),
-        batch.block_table.stride(),
-        out.stride(),
-        None if lse is None else lse.stride(),
-        CAUSAL=features.causal,
-        TOKEN_GRID=config.grid == "tokens",
-        NUM_QUERY_HEADS=shape.num_query_heads,
-        QUERIES_PER_KV=shape.queries_per_kv,
-        HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.num_seqs, batch.softmax_scale, features.sliding_window,
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        out.stride(), None if lse is None else lse.stride(),
+        CAUSAL=features.causal, TOKEN_GRID=config.grid == "tokens", NUM_QUERY_HEADS=shape.num_query_heads,
+        QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, BLOCK_SIZE=shape.block_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip

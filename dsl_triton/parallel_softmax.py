@@ -99,23 +99,10 @@ def _segments_kernel(
     num_seqs,
     softmax_scale,
     f,
-    query_strides,
-    key_strides,
-    value_strides,
-    block_table_strides,
-    out_strides,
-    lse_strides,
-    acc_strides,
-    m_strides,
-    NUM_KV_HEADS: tl.constexpr,
-    QUERIES_PER_KV: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     segment = tl.program_id(0) // NUM_KV_HEADS % NUM_SEGMENTS
@@ -154,7 +141,7 @@ def _segments_kernel(
             query_pos = context_len + token
             row = query_start + token
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-            m, l, acc = softmax_init(f, head, live, segment, BLOCK_M, HEAD_SIZE)
+            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, HEAD_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
                 m, l, acc = attend_tile(
@@ -196,17 +183,10 @@ def _reduce_segments_kernel(
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     f,
-    acc_strides,
-    m_strides,
-    out_strides,
-    lse_strides,
-    NUM_QUERY_HEADS: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    acc_strides, m_strides, out_strides, lse_strides,
+    NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
     row = tl.program_id(0) // NUM_QUERY_HEADS
 
@@ -282,75 +262,47 @@ def launch(
         reduce_segments(batch, features, out, config, workspace, lse)
 
 
-def _block_m(shape: AttentionShape, config: Config) -> int:
-    return max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
-
-
 def _launch_segments(batch, features, out, config, workspace, lse) -> None:
     shape = batch.shape
     block_m = _block_m(shape, config)
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
-    scratch = workspace or Workspace(None, None, None)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
-        batch.query,
-        batch.key_cache,
-        batch.value_cache,
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        scratch.acc,
-        scratch.m,
-        scratch.l,
-        batch.num_seqs,
-        batch.softmax_scale,
-        bundle(features),
-        batch.query.stride(),
-        batch.key_cache.stride(),
-        batch.value_cache.stride(),
-        batch.block_table.stride(),
-        out.stride(),
-        None if lse is None else lse.stride(),
-        None if workspace is None else scratch.acc.stride(),
-        None if workspace is None else scratch.m.stride(),
-        NUM_KV_HEADS=shape.num_kv_heads,
-        QUERIES_PER_KV=shape.queries_per_kv,
-        HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size,
-        BLOCK_M=block_m,
-        TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments,
-        OVERLAP=config.overlap,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, *_scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        out.stride(), _strides(lse), *_scratch_strides(workspace),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments,
+        OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
 
 
 def reduce_segments(batch, features, out, config, workspace, lse) -> None:
     """Merge the partial results of every token that more than one segment worked on."""
     shape = batch.shape
     _reduce_segments_kernel[(batch.num_tokens * shape.num_query_heads,)](
-        workspace.acc,
-        workspace.m,
-        workspace.l,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        batch.num_seqs,
-        bundle(features),
-        workspace.acc.stride(),
-        workspace.m.stride(),
-        out.stride(),
-        None if lse is None else lse.stride(),
-        NUM_QUERY_HEADS=shape.num_query_heads,
-        HEAD_SIZE=shape.head_size,
-        BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv,
-        TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments,
-        OVERLAP=config.overlap,
-        # a warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
+        *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
+        *_scratch_strides(workspace), out.stride(), _strides(lse),
+        NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size,
+        BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv, TILE_SIZE=config.tile_size,
+        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
+        # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
         num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 32 else 4,
         **({"launch_pdl": True} if config.overlap else {}),
-    )
+    )  # fmt: skip
+
+
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
+
+
+def _strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
+    return None if tensor is None else tensor.stride()
+
+
+def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
+    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
+
+
+def _scratch_strides(workspace: Workspace | None) -> tuple[tuple[int, ...] | None, ...]:
+    return (None, None) if workspace is None else (workspace.acc.stride(), workspace.m.stride())

@@ -74,18 +74,18 @@ def store_lse(ptr, strides, row, head, live, m, l):
 
 
 @triton.jit
-def softmax_init(f, head, live, segment, BLOCK_M: tl.constexpr, HEAD_SIZE: tl.constexpr):
+def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, HEAD_SIZE: tl.constexpr):
     """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, HEAD_PADDED] before any key.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
-    so only the first of several segments has it.
+    so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
     """
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     if f.sinks is not None:
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
-        m = tl.where(segment == 0, sink, m)
-        l = tl.where((segment == 0) & (sink > float("-inf")), 1.0, l)
+        m = tl.where((segment == 0) & (seq_len > 0), sink, m)
+        l = tl.where(m > float("-inf"), 1.0, l)
     acc = tl.zeros([BLOCK_M, triton.next_power_of_2(HEAD_SIZE)], tl.float32)
     return m, l, acc
 

@@ -74,19 +74,10 @@ def _q_block_kernel(
     num_seqs,
     softmax_scale,
     f,
-    query_strides,
-    key_strides,
-    value_strides,
-    block_table_strides,
-    out_strides,
-    lse_strides,
-    NUM_KV_HEADS: tl.constexpr,
-    QUERIES_PER_KV: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    TILE_SIZE: tl.constexpr,
-):
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -117,7 +108,7 @@ def _q_block_kernel(
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-        m, l, acc = softmax_init(f, head, live, 0, BLOCK_M, HEAD_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -165,29 +156,11 @@ def launch(
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
-        batch.query,
-        batch.key_cache,
-        batch.value_cache,
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        batch.num_seqs,
-        batch.softmax_scale,
-        bundle(features),
-        batch.query.stride(),
-        batch.key_cache.stride(),
-        batch.value_cache.stride(),
-        batch.block_table.stride(),
-        out.stride(),
-        None if lse is None else lse.stride(),
-        NUM_KV_HEADS=shape.num_kv_heads,
-        QUERIES_PER_KV=shape.queries_per_kv,
-        HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size,
-        BLOCK_M=block_m,
-        TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        out.stride(), None if lse is None else lse.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip

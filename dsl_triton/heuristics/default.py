@@ -1,0 +1,84 @@
+"""Untuned choices, one function a kernel: host integers in, Config out.
+
+Written by hand from one sweep of the Llama-3-8B shape in bf16 on an H200 (what the comments quote); on every other
+shape and GPU they only have to fit. A measured tree per GPU replaces this where one exists.
+"""
+
+import triton
+
+from common.gpus import Gpu
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from dsl_triton import naive as naive_kernel
+from dsl_triton import parallel_softmax as parallel_softmax_kernel
+from dsl_triton import q_block as q_block_kernel
+
+PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
+
+
+def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Config:
+    """One warp a program, for a page of 16 keys is 16 loads a lane: 238 us at one prompt of 512, two warps 553."""
+    grid = "sequences" if stats.max_query_len <= 1 else "tokens"
+    return naive_kernel.Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
+
+
+def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
+    if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
+        return q_block_kernel.Config(16, _keys(128, shape, gpu), *_decode_warps(gpu))
+    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
+    return q_block_kernel.Config(_rows(shape), *_prefill(shape, gpu))
+
+
+def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
+    overlap = parallel_softmax_kernel.can_overlap(gpu)
+    if not _few_rows(shape, stats):
+        tile_size, warps, stages = _prefill(shape, gpu)
+        return parallel_softmax_kernel.Config(_rows(shape), tile_size, 1, warps, stages, overlap)
+    programs = max(stats.num_seqs, 1) * shape.num_kv_heads
+    warps, stages = _decode_warps(gpu)
+    resident = PROGRAMS_PER_UNIT * gpu.units
+    if 2 * programs <= resident:
+        # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
+        segments = resident // programs
+        if stats.num_seqs > 1:
+            segments = max(segments, stats.max_seq_len // 1536)
+        tile_size = _keys(64, shape, gpu)
+    else:
+        segments = min(stats.max_seq_len // 1536, 10 * gpu.units // programs)
+        tile_size = _keys(128, shape, gpu)
+    segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
+    return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
+
+
+def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
+    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
+    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def _decode_warps(gpu: Gpu) -> tuple[int, int]:
+    # 16 rows give an AMD compute unit one MFMA tile: every warp beyond repeats it (2.5x the work with four)
+    return (4, 2) if gpu.vendor == "nvidia" else (2, 2)
+
+
+def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
+    """Keys, warps and stages; NVIDIA's 4 warps would spill 36 registers of 64 rows by 256 lanes, AMD's have 512."""
+    if shape.head_size > 128:
+        return _keys(32, shape, gpu), 8 if gpu.vendor == "nvidia" else 4, 2
+    return _keys(64, shape, gpu), 4, 2
+
+
+def _rows(shape: AttentionShape) -> int:
+    return 64 if shape.dtype.itemsize == 2 else 16
+
+
+def _wide(shape: AttentionShape, gpu: Gpu) -> bool:
+    return shape.dtype.itemsize == 2 and gpu.shared_bytes > 160 * 1024
+
+
+def _keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
+    """At most `wanted` keys, fewer where one K and one V tile exceed half of the shared memory, or 80 KB."""
+    row_bytes = 2 * triton.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    while wanted > 16 and wanted * row_bytes > min(gpu.shared_bytes // 2, 80 * 1024):
+        wanted //= 2
+    return wanted
