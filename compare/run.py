@@ -105,7 +105,9 @@ class Run:
             compiled, failed = precompile.ahead(*args)
             print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
             self.manifest["did_not_compile"] = failed
-        facts = StaticFacts(self.cells, now.target, arguments.timeout)
+        # beside a measurement static facts are an addition: a compiler that hangs must not hold it up for long
+        limit_s = min(arguments.timeout, 120.0) if now.measure else arguments.timeout
+        facts = StaticFacts(self.cells, now.target, limit_s)
         crew = Crew(
             mode="measure" if now.measure else "check",
             gpu=now.target.name if now.target else None,

@@ -22,7 +22,7 @@ class StaticFacts:
 
     def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float) -> None:
         own = [cell for cell in cells if cell.kernel in OWN] if gpu else []
-        self._found: dict[str, Outcome | Exception] = {}
+        self._found: dict[str, Outcome] = {}
         self._news = threading.Condition()
         lanes = max(min((os.cpu_count() or 1) // CPUS_PER_LANE, MAX_LANES), 1)
         for lane in range(lanes if own else 0):
@@ -31,14 +31,17 @@ class StaticFacts:
 
     def _compile(self, cells: Sequence[Cell], gpu: Gpu, limit_s: float) -> None:
         """One lane: a child process and the cells it compiles."""
-        left = [cell.id for cell in cells]
+        left = {cell.id: _compile_job(cell) for cell in cells}
         try:
-            for outcome in compile_in_child([_compile_job(cell) for cell in cells], gpu, limit_s=limit_s):
-                self._tell({left.pop(0): outcome})
-        except Exception as error:  # raised again where somebody waits for it
-            self._tell(dict.fromkeys(left, error))
+            for outcome in compile_in_child(list(left.values()), gpu, limit_s=limit_s):
+                done = next(iter(left))
+                del left[done]
+                self._tell({done: outcome})
+        except Exception as error:  # the lane is gone: somebody waits for each of its cells
+            reason = f"the compiler could not be asked: {type(error).__name__}: {error}"
+            self._tell({cell: Outcome(job, Status.CRASH, reason=reason) for cell, job in left.items()})
 
-    def _tell(self, found: dict[str, Outcome | Exception]) -> None:
+    def _tell(self, found: dict[str, Outcome]) -> None:
         with self._news:
             self._found |= found
             self._news.notify_all()
@@ -49,10 +52,7 @@ class StaticFacts:
             return None
         with self._news:
             self._news.wait_for(lambda: cell.id in self._found)
-        outcome = self._found[cell.id]
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._found[cell.id]
 
 
 def _compile_job(cell: Cell) -> CompileJob:

@@ -9,6 +9,7 @@ inside the interval, and leaves only clean lines behind.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,16 +78,20 @@ def _capture(launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[i
     """The launches of one part as a graph. `torch.cuda.graph` would collect garbage and empty the cache each time."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        graph.capture_begin(pool=pool)
-        try:
-            for number in part:
-                launch(number)
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # says again that the capture is broken; the cause is above
-                graph.capture_end()
-            raise
-        graph.capture_end()
+    gc.disable()  # a collection could free another graph, which a capture does not survive
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin(pool=pool)
+            try:
+                for number in part:
+                    launch(number)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # says again that the capture is broken; the cause is above
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    finally:
+        gc.enable()
     torch.cuda.synchronize()
     return graph
 
