@@ -6,6 +6,7 @@ ragged batch stays balanced. A Q Block whose tiles fit into one segment writes i
 skips it.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,19 +56,17 @@ DEFAULT = Config()
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
+    """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     head = triton.next_power_of_2(shape.head_size)
-    for block_m in (16, 32):
-        for tile_size in (16, 32, 64, 128):
-            for num_segments in (1, 2, 4, 8, 16, 32, 64):
-                for num_warps in (2, 4, 8):
-                    for num_stages in (1, 2, 3, 4):
-                        # K and V of each stage in flight, and Q beside them
-                        shared = (2 * tile_size * num_stages + block_m) * head * shape.dtype.itemsize
-                        accumulators = block_m * (head + tile_size) * 4
-                        # 4 bytes x 160 of a thread's 255 registers
-                        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
-                            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu))
+    segments = (1, 2, 4, 6, 8, 16, 32, 48, 64)
+    axes = (16, 32, 64), (16, 32, 64, 128), segments, (2, 4, 8), (1, 2, 3, 4)
+    for block_m, tile_size, num_segments, num_warps, num_stages in itertools.product(*axes):
+        # K and V of each stage in flight, and Q beside them
+        shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
+        accumulators = block_m * (head + tile_size) * 4
+        # 4 bytes x 160 of a thread's 255 registers
+        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu))
 
 
 def can_overlap(gpu: Gpu) -> bool:

@@ -6,6 +6,7 @@ so the grid needs no lengths. Tiles that every row sees run in a loop without ma
 left edge and the sequence's end in masked ones.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,16 +50,14 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     head = triton.next_power_of_2(shape.head_size)
-    for block_m in (16, 32, 64, 128):
-        for tile_size in (16, 32, 64, 128):
-            for num_warps in (2, 4, 8):
-                for num_stages in (1, 2, 3, 4):
-                    # K and V of each stage in flight, and Q beside them
-                    shared = (2 * tile_size * num_stages + block_m) * head * shape.dtype.itemsize
-                    accumulators = block_m * (head + tile_size) * 4
-                    # 4 bytes x 32 lanes x 160 of a thread's 255 registers
-                    if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
-                        yield Config(block_m, tile_size, num_warps, num_stages)
+    axes = (16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4)
+    for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
+        # K and V of each stage in flight, and Q beside them
+        shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
+        accumulators = block_m * (head + tile_size) * 4
+        # 4 bytes x 160 of a thread's 255 registers
+        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+            yield Config(block_m, tile_size, num_warps, num_stages)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
