@@ -80,23 +80,25 @@ def store_lse(tensor, row, head, live, m, l):
 
 
 def store_partial(partial, segment, row, head, live, m, l, acc):
-    """What one segment found for its rows, into {"acc": [segments, tokens, heads, head_size], "m", "l"}.
+    """What one segment found for its rows, into (acc [segments, tokens, heads, head_size], m, l).
 
     Nothing where the caller gave no scratch (None): a single segment never comes here.
     """
-    if partial["acc"] is not None:
+    to_acc, to_m, to_l = partial
+    if to_acc is not None:
         at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
         keep = live.unsqueeze(1)
-        hl.store(partial["acc"], [*at, slice(None)], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
-        hl.store(partial["m"], at, m.unsqueeze(1), extra_mask=keep)
-        hl.store(partial["l"], at, l.unsqueeze(1), extra_mask=keep)
+        hl.store(to_acc, [*at, slice(None)], acc.unsqueeze(1), extra_mask=keep.unsqueeze(2))
+        hl.store(to_m, at, m.unsqueeze(1), extra_mask=keep)
+        hl.store(to_l, at, l.unsqueeze(1), extra_mask=keep)
 
 
-def load_partial(partial, row, head, live):
-    """m [segments], l [segments], acc [segments, head_size] of one row; as if empty where not `live`."""
-    m = hl.load(partial["m"], [slice(None), row, head], extra_mask=live)
-    l = hl.load(partial["l"], [slice(None), row, head], extra_mask=live)
-    acc = hl.load(partial["acc"], [slice(None), row, head, slice(None)], extra_mask=live.unsqueeze(1))
+def load_partial(partial, part, row, head, live):
+    """m, l [segments] and acc [segments, head_size] of one row; where not `live` as a segment without keys."""
+    of_acc, of_m, of_l = partial
+    m = hl.load(of_m, [part, row, head], extra_mask=live)
+    l = hl.load(of_l, [part, row, head], extra_mask=live)
+    acc = hl.load(of_acc, [part, row, head, slice(None)], extra_mask=live.unsqueeze(1))
     return torch.where(live, m, float("-inf")), l, acc
 
 
