@@ -8,7 +8,9 @@ the report is written behind them. This process never imports triton: its childr
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -242,8 +244,14 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
     return Run(arguments, argv, now, chosen).execute()
 
 
+def _terminated(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(argv: list[str] | None = None) -> int:
-    """The exit code of a command line."""
+    """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     argv = sys.argv[1:] if argv is None else argv
     arguments = cli.parser().parse_args(argv)
     try:
