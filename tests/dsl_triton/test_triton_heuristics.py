@@ -1,0 +1,49 @@
+"""The default choices are legal for every GPU of the table, every head size and every kind of batch; no GPU needed."""
+
+import pytest
+import torch
+import triton
+
+from common import gpus
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from dsl_triton.heuristics import default
+
+BATCHES = {
+    "one-decode": [(1, 131072)],
+    "many-decodes": [(1, 700)] * 256,
+    "prompt": [(8192, 8192)],
+    "mixed": [(1, 2048)] * 16 + [(512, 1536)] * 16,
+    "verify": [(4, 4096)] * 32,
+    "empty": [],
+}
+GPUS = [gpus.resolve(name) for name in gpus.TABLE]
+
+
+@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("kernel", ["naive", "q_block", "parallel_softmax"])
+def test_every_choice_is_legal(kernel: str, lens: list) -> None:
+    for gpu in GPUS:
+        for head in (8, 64, 80, 128, 256):
+            for dtype in (torch.bfloat16, torch.float32):
+                shape = AttentionShape(32, 8, head, 16, dtype)
+                config = getattr(default, kernel)(shape, BatchStats.of(lens), gpu)
+                assert config.num_warps in (1, 2, 4, 8)
+                if kernel == "naive":
+                    continue
+                assert config.tile_size == triton.next_power_of_2(config.tile_size) >= 16
+                tile_bytes = 2 * config.tile_size * triton.next_power_of_2(head) * dtype.itemsize
+                assert tile_bytes <= gpu.shared_bytes
+                assert 1 <= getattr(config, "num_segments", 1) <= 128
+
+
+def test_segments_fill_the_gpu_once_at_small_batches() -> None:
+    shape, h200 = AttentionShape(), gpus.resolve("h200")
+    chosen = [default.parallel_softmax(shape, BatchStats.of([(1, 8192)] * n), h200).num_segments for n in (1, 8, 256)]
+    assert chosen == [49, 6, 1]
+
+
+def test_no_reduction_is_overlapped_where_the_hardware_cannot() -> None:
+    shape, stats = AttentionShape(), BatchStats.of([(1, 8192)])
+    overlaps = {gpu.name for gpu in GPUS if default.parallel_softmax(shape, stats, gpu).overlap}
+    assert overlaps == {"h100", "h200", "b200"}
