@@ -74,6 +74,8 @@ def _compiler_said_it(error: BaseException) -> bool:
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         module = type(cause).__module__
+        if type(cause).__name__ == "InterpreterError":  # wraps whatever a kernel raised while it was interpreted
+            return False
         if module.startswith(("triton.compiler", "triton.runtime.errors", "helion.exc")):
             return True
         cause = cause.__cause__ or cause.__context__
