@@ -1,64 +1,87 @@
-"""Configs for a GPU that nobody tuned: short rules from first principles and the figures named beside them.
+"""Untuned choices, one function a kernel: host integers in, Config out.
 
-Every function maps (AttentionShape, BatchStats, Gpu) to its kernel's Config; the statistics are hints.
+Written by hand: tiles, rows and segments as dsl_triton/heuristics/default.py has them from an H200, because the code
+that Helion generates needs as many registers; the gather form by those registers (quoted at head size 128, sm_90).
+Every other shape and GPU only has to fit. A measured tree per GPU replaces this where one exists.
 """
 
-from dataclasses import replace
-from typing import TypeVar
+from typing import Any
+
+import helion
 
 from common.gpus import Gpu
-from common.metadata import BatchStats, cdiv, num_q_blocks
+from common.metadata import BatchStats
 from common.spec import AttentionShape
 from dsl_helion import naive as naive_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel
-from dsl_helion.binding import fits, smallest_block_m
+from dsl_helion.binding import Gather
 
-C = TypeVar("C", q_block_kernel.Config, parallel_softmax_kernel.Config)
-
-
-def shrink(config: C, shape: AttentionShape, gpu: Gpu) -> C:
-    """`config` with stages, then tiles, then rows halved until it fits; the gather form falls back by itself."""
-    while not fits(replace(config, gather="flat"), shape, gpu):
-        if config.num_stages > 2:
-            config = replace(config, num_stages=config.num_stages - 1)
-        elif config.tile_size > 16:
-            config = replace(config, tile_size=config.tile_size // 2)
-        elif config.block_m > 16:
-            config = replace(config, block_m=config.block_m // 2)
-        else:
-            break
-    return config
+PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
 
 
 def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Config:
-    """The paper's two grids: sequences where every query has one token, else tokens."""
-    decode = stats.num_decodes == stats.num_seqs
-    return naive_kernel.Config(grid="sequences" if decode else "tokens")
+    """One warp a program: a page of 16 keys is 16 loads a lane."""
+    grid = "sequences" if stats.max_query_len <= 1 else "tokens"
+    return naive_kernel.Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
 
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
-    """Small Q Blocks and long tiles for decode, which reads; large Q Blocks for prefill, which multiplies.
-
-    On an H200: decode 128 keys x 4 warps, 15% over 64 keys; prefill 128 rows x 64 keys x 8 warps, 1.5 x over 4 warps.
-    """
-    if stats.max_query_len * shape.queries_per_kv <= 16:
-        config = q_block_kernel.Config(block_m=16, tile_size=128, gather="page", num_warps=4, num_stages=3)
-    elif stats.max_query_len * shape.queries_per_kv <= 256:
-        config = q_block_kernel.Config(block_m=32, tile_size=64, gather="page", num_warps=4, num_stages=2)
-    else:
-        config = q_block_kernel.Config(block_m=128, tile_size=64, gather="page", num_warps=8, num_stages=2)
-    return shrink(config, shape, gpu)
+    if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
+        keys = _keys(128, shape, gpu)
+        return q_block_kernel.Config(16, keys, _decode_gather(keys), **_decode_warps(gpu))
+    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
+    return q_block_kernel.Config(**_rows(shape, gpu), gather="page")
 
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
-    """As many segments as fill the units about twice, none shorter than a tile."""
-    config = parallel_softmax_kernel.Config(block_m=16, tile_size=128, gather="page", num_warps=4, num_stages=3)
-    config = shrink(config, shape, gpu)
-    block_q = max(config.block_m, smallest_block_m(shape)) // shape.queries_per_kv
-    programs = max(num_q_blocks(stats.num_tokens, stats.num_seqs, block_q), 1) * shape.num_kv_heads
-    tiles = cdiv(max(stats.max_seq_len, 1), config.tile_size)
-    segments = 1
-    while segments < 64 and segments < tiles and segments * programs < 2 * gpu.units:
-        segments *= 2
-    return replace(config, num_segments=segments)
+    if not _few_rows(shape, stats):
+        return parallel_softmax_kernel.Config(**_rows(shape, gpu), num_segments=1, gather="page")
+    programs = max(stats.num_seqs, 1) * shape.num_kv_heads
+    resident = PROGRAMS_PER_UNIT * gpu.units
+    if 2 * programs <= resident:
+        # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
+        segments = resident // programs
+        if stats.num_seqs > 1:
+            segments = max(segments, stats.max_seq_len // 1536)
+        tile_size = _keys(64, shape, gpu)
+    else:
+        segments = min(stats.max_seq_len // 1536, 10 * gpu.units // programs)
+        tile_size = _keys(128, shape, gpu)
+    segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
+    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size), **_decode_warps(gpu))
+
+
+def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
+    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
+    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def _decode_gather(keys: int) -> Gather:
+    # 64 keys: 150 registers flat, three programs per multiprocessor; 194 by pages. 128 keys: flat spills, by pages 210
+    return "flat" if keys < 128 else "page"
+
+
+def _decode_warps(gpu: Gpu) -> dict[str, int]:
+    # 16 rows give an AMD compute unit one MFMA tile: every warp beyond repeats it (2.5x the work with four)
+    return {"num_warps": 4 if gpu.vendor == "nvidia" else 2, "num_stages": 2}
+
+
+def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
+    """Rows, keys and warps of a Q Block that multiplies."""
+    rows = 64 if shape.dtype.itemsize == 2 else 16
+    warps = 8 if gpu.vendor == "nvidia" and shape.head_size > 128 else 4  # head size 256: four warps spill 58 registers
+    return {"block_m": rows, "tile_size": _keys(64, shape, gpu), "num_warps": warps, "num_stages": 2}
+
+
+def _wide(shape: AttentionShape, gpu: Gpu) -> bool:
+    return shape.dtype.itemsize == 2 and gpu.shared_bytes > 160 * 1024
+
+
+def _keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
+    """At most `wanted` keys, fewer where a K and a V tile exceed half of a program's shared memory, or 80 KB."""
+    row_bytes = 2 * helion.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    while wanted > 16 and wanted * row_bytes > min(gpu.shared_bytes // 2, 80 * 1024):
+        wanted //= 2
+    return wanted
