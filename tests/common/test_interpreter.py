@@ -114,6 +114,51 @@ def test_libdevice(kernel, function):
     expect_needed("libdevice", is_right)
 
 
+@triton.jit
+def dependent_kernel(y):
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.extra.cuda.gdc_wait()
+    tl.store(y, 1.0)
+
+
+def test_dependent_launch():
+    def is_right():
+        y = torch.zeros(1)
+        dependent_kernel[(1,)](y)
+        return y.item() == 1.0
+
+    expect_needed("dependent_launch", is_right)
+
+
+@triton.jit
+def twice(x):
+    return x + x
+
+
+@triton.jit
+def nested_kernel(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, twice(twice(tl.load(x + i))))
+
+
+def test_patch_once(monkeypatch):
+    from triton.runtime import interpreter as upstream
+
+    original, add = upstream._patch_builtin, tl.core.tensor.__add__
+    packages = []
+    monkeypatch.setattr(upstream, "_patch_builtin", lambda pkg, *rest: (packages.append(pkg), original(pkg, *rest)))
+
+    def is_right():
+        packages.clear()
+        x, y = torch.arange(4.0), torch.empty(4)
+        nested_kernel[(2,)](x, y, 4)
+        assert torch.equal(y, 4 * x)
+        return packages.count(tl) == 1
+
+    expect_needed("patch_once", is_right)
+    assert tl.core.tensor.__add__ is add, "a launch must leave triton.language as it was"
+
+
 def test_helion_units():
     runtime = pytest.importorskip("helion.runtime")
     expect_needed("helion_units", lambda: runtime.get_num_sm(torch.device("cpu")) == 1)
