@@ -103,6 +103,15 @@ def _libdevice() -> Patches:
     return [(libdevice, name, late(name)) for name in _LIBDEVICE] + [(libdevice, "tanh", tanh)]
 
 
+def _dependent_launch() -> Patches:
+    """Programmatic dependent launch orders two grids of a GPU; here one launch ends before the next begins."""
+    from triton.language.extra import cuda
+
+    def nothing(**_: Any) -> None: ...
+
+    return [(cuda, name, nothing) for name in ("gdc_wait", "gdc_launch_dependents")]
+
+
 def _patch_once() -> Patches:
     """Every call of one jit function by another patches triton.language anew: do so once a launch, and undo it after.
 
@@ -163,6 +172,7 @@ REPAIRS: dict[str, Callable[[], Patches]] = {
     "bf16_rounding": _bf16_rounding,
     "constexpr_rmod": _constexpr_rmod,
     "libdevice": _libdevice,
+    "dependent_launch": _dependent_launch,
     "patch_once": _patch_once,
     "helion_units": _helion_units,
 }
