@@ -12,6 +12,7 @@ import torch
 
 from common.batch import fill_values
 from common.guards import Guards
+from common.integrity import fingerprint
 from common.reference import Expected, reference
 from common.spec import PagedBatch
 from compare.cost import cost
@@ -97,15 +98,8 @@ class Arena:
         first = self.batches[0]
         inputs = [first.query, first.key_cache, first.value_cache, first.query_start_loc, first.seq_lens]
         inputs += [batch.block_table for batch in self.batches]
-        return [_bit_sum(tensor) for tensor in inputs]
+        return [int(fingerprint(tensor)) for tensor in inputs]
 
     def sync(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _bit_sum(tensor: torch.Tensor) -> int:
-    """The sum of the tensor's bits read as integers, modulo 2^64."""
-    if tensor.is_floating_point():
-        tensor = tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
-    return int(tensor.sum(dtype=torch.int64))

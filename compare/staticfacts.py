@@ -69,7 +69,8 @@ def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool)
         return fields | {"facts": list(compiled.facts), "evidence": evidence}
     status = Status(fields["status"])
     if must_compile and (status is Status.OK or status is Status.TOO_LARGE):
-        return fields | {"status": compiled.status, "reason": compiled.reason, "log_tail": compiled.log_tail}
+        failure = {"status": compiled.status, "reason": compiled.reason, "log_tail": compiled.log_tail}
+        return fields | failure | {"facts": list(compiled.facts)}  # of code that compiled and does not fit
     if status is Status.OK:
         return fields | {"reason": f"no static facts: {compiled.reason}"}
     return fields
