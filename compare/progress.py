@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -56,10 +57,11 @@ class Show:
 
 def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
     """A row a workload, a column a kernel: microseconds where a cell was timed, the status elsewhere."""
-    view = Table(title="us per call" if any(r.timing for r in records) else "status", title_justify="left")
+    title = "us per call" if any(r.timing for r in records) else "status"
+    view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     view.add_column("workload", no_wrap=True)
     for kernel in kernels:
-        view.add_column(_heading(kernel), justify="right")
+        view.add_column(_heading(kernel), justify="right", no_wrap=True)
     by_label: dict[str, dict[str, Record]] = {}
     for record in records:
         by_label.setdefault(record.workload.label, {})[record.kernel] = record
@@ -70,7 +72,7 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
 
 
 def _heading(kernel: str) -> str:
-    """The id in short lines: six columns have to fit beside the labels into 80 characters."""
+    """The id in short lines: nine columns have to fit beside the labels into 100 characters."""
     return kernel.replace("/", "\n").replace("parallel_", "parallel\n").replace("flash_", "flash\n")
 
 
@@ -79,7 +81,9 @@ def _entry(record: Record | None, best: float) -> str:
         return ""
     if record.timing is None:
         return f"[red]{record.status}[/red]" if record.status.is_failure else str(record.status)
-    text = f"{record.timing.median_us:.1f}" + ("~" if record.timing.noisy else "")
+    us = record.timing.median_us
+    text = f"{us:.1f}" if us < 1000 else f"{us:.0f}"
+    text += "~" if record.timing.noisy else ""
     return f"[bold]{text}[/bold]" if record.timing.median_us == best else text
 
 
