@@ -72,7 +72,7 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
 
 
 def _heading(kernel: str) -> str:
-    """The id in short lines: nine columns have to fit beside the labels into 100 characters."""
+    """The id in short lines: nine columns have to fit beside the labels into 112 characters."""
     return kernel.replace("/", "\n").replace("parallel_", "parallel\n").replace("flash_", "flash\n")
 
 

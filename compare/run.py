@@ -180,7 +180,7 @@ class Run:
         if not self.arguments.quiet and records:
             console = Console()
             # in a pipe rich takes 80 columns and cuts the figures off
-            console.width = max(console.width, 100)
+            console.width = max(console.width, 112)
             console.print(progress.table(records, self.chosen.kernels))
         where = written if isinstance(written, Path) else self.folder
         print(f"{progress.count(records, len(self.cells))}; {where}", flush=True)
