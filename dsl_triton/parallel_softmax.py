@@ -18,6 +18,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.primitives import (
     attend_tile,
     bundle,
@@ -57,20 +58,11 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
-    head = triton.next_power_of_2(shape.head_size)
     segments = (1, 2, 4, 6, 8, 16, 32, 48, 64)
     axes = (16, 32, 64), (16, 32, 64, 128), segments, (2, 4, 8), (1, 2, 3, 4)
     for block_m, tile_size, num_segments, num_warps, num_stages in itertools.product(*axes):
-        # K and V of each stage in flight, and Q beside them
-        shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
-        accumulators = block_m * (head + tile_size) * 4
-        # 4 bytes x 160 of a thread's 255 registers
-        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+        if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
             yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu))
-
-
-def can_overlap(gpu: Gpu) -> bool:
-    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
 
 
 @dataclass(frozen=True)
@@ -269,7 +261,7 @@ def _launch_segments(batch, features, out, config, workspace, lse) -> None:
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *_scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        out.stride(), _strides(lse), *_scratch_strides(workspace),
+        out.stride(), strides(lse), *map(strides, _scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments,
         OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
@@ -281,7 +273,7 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
     shape = batch.shape
     _reduce_segments_kernel[(batch.num_tokens * shape.num_query_heads,)](
         *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
-        *_scratch_strides(workspace), out.stride(), _strides(lse),
+        *map(strides, _scratch(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size,
         BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv, TILE_SIZE=config.tile_size,
         NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
@@ -292,16 +284,8 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
 
 
 def _block_m(shape: AttentionShape, config: Config) -> int:
-    return max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
-
-
-def _strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
-    return None if tensor is None else tensor.stride()
+    return max(config.block_m, smallest_block_m(shape))
 
 
 def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
-
-
-def _scratch_strides(workspace: Workspace | None) -> tuple[tuple[int, ...] | None, ...]:
-    return (None, None) if workspace is None else (workspace.acc.stride(), workspace.m.stride())

@@ -18,6 +18,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.primitives import (
     attend_tile,
     bundle,
@@ -49,14 +50,9 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
-    head = triton.next_power_of_2(shape.head_size)
     axes = (16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4)
     for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
-        # K and V of each stage in flight, and Q beside them
-        shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
-        accumulators = block_m * (head + tile_size) * 4
-        # 4 bytes x 160 of a thread's 255 registers
-        if shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4:
+        if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
             yield Config(block_m, tile_size, num_warps, num_stages)
 
 
@@ -150,7 +146,7 @@ def launch(
     """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
     require("triton/q_block", SUPPORTS, batch, features, out, lse)
     shape = batch.shape
-    block_m = max(config.block_m, triton.next_power_of_2(shape.queries_per_kv))
+    block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
@@ -158,7 +154,7 @@ def launch(
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        out.stride(), None if lse is None else lse.stride(),
+        out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         num_warps=config.num_warps, num_stages=config.num_stages,

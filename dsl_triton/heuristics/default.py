@@ -12,6 +12,7 @@ from common.spec import AttentionShape
 from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
 from dsl_triton import q_block as q_block_kernel
+from dsl_triton.binding import can_overlap
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
 
@@ -34,7 +35,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
 
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
-    overlap = parallel_softmax_kernel.can_overlap(gpu)
+    overlap = can_overlap(gpu)
     if not _few_rows(shape, stats):
         tile_size, warps, stages = _prefill(shape, gpu)
         return parallel_softmax_kernel.Config(_rows(shape), tile_size, 1, warps, stages, overlap)

@@ -1,0 +1,32 @@
+"""How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
+
+import torch
+import triton
+
+from common.gpus import Gpu
+from common.spec import AttentionShape
+
+
+def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
+    """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
+    head = triton.next_power_of_2(shape.head_size)
+    # K and V of each stage in flight, and Q beside them
+    shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
+    accumulators = block_m * (head + tile_size) * 4
+    # 4 bytes x 160 of a thread's 255 registers
+    return shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4
+
+
+def smallest_block_m(shape: AttentionShape) -> int:
+    """A Q Block holds at least one token under all query heads of its KV head, and a power of two of rows."""
+    return triton.next_power_of_2(shape.queries_per_kv)
+
+
+def can_overlap(gpu: Gpu) -> bool:
+    """Whether a launch may begin before the one it depends on has ended (programmatic dependent launch)."""
+    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
+
+
+def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
+    """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
+    return None if tensor is None else tensor.stride()
