@@ -255,36 +255,15 @@ def launch(
         reduce_segments(batch, features, out, config, workspace, lse)
 
 
-def _block_m(shape: AttentionShape, config: Config) -> int:
-    return max(config.block_m, smallest_block_m(shape))
-
-
-def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
-
-
 def _launch_segments(batch, features, out, config, workspace, lse) -> None:
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (
-        batch.query,
-        cache_view(batch.key_cache, gather, page_rows),
-        cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        *_scratch(workspace),
-        batch.softmax_scale,
-        bundle(features),
-        shape.num_kv_heads,
-        shape.block_size,
-        page_rows,
-        gather,
-        smallest_block_m(shape),
+        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *_scratch(workspace), batch.softmax_scale,
+        bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
         config.num_segments,
-    )
+    )  # fmt: skip
     sizes = [_block_m(shape, config), config.tile_size]
     run(_segments, config, options(config, block_sizes=sizes, loop_orders=[[2, 1, 0]]), args)
 
@@ -293,16 +272,17 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
     """Merge the partial results of every token that more than one segment worked on."""
     shape = batch.shape
     args = (
-        *_scratch(workspace),
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        bundle(features),
-        _block_m(shape, config) // shape.queries_per_kv,
-        config.tile_size,
-        config.num_segments,
-    )
+        *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
+        _block_m(shape, config) // shape.queries_per_kv, config.tile_size, config.num_segments,
+    )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
     num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 32 else 4
     run(_reduce_segments, config, {"num_warps": num_warps, "loop_orders": [[1, 0]]}, args)
+
+
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, smallest_block_m(shape))
+
+
+def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
+    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)

@@ -168,21 +168,9 @@ def launch(
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
-        batch.query,
-        cache_view(batch.key_cache, gather, page_rows),
-        cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table,
-        batch.query_start_loc,
-        batch.seq_lens,
-        out,
-        lse,
-        batch.softmax_scale,
-        bundle(features),
-        shape.num_kv_heads,
-        shape.block_size,
-        page_rows,
-        gather,
-        smallest_block_m(shape),
-    )
+        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale, bundle(features),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
+    )  # fmt: skip
     order = [1, 0] if config.heads_fastest else [0, 1]
     run(_q_block, config, options(config, block_sizes=[block_m, config.tile_size], loop_orders=[order]), args)

@@ -1,0 +1,74 @@
+"""The host side of a Helion launch: which gather form a cache allows; a kernel is bound once and never tuned."""
+
+import pytest
+import torch
+from helion.runtime.kernel import BoundKernel
+
+from common.batch import make_batch
+from common.guards import Guards
+from common.spec import AttentionShape, Features
+from dsl_helion import binding, q_block
+
+LENS = [(1, 20), (3, 9)]
+
+
+@pytest.mark.parametrize("style", ["nhd", "hnd", "stacked", "interleaved"])
+def test_every_cache_style_has_a_flat_view(style: str) -> None:
+    batch = make_batch(LENS, AttentionShape(4, 2, 16, 24, torch.float16), style=style)
+    gather, page_rows = binding.gather_form("flat", batch, 16)
+    assert gather == "flat"
+    rows = binding.cache_view(batch.key_cache, gather, page_rows)
+    for page, slot in ((0, 0), (2, 23), (batch.key_cache.shape[0] - 1, 7)):
+        flat, paged = rows[page * page_rows + slot], batch.key_cache[page, slot]
+        assert flat.data_ptr() == paged.data_ptr() and torch.equal(flat.nan_to_num(), paged.nan_to_num())
+
+
+def test_the_flat_view_ends_where_the_cache_ends() -> None:
+    guards = Guards()
+    batch = make_batch(LENS, AttentionShape(4, 2, 16, 16, torch.float16), style="stacked", guards=guards)
+    view = binding.cache_view(batch.value_cache, *binding.gather_form("flat", batch, 16))
+    last = batch.value_cache[-1, -1, -1, -1:]
+    assert view[-1, -1, -1:].data_ptr() == last.data_ptr()
+
+
+def _padded(batch, slot: int):
+    """The batch with K in a cache whose pages are a slot and a bit apart."""
+    blocks, slots, heads, lanes = batch.key_cache.shape
+    page = slots * heads * lanes + slot
+    wide = torch.zeros(blocks * page, dtype=batch.key_cache.dtype)
+    view = wide.as_strided((blocks, slots, heads, lanes), (page, heads * lanes, lanes, 1))
+    return batch.replace(key_cache=view.copy_(batch.key_cache))
+
+
+@pytest.mark.parametrize(
+    ("asked", "page_size", "head_size", "tile_size", "slot", "expected"),
+    [
+        ("page", 16, 32, 32, 0, "page"),
+        ("page", 24, 32, 32, 0, "flat"),
+        ("page", 16, 24, 32, 0, "flat"),
+        ("page", 64, 32, 32, 0, "flat"),
+        ("page", 24, 32, 32, 8, "2idx"),
+        ("flat", 16, 32, 32, 8, "2idx"),
+        ("2idx", 16, 32, 32, 0, "2idx"),
+    ],
+    ids=["page", "page-24", "head-24", "tile-in-page", "page-24-padded", "padded", "2idx"],
+)
+def test_a_form_that_does_not_apply_gives_way(asked, page_size, head_size, tile_size, slot, expected) -> None:
+    batch = make_batch(LENS, AttentionShape(4, 2, head_size, page_size, torch.float16))
+    batch = _padded(batch, slot) if slot else batch
+    assert binding.gather_form(asked, batch, tile_size)[0] == expected
+
+
+def test_a_kernel_is_bound_once_and_never_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_config = BoundKernel.compile_config
+    monkeypatch.setattr(BoundKernel, "autotune", lambda *_: pytest.fail("a launch searched"))
+    monkeypatch.setattr(
+        BoundKernel, "compile_config", lambda self, *a, **k: (compiled.append(1), compile_config(self, *a, **k))[1]
+    )
+    shape = AttentionShape(2, 2, 16, 8, torch.float16)
+    config = q_block.Config(tile_size=16, num_warps=2)
+    for lens in ([(1, 9), (2, 5)], [(1, 30), (4, 4), (1, 2)]):
+        batch = make_batch(lens, shape, seed=len(lens))
+        q_block.launch(batch, Features(), torch.empty_like(batch.query), config, None)
+    assert len(compiled) == 1

@@ -1,0 +1,57 @@
+"""The spaces and the default choices are legal for every GPU of the table and every head size; no GPU needed."""
+
+import itertools
+
+import helion
+import pytest
+import torch
+
+from common import gpus
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from dsl_helion import naive, parallel_softmax, q_block
+from dsl_helion.binding import fits
+from dsl_helion.heuristics import default
+
+KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax}
+BATCHES = {
+    "one-decode": [(1, 131072)],
+    "many-decodes": [(1, 700)] * 256,
+    "prompt": [(8192, 8192)],
+    "mixed": [(1, 2048)] * 16 + [(512, 1536)] * 16,
+    "verify": [(4, 4096)] * 32,
+    "empty": [],
+}
+GPUS = [gpus.resolve(name) for name in gpus.TABLE]
+
+
+@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_choice_is_legal(kernel: str, lens: list) -> None:
+    for gpu, head, dtype in itertools.product(GPUS, (8, 64, 80, 128, 256), (torch.bfloat16, torch.float32)):
+        shape = AttentionShape(32, 8, head, 16, dtype)
+        config = getattr(default, kernel)(shape, BatchStats.of(lens), gpu)
+        assert isinstance(config, KERNELS[kernel].Config)
+        assert config.num_warps in (1, 2, 4, 8)
+        if kernel == "naive":
+            continue
+        assert config.tile_size == helion.next_power_of_2(config.tile_size) >= 16
+        assert 2 * config.tile_size * helion.next_power_of_2(head) * dtype.itemsize <= gpu.shared_bytes
+        assert 1 <= getattr(config, "num_segments", 1) <= 128
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("head", [64, 80, 256])
+@pytest.mark.parametrize("kernel", ["q_block", "parallel_softmax"])
+def test_a_space_is_wide_distinct_and_fits(kernel: str, head: int, gpu: gpus.Gpu) -> None:
+    shape = AttentionShape(32, 8, head, 16, torch.bfloat16)
+    configs = list(KERNELS[kernel].space(shape, gpu))
+    assert len(set(configs)) == len(configs) >= 40
+    assert all(fits(config, shape, gpu) for config in configs)
+    assert any(config.gather == "page" for config in configs) == (head != 80)
+
+
+def test_segments_fill_the_gpu_once_at_small_batches() -> None:
+    shape, h200 = AttentionShape(), gpus.resolve("h200")
+    chosen = [default.parallel_softmax(shape, BatchStats.of([(1, 8192)] * n), h200).num_segments for n in (1, 8, 256)]
+    assert chosen == [49, 6, 1]
