@@ -28,8 +28,10 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
-        keys = _keys(128, shape, gpu)
-        return q_block_kernel.Config(16, keys, _decode_gather(keys), **_decode_warps(gpu))
+        keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
+        if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
+            warps["num_stages"] = 3  # page ids a tile ahead: pays where few programs hide each other's loads
+        return q_block_kernel.Config(16, keys, _decode_gather(keys), **warps)
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
     return q_block_kernel.Config(**_rows(shape, gpu), gather="page")

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from helion.runtime.kernel import BoundKernel
+from helion.runtime.kernel import BoundKernel, Kernel
 
 from common.batch import make_batch
 from common.guards import Guards
+from common.reference import reference
 from common.spec import AttentionShape, Features
+from common.tolerance import check
 from dsl_helion import binding, q_block
 
 LENS = [(1, 20), (3, 9)]
@@ -59,16 +61,30 @@ def test_a_form_that_does_not_apply_gives_way(asked, page_size, head_size, tile_
     assert binding.gather_form(asked, batch, tile_size)[0] == expected
 
 
-def test_a_kernel_is_bound_once_and_never_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    compile_config = BoundKernel.compile_config
+def test_code_is_generated_once_and_never_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another batch is no other code; the same sizes again do not even ask Helion."""
+    generated, bound = [], []
+    to_triton_code, bind = BoundKernel.to_triton_code, Kernel.bind
     monkeypatch.setattr(BoundKernel, "autotune", lambda *_: pytest.fail("a launch searched"))
     monkeypatch.setattr(
-        BoundKernel, "compile_config", lambda self, *a, **k: (compiled.append(1), compile_config(self, *a, **k))[1]
+        BoundKernel, "to_triton_code", lambda self, *a, **k: (generated.append(1), to_triton_code(self, *a, **k))[1]
     )
+    monkeypatch.setattr(Kernel, "bind", lambda self, args: (bound.append(1), bind(self, args))[1])
     shape = AttentionShape(2, 2, 16, 8, torch.float16)
     config = q_block.Config(tile_size=16, num_warps=2)
-    for lens in ([(1, 9), (2, 5)], [(1, 30), (4, 4), (1, 2)]):
-        batch = make_batch(lens, shape, seed=len(lens))
+    for lens in ([(1, 9), (2, 5)], [(1, 30), (4, 4), (1, 2)], [(1, 9), (2, 5)]):
+        batch = make_batch(lens, shape)
         q_block.launch(batch, Features(), torch.empty_like(batch.query), config, None)
-    assert len(compiled) == 1
+    assert (len(generated), len(bound)) == (1, 2)
+
+
+def test_a_tensor_passed_twice_is_another_kernel() -> None:
+    """K that is V: Helion compiles for the alias, and the launch after it must not use that code."""
+    batch = make_batch([(1, 9)], AttentionShape(2, 2, 16, 8, torch.float16))
+    config = q_block.Config(tile_size=16, gather="page")
+    for values in (batch.key_cache, batch.value_cache, batch.key_cache):
+        case = batch.replace(value_cache=values)
+        out = torch.empty_like(batch.query)
+        q_block.launch(case, Features(), out, config, None)
+        verdict = check(out, None, case, Features(), q_block.CONTRACT, reference(case, Features()), structured=True)
+        assert verdict.ok, verdict.reason
