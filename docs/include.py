@@ -1,0 +1,91 @@
+"""Fill the blocks of the project's documents from its sources and from committed runs, so that they cannot go stale.
+
+    python docs/include.py            write the blocks anew
+    python docs/include.py --check    exit 1 and name the documents that differ
+
+A block lies between `<!-- include: ... -->` and `<!-- end -->`. Three forms:
+    path.py#function                    a function or class, whole
+    path.py#function "first" .. "last"  its lines from the one that holds "first" to the next one that holds "last"
+    path.md#Heading                     a section of a document, without its heading; path.svg: the figure
+A document or figure of a run that nobody committed yet leaves one line that says so.
+"""
+
+import ast
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"<!-- include: (?P<what>[^\n]+?) -->\n.*?<!-- end -->", re.DOTALL)
+ASKED = re.compile(r'(?P<path>[^#\s]+)(?:#(?P<name>.+?))?(?: "(?P<first>[^"]+)" \.\. "(?P<last>[^"]+)")?')
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def source(path: Path, name: str, first: str | None, last: str | None) -> str:
+    """A function's lines as a code block. Raises KeyError for a function or a line that is not there."""
+    text = path.read_text(encoding="utf-8")
+    named = ast.FunctionDef | ast.ClassDef
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, named) and node.name == name]
+    if len(found) != 1:
+        raise KeyError(f"{path}: found {len(found)} of {name}, allowed 1")
+    lines = text.splitlines()[found[0].lineno - 1 : found[0].end_lineno]
+    if first is not None:
+        begin = next((i for i, line in enumerate(lines) if first in line), None)
+        end = None if begin is None else next((i for i in range(begin, len(lines)) if last in lines[i]), None)
+        if end is None:
+            raise KeyError(f"{path}: {name} holds no lines from {first!r} to {last!r}")
+        lines = lines[begin : end + 1]
+    return "```python\n" + textwrap.dedent("\n".join(lines)) + "\n```"
+
+
+def section(path: Path, heading: str, home: Path) -> str:
+    """What stands under a heading, down to the next one of its level or above; links lead from `home`."""
+    lines, fenced, taken, level = path.read_text(encoding="utf-8").splitlines(), False, [], 0
+    for line in lines:
+        fenced ^= line.startswith("```")
+        mark = None if fenced else re.match(r"(#+) (.*)", line)
+        if level and mark and len(mark[1]) <= level:
+            break
+        if level:
+            taken.append(line)
+        elif mark and mark[2] == heading:
+            level = len(mark[1])
+    if not level:
+        raise KeyError(f"{path}: found no heading {heading!r}")
+    away = os.path.relpath(path.parent, home)
+    return re.sub(r"\]\((?!\w+:|#)", f"]({away}/", "\n".join(taken).strip())
+
+
+def block(what: str, home: Path) -> str:
+    asked = ASKED.fullmatch(what)
+    path = ROOT / asked["path"]
+    if not path.exists() and path.is_relative_to(ROOT / "docs" / "results"):
+        return f"*Not measured yet: no run is committed as {asked['path']}.*"
+    if path.suffix == ".svg":
+        return f"![{asked['name']}]({os.path.relpath(path, home)})"
+    if path.suffix == ".md":
+        return section(path, asked["name"], home)
+    return source(path, asked["name"], asked["first"], asked["last"])
+
+
+def render(text: str, home: Path) -> str:
+    """The document with every block filled. Raises KeyError and FileNotFoundError for what a block cannot find."""
+    return BLOCK.sub(lambda m: f"<!-- include: {m['what']} -->\n{block(m['what'], home)}\n<!-- end -->", text)
+
+
+def main() -> int:
+    stale = [path for path in documents() if render(text := path.read_text("utf-8"), path.parent) != text]
+    for path in stale:
+        print(path.relative_to(ROOT))
+        if "--check" not in sys.argv:
+            path.write_text(render(path.read_text("utf-8"), path.parent), encoding="utf-8")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Draw docs/pictures/*.svg: what one program of each rung of the ladder does. `python docs/pictures.py`
+
+The tile ranges are computed as the kernels compute them (`kv_tile_range`, `segment_range` in both primitives.py).
+Colours are Okabe and Ito's; what a colour says is also said by a label or a hatch.
+"""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+HERE = Path(__file__).resolve().parent / "pictures"
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+SEEN, UNSEEN, LINE = "#E4E4E4", "#FFFFFF", "#666666"
+PAGE, TILE, HEADS = 8, 16, 4  # keys of a page, keys of a tile, query heads of the KV head that is drawn
+QUERY_LEN, SEQ_LEN = 7, 64
+CONTEXT = SEQ_LEN - QUERY_LEN
+TABLE = (5, 2, 9, 0, 7, 3, 11, 6)  # page ids of the sequence, in its order
+
+plt.rcParams.update({"font.size": 10, "svg.hashsalt": "diptych", "hatch.linewidth": 0.8})
+
+
+def box(axes, x, y, width, height, colour, *, edge="none", hatch=None, line=0.8):
+    axes.add_patch(
+        Rectangle(
+            (x, y),
+            width,
+            height,
+            facecolor=colour,
+            edgecolor=edge,
+            hatch=hatch,
+            linewidth=line,
+            zorder=3 if colour == "none" else 1,
+        )
+    )
+
+
+def text(axes, x, y, words, **style):
+    axes.text(x, y, words, **({"ha": "center", "va": "center", "fontsize": 9} | style))
+
+
+def arrow(axes, begin, end, colour=LINE, bend=0.0):
+    style = {"arrowstyle": "-|>", "mutation_scale": 11, "color": colour, "linewidth": 1.2}
+    axes.add_patch(FancyArrowPatch(begin, end, connectionstyle=f"arc3,rad={bend}", **style))
+
+
+def canvas(width, height, x, y):
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+    axes.invert_yaxis()
+    axes.axis("off")
+    return figure, axes
+
+
+def scores(axes):
+    """The scores of one sequence under one KV head: rows are (query token, query head), columns are keys."""
+    for token in range(QUERY_LEN):
+        box(axes, 0, token * HEADS, SEQ_LEN, HEADS, UNSEEN)
+        box(axes, 0, token * HEADS, CONTEXT + token + 1, HEADS, SEEN)
+        text(axes, -0.8, (token + 0.5) * HEADS, f"token {token}", ha="right")
+        for head in range(HEADS):
+            y = token * HEADS + head
+            axes.plot([0, CONTEXT + token + 1], [y] * 2, color="#FFFFFF", linewidth=0.5 if head else 1.8)
+    box(axes, 0, 0, SEQ_LEN, QUERY_LEN * HEADS, "none", edge=LINE)
+
+
+def pages(axes, y):
+    """The sequence's row of the block table, above its keys."""
+    text(axes, -0.8, y + 1, "block_table", ha="right", family="monospace")
+    for i, page in enumerate(TABLE):
+        box(axes, i * PAGE, y, PAGE, 2, "#FFFFFF", edge=LINE)
+        text(axes, (i + 0.5) * PAGE, y + 1, f"page {page}")
+
+
+def lines(axes, step, colour, style=":"):
+    for key in range(step, SEQ_LEN, step):
+        axes.plot([key, key], [0, QUERY_LEN * HEADS], color=colour, linewidth=0.9, linestyle=style)
+
+
+def key_axis(axes, y):
+    for key in range(0, SEQ_LEN + 1, TILE):
+        text(axes, key, y, str(key), fontsize=8)
+    text(axes, SEQ_LEN / 2, y + 1.7, f"keys of the sequence; the first {CONTEXT} are context, {QUERY_LEN} are new")
+
+
+def naive():
+    figure, axes = canvas(9, 5.2, (-9, SEQ_LEN + 1), (-6.5, 37.5))
+    text(axes, 0, -5.4, "naive: one program = one query token under one query head", ha="left", fontsize=12)
+    pages(axes, -3)
+    scores(axes)
+    lines(axes, PAGE, LINE)
+    token, head = 3, 1
+    row, end = token * HEADS + head, CONTEXT + token + 1
+    for i in range(-(-end // PAGE)):
+        width = min(PAGE, end - i * PAGE)
+        box(axes, i * PAGE, row, width, 1, BLUE, edge="#FFFFFF")
+        arrow(axes, (i * PAGE + 4, -0.9), (i * PAGE + 4, row - 0.1), BLUE)
+        text(axes, i * PAGE + 2.6, 2, str(i + 1), color=BLUE, fontsize=10, fontweight="bold")
+    words = "this program: token 3, head 1; a step per page, 8 steps"
+    text(axes, SEQ_LEN / 2, row + 5, words, color=BLUE, fontsize=10, bbox={"facecolor": SEEN, "edgecolor": "none"})
+    key_axis(axes, 29.3)
+    words = f"{QUERY_LEN} tokens x {HEADS} heads = {QUERY_LEN * HEADS} programs read the same K and V."
+    text(axes, 0, 33.8, words, ha="left")
+    text(axes, 0, 36, "A row is one head of a token. Grey: keys that it may see.", ha="left")
+    return figure
+
+
+def q_block():
+    figure, axes = canvas(9, 5.2, (-9, SEQ_LEN + 1), (-6.5, 37.5))
+    text(
+        axes,
+        0,
+        -5.4,
+        "q_block: one program = 16 rows (4 tokens x 4 heads) over all their tiles",
+        ha="left",
+        fontsize=12,
+    )
+    pages(axes, -3)
+    scores(axes)
+    first, last = 0, 3  # BLOCK_Q = BLOCK_M // QUERIES_PER_KV = 4 tokens
+    full_hi, hi = (CONTEXT + first + 1) // TILE, -(-(CONTEXT + last + 1) // TILE)
+    for j in range(hi):
+        masked = j >= full_hi
+        colour, hatch = (ORANGE, "//") if masked else (BLUE, None)
+        for token in range(first, last + 1):
+            width = min(TILE, CONTEXT + token + 1 - j * TILE)
+            box(axes, j * TILE, token * HEADS, width, HEADS, colour, edge="#FFFFFF" if masked else "none", hatch=hatch)
+        box(axes, j * TILE, 0, TILE, 16, "none", edge="#000000", line=1.3)
+        words = f"tile {j}\n" + ("masked" if masked else "no mask")
+        style = (
+            {"bbox": {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 2}}
+            if masked
+            else {"color": "#FFFFFF", "bbox": {"facecolor": BLUE, "edgecolor": "none", "pad": 2}}
+        )
+        text(axes, (j + 0.5) * TILE, 8, words, fontsize=10, **style)
+    box(axes, 0, 16, SEQ_LEN, 12, "none", edge="#000000", line=1.3)
+    text(axes, SEQ_LEN / 2, 22, "the next Q Block: 3 tokens, 12 of its 16 rows are real", fontsize=10)
+    key_axis(axes, 29.3)
+    text(axes, 0, 33.8, "A tile of K and V is loaded once for 16 rows: [16, d] x [d, 16], a matrix product.", ha="left")
+    words = "Blue: every row sees every key, the loop without masks. Orange: the diagonal, the masked loop."
+    text(axes, 0, 36, words, ha="left")
+    return figure
+
+
+def segments(tiles, limit=4):
+    """[start, stop) of the segments that have tiles, as `segment_range` deals them."""
+    per_segment = max(-(-tiles // limit), 1)
+    return [(at, min(at + per_segment, tiles)) for at in range(0, tiles, per_segment)]
+
+
+def parallel_softmax():
+    figure, axes = canvas(9, 5.0, (-4.2, 18.2), (-1.6, 10.3))
+    title = "parallel_softmax: one program = a segment of a Q Block's tiles (at most 4 segments here)"
+    text(axes, -4.1, -1.1, title, ha="left", fontsize=12)
+    colours, hatches = (BLUE, ORANGE, GREEN, PURPLE), (None, "//", "..", "\\\\")
+    for number, tiles in enumerate((10, 6, 1)):
+        y = number * 3.6
+        keys = f"{tiles * TILE} keys, {tiles} tile{'s' if tiles > 1 else ''}"
+        text(axes, -4.1, y + 0.5, f"sequence {number}\n1 query token\n{keys}", ha="left")
+        used = segments(tiles)
+        for segment, (start, stop) in enumerate(used):
+            for j in range(start, stop):
+                box(axes, j, y, 1, 1, colours[segment], edge="#FFFFFF", hatch=hatches[segment])
+            box(axes, start, y, stop - start, 1, "none", edge="#000000", line=1.3)
+            middle, plural = (start + stop) / 2, "s" if stop - start > 1 else ""
+            text(axes, middle, y - 0.32, f"{stop - start} tile{plural}", fontsize=8)
+            if len(used) > 1:
+                text(axes, middle, y + 1.45, "m, l, acc", fontsize=8, color=VERMILION)
+                axes.plot([middle, middle], [y + 1.75, y + 2.1], color=LINE, linewidth=1.2)
+        if len(used) > 1:
+            first = sum(used[0]) / 2
+            axes.plot([first, 11.4], [y + 2.1] * 2, color=LINE, linewidth=1.2)
+            arrow(axes, (11.3, y + 2.1), (12.3, y + 2.1))
+            box(axes, 12.3, y + 1.5, 3.4, 1.2, "#FFFFFF", edge="#000000")
+            text(axes, 14, y + 2.1, "reduce_segments", fontsize=9, family="monospace")
+            arrow(axes, (15.7, y + 2.1), (16.6, y + 2.1))
+            text(axes, 16.7, y + 2.1, "out", ha="left", fontsize=10)
+        else:
+            arrow(axes, (1.1, y + 0.5), (16.6, y + 0.5))
+            text(axes, 16.7, y + 0.5, "out", ha="left", fontsize=10)
+            text(axes, 8, y + 0.05, "one segment has all tiles: it writes out itself, nothing to reduce", fontsize=9)
+    words = "Within a sequence a colour is a program. All run at once. Each sequence's own tiles are dealt evenly."
+    text(axes, -4.1, 9.6, words, ha="left")
+    return figure
+
+
+def main() -> None:
+    HERE.mkdir(exist_ok=True)
+    for draw in (naive, q_block, parallel_softmax):
+        figure = draw()
+        figure.savefig(HERE / f"{draw.__name__}.svg", metadata={"Date": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Documents say what is there: blocks are fresh, links and paths lead somewhere, names exist, commands are accepted."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from common import gpus
+from compare import calibrate, cli, records, registry, run
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+_spec = importlib.util.spec_from_file_location("include", ROOT / "docs" / "include.py")
+include = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(include)
+
+DOCUMENTS = sorted({*include.documents(), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "results" / "README.md"})
+PATH = re.compile(rf"(?:{'|'.join(PACKAGES)}|tests|docs|\.ci)/[\w./-]*|[A-Z]\w+\.md|Makefile|LICENSE|pyproject\.toml")
+NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+VALUE = re.compile(rf"({NAME.pattern}) = (.+)")
+
+
+def own_text(text: str) -> str:
+    """Without the included blocks: code there is tested where it comes from."""
+    return include.BLOCK.sub("", text)
+
+
+def spans(text: str) -> list[str]:
+    """What stands between single backticks outside of code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", own_text(text), flags=re.DOTALL))
+
+
+def broken_links(text: str, home: Path) -> list[str]:
+    prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"\w+:|#", link)]
+    return [link for link in links if not (home / link).exists()]
+
+
+def missing_paths(text: str) -> list[str]:
+    return [span for span in spans(text) if PATH.fullmatch(span) and not (ROOT / span).exists()]
+
+
+def defined(name: str) -> bool:
+    """Whether `package.module.object[.member]` stands in the sources; nothing is imported."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ROOT.joinpath(*parts[:cut])
+        path = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
+        if path.exists():
+            return _inside(ast.parse(path.read_text()).body, parts[cut:])
+    return False
+
+
+def _inside(body: list[ast.stmt], parts: list[str]) -> bool:
+    if not parts:
+        return True
+    for node in body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        flat = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        if parts[0] in [getattr(node, "name", None), *(getattr(t, "id", None) for t in flat)]:
+            return _inside(getattr(node, "body", []), parts[1:])
+    return False
+
+
+def unknown_names(text: str) -> list[str]:
+    return [span for span in spans(text) if NAME.fullmatch(span) and not defined(span)]
+
+
+def wrong_values(text: str) -> list[str]:
+    wrong = []
+    for span in spans(text):
+        if found := VALUE.fullmatch(span):
+            module, _, name = found[1].rpartition(".")
+            if getattr(importlib.import_module(module), name) != ast.literal_eval(found[2]):
+                wrong.append(span)
+    return wrong
+
+
+def commands(text: str) -> list[str]:
+    """Lines of shell blocks and spans that begin as a command of this project does."""
+    lines = [line for code in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in code.splitlines()]
+    return [line for line in lines if line.strip()] + [s for s in spans(text) if re.match(r"(python -m|make) ", s)]
+
+
+def refused(command: str) -> str:
+    """Why this project would not understand a command line; empty where it would."""
+    words = shlex.split(command, comments=True)
+    try:
+        if words[0] == "make":
+            targets = [word for word in words[1:] if "=" not in word]
+            extra = [word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")]
+            if targets == ["compare"] and extra:
+                return refused("python -m compare.run " + extra[0])
+            return "" if set(targets) <= TARGETS else f"no target {targets}"
+        if words[0] == "pip":
+            asked = set(re.search(r"\[(.+)\]", words[-1])[1].split(","))
+            return "" if asked <= set(PROJECT["optional-dependencies"]) else f"no extra {asked}"
+        if words[:3] == ["python", "-m", "compare.run"]:
+            return _run_refuses(words[3:])
+        if words[:3] == ["python", "-m", "compare.calibrate"]:
+            calibrate.parser().parse_args(words[3:])
+            return ""
+        module = words[2].replace(".", "/") + ".py" if words[:2] == ["python", "-m"] else words[1]
+        return "" if (ROOT / module).exists() else f"no {module}"
+    except (SystemExit, ValueError) as error:
+        return f"refused: {error}"
+
+
+def _run_refuses(words: list[str]) -> str:
+    arguments = cli.parser().parse_args(words)
+    if arguments.gpu not in (None, "auto"):
+        gpus.resolve(arguments.gpu)
+    arguments.trace = None  # the file is the reader's
+    cli.selection(arguments, cli.situation(None, "cpu"))
+    return ""
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request):
+    return request.param
+
+
+def test_included_blocks_are_fresh(document):
+    text = document.read_text()
+    assert include.render(text, document.parent) == text, "out of date: run `python docs/include.py`"
+
+
+def test_links_lead_somewhere(document):
+    assert not broken_links(document.read_text(), document.parent)
+
+
+def test_named_paths_exist(document):
+    assert not missing_paths(document.read_text())
+
+
+def test_names_exist_in_the_sources(document):
+    assert not unknown_names(document.read_text())
+
+
+def test_quoted_constants_have_these_values(document):
+    assert not wrong_values(document.read_text())
+
+
+def test_commands_are_understood(document):
+    found = {command: why for command in commands(own_text(document.read_text())) if (why := refused(command))}
+    assert not found
+
+
+def test_every_exit_code_is_documented():
+    text = (ROOT / "docs" / "measuring.md").read_text()
+    codes = {run.OK, run.WRONG, run.USAGE, run.NO_GPU, run.NOTHING, run.INTERRUPTED}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == codes
+
+
+def test_every_status_and_rung_is_documented():
+    text = (ROOT / "docs" / "ladder.md").read_text()
+    assert all(f"pictures/{rung}.svg" in text and f"dsl_triton/{rung}.py#" in text for rung in registry.RUNGS)
+    assert all(f'"{status}"' in (ROOT / "docs" / "measuring.md").read_text() for status in records.Status)
+
+
+def test_a_stale_block_is_seen():
+    old = "<!-- include: dsl_triton/primitives.py#dequantise -->\n```python\nold\n```\n<!-- end -->\n"
+    new = include.render(old, ROOT)
+    assert new != old and "def dequantise" in new and include.render(new, ROOT) == new
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["dsl_triton/primitives.py#nothing", 'dsl_triton/primitives.py#score "no such" .. "line"', "README.md#No heading"],
+)
+def test_a_block_of_something_missing_is_refused(what):
+    with pytest.raises(KeyError):
+        include.render(f"<!-- include: {what} -->\n<!-- end -->", ROOT)
+
+
+def test_a_section_ends_at_the_next_heading_and_its_links_lead_from_here(tmp_path):
+    (tmp_path / "run").mkdir()
+    report = tmp_path / "run" / "report.md"
+    report.write_text("# T\n## A\nx ![f](figures/a.svg)\n```\n# no heading\n```\n### below\ny\n## B\nz\n")
+    assert include.section(report, "A", tmp_path) == "x ![f](run/figures/a.svg)\n```\n# no heading\n```\n### below\ny"
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (lambda text: broken_links(text, ROOT), "[a](docs/nothing.md)"),
+        (missing_paths, "see `compare/nothing.py`"),
+        (unknown_names, "`compare.run.nothing`"),
+        (unknown_names, "`compare.run.Run.nothing`"),
+        (wrong_values, "`compare.timing.MIN_ROUNDS = 11`"),
+    ],
+    ids=["link", "path", "name", "member", "value"],
+)
+def test_a_wrong_document_is_seen(check, text):
+    assert check(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m compare.run --sweet peers",
+        "python -m compare.run --gpu h2000",
+        "python -m compare.run --suite peer",
+        "python -m compare.run --kernels triton/nothing",
+        "python -m compare.run --workload 32x1",
+        "python -m compare.calibrate --caces 3",
+        "make compere",
+        "make compare ARGS='--sweet peers'",
+        "pip install -e '.[gpu]'",
+        "python -m compare.nothing",
+    ],
+)
+def test_a_wrong_command_is_seen(command):
+    assert refused(command)
