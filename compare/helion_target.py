@@ -7,6 +7,7 @@ keys, one program for persistent grids. Every name that it asks about the device
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ import torch
 from common.gpus import Gpu
 
 _XCDS = {"gfx942": 8, "gfx950": 8}  # dies with an L2 of their own (AMD CDNA 3 and CDNA 4 white papers)
+
+_ENVIRONMENT = "helion._compiler.compile_environment"
 
 
 class MissingHook(RuntimeError):
@@ -43,7 +46,8 @@ def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
 def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
     """(module, name, replacement). A name that a module imported by value is replaced there as well."""
     amd = gpu.vendor == "amd"
-    hopper_or_later = not amd and int(gpu.arch.removeprefix("sm_")) >= 90
+    capability = (0, 0) if amd else divmod(int(gpu.arch.removeprefix("sm_")), 10)
+    hopper_or_later = capability >= (9, 0)
 
     def units(device: Any = None, *, reserved_sms: int = 0) -> int:
         return max(gpu.units - reserved_sms, 1)
@@ -61,6 +65,8 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion._compat", "_min_dot_size", _min_dot_size(gpu)),
         ("helion._compat", "_supports_tensor_descriptor", lambda: hopper_or_later),
         ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
+        # dependent launches (griddepcontrol) are generated from sm_90 on
+        (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
         ("helion.runtime", "get_num_sm", units),
         ("helion.runtime", "get_num_xcd", xcds),
         ("helion.autotuner.config_spec", "get_num_xcd", xcds),
@@ -81,8 +87,9 @@ def helion_as(gpu: Gpu) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         for module_name, name, replacement in _hooks(gpu):
-            module = importlib.import_module(module_name)
-            if not hasattr(module, name):
+            *path, attribute = name.split(".")
+            owner = functools.reduce(getattr, path, importlib.import_module(module_name))
+            if not hasattr(owner, attribute):
                 raise MissingHook(f"{module_name}.{name}: found nothing, allowed the name that helion 1.5 has")
-            stack.enter_context(mock.patch.object(module, name, replacement))
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
         yield

@@ -7,9 +7,15 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 
 
+@triton.constexpr_function
+def padded(head_size):
+    """Lanes that hold a head: a power of two, and at least the 16 that a matrix product needs."""
+    return max(16, triton.next_power_of_2(head_size))
+
+
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
-    head = triton.next_power_of_2(shape.head_size)
+    head = max(16, triton.next_power_of_2(shape.head_size))
     # K and V of each stage in flight, and Q beside them
     shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
     accumulators = block_m * (head + tile_size) * 4

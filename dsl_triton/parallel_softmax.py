@@ -18,7 +18,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.primitives import (
     attend_tile,
     bundle,
@@ -212,7 +212,7 @@ def _reduce_segments_kernel(
         l = tl.load(l_ptr + stat, mask=live, other=0.0)
         top = tl.max(m, 0)
         weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
-        lane = tl.arange(0, triton.next_power_of_2(HEAD_SIZE))
+        lane = tl.arange(0, padded(HEAD_SIZE))
         offset = part.to(tl.int64) * acc_strides[0] + row.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
         mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
         acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)

@@ -4,8 +4,7 @@ Every feature lives here, at four seams: `dequantise` (after a load), `score`, `
 `softmax_init`. Kernel files pass the bundle `f` on and never name a feature; a feature that is off is None and its
 branch is not compiled. Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
 
-Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes
-(the head size rounded up to a power of two).
+Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes.
 """
 
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import triton
 import triton.language as tl
 
 from common.spec import Features
+from dsl_triton.binding import padded
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -50,7 +50,7 @@ def q_block_rows(first, kv_head, query_len, QUERIES_PER_KV: tl.constexpr, BLOCK_
 @triton.jit
 def load_rows(ptr, strides, row, head, live, HEAD_SIZE: tl.constexpr):
     """[BLOCK_M, HEAD_PADDED] of a tensor [num_tokens, num_query_heads, HEAD_SIZE]; zeros where not `live`."""
-    lane = tl.arange(0, triton.next_power_of_2(HEAD_SIZE))
+    lane = tl.arange(0, padded(HEAD_SIZE))
     offset = row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
     return tl.load(ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
@@ -59,7 +59,7 @@ def load_rows(ptr, strides, row, head, live, HEAD_SIZE: tl.constexpr):
 @triton.jit
 def store_rows(ptr, strides, row, head, live, x, HEAD_SIZE: tl.constexpr):
     """The inverse of load_rows, cast to the tensor's dtype; nothing is written where not `live`."""
-    lane = tl.arange(0, triton.next_power_of_2(HEAD_SIZE))
+    lane = tl.arange(0, padded(HEAD_SIZE))
     offset = row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
     tl.store(ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), x.to(ptr.dtype.element_ty), mask=mask)
@@ -86,7 +86,7 @@ def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, HEAD_SI
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
         m = tl.where((segment == 0) & (seq_len > 0), sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
-    acc = tl.zeros([BLOCK_M, triton.next_power_of_2(HEAD_SIZE)], tl.float32)
+    acc = tl.zeros([BLOCK_M, padded(HEAD_SIZE)], tl.float32)
     return m, l, acc
 
 
@@ -180,7 +180,7 @@ def load_kv_tile(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: 
 
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
     """
-    HEAD_PADDED: tl.constexpr = triton.next_power_of_2(HEAD_SIZE)
+    HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
     lane = tl.arange(0, HEAD_PADDED)
     offset = page * strides[0] + slot * strides[1]
     ptrs = (cache_ptr + kv_head.to(tl.int64) * strides[2]) + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0)
