@@ -1,9 +1,7 @@
 """Fill the blocks of the project's documents from its sources and from committed runs, so that they cannot go stale.
 
-    python docs/include.py            write the blocks anew
-    python docs/include.py --check    exit 1 and name the documents that differ
-
-A block lies between `<!-- include: ... -->` and `<!-- end -->`. Three forms:
+`python docs/include.py` writes them anew and names the documents that it changed. A block lies between
+`<!-- include: ... -->` and `<!-- end -->`. Three forms:
     path.py#function                    a function or class, whole
     path.py#function "first" .. "last"  its lines from the one that holds "first" to the next one that holds "last"
     path.md#Heading                     a section of a document, without its heading; path.svg: the figure
@@ -13,7 +11,6 @@ A document or figure of a run that nobody committed yet leaves one line that say
 import ast
 import os
 import re
-import sys
 import textwrap
 from pathlib import Path
 
@@ -29,8 +26,7 @@ def documents() -> list[Path]:
 def source(path: Path, name: str, first: str | None, last: str | None) -> str:
     """A function's lines as a code block. Raises KeyError for a function or a line that is not there."""
     text = path.read_text(encoding="utf-8")
-    named = ast.FunctionDef | ast.ClassDef
-    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, named) and node.name == name]
+    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
     if len(found) != 1:
         raise KeyError(f"{path}: found {len(found)} of {name}, allowed 1")
     lines = text.splitlines()[found[0].lineno - 1 : found[0].end_lineno]
@@ -57,11 +53,11 @@ def section(path: Path, heading: str, home: Path) -> str:
             level = len(mark[1])
     if not level:
         raise KeyError(f"{path}: found no heading {heading!r}")
-    away = os.path.relpath(path.parent, home)
-    return re.sub(r"\]\((?!\w+:|#)", f"]({away}/", "\n".join(taken).strip())
+    return re.sub(r"\]\((?!\w+:|#)", f"]({os.path.relpath(path.parent, home)}/", "\n".join(taken).strip())
 
 
 def block(what: str, home: Path) -> str:
+    """One block's content; the form is the file's kind."""
     asked = ASKED.fullmatch(what)
     path = ROOT / asked["path"]
     if not path.exists() and path.is_relative_to(ROOT / "docs" / "results"):
@@ -78,14 +74,9 @@ def render(text: str, home: Path) -> str:
     return BLOCK.sub(lambda m: f"<!-- include: {m['what']} -->\n{block(m['what'], home)}\n<!-- end -->", text)
 
 
-def main() -> int:
-    stale = [path for path in documents() if render(text := path.read_text("utf-8"), path.parent) != text]
-    for path in stale:
-        print(path.relative_to(ROOT))
-        if "--check" not in sys.argv:
-            path.write_text(render(path.read_text("utf-8"), path.parent), encoding="utf-8")
-    return int(bool(stale) and "--check" in sys.argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        if (new := render(text, path.parent)) != text:
+            path.write_text(new, encoding="utf-8")
+            print(path.relative_to(ROOT))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common import gpus
-from compare import calibrate, cli, records, registry, run
+from compare import calibrate, cli, records, registry, run, summary
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -164,6 +164,15 @@ def test_every_status_and_rung_is_documented():
     text = (ROOT / "docs" / "ladder.md").read_text()
     assert all(f"pictures/{rung}.svg" in text and f"dsl_triton/{rung}.py#" in text for rung in registry.RUNGS)
     assert all(f'"{status}"' in (ROOT / "docs" / "measuring.md").read_text() for status in records.Status)
+
+
+def test_what_is_included_of_a_run_is_what_a_report_has():
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "compare" / "templates" / "report.md.j2").read_text(), re.MULTILINE)
+    asked = [include.ASKED.fullmatch(b["what"]) for d in DOCUMENTS for b in include.BLOCK.finditer(d.read_text())]
+    of_runs = [a for a in asked if a["path"].startswith("docs/results/")]
+    assert of_runs
+    assert not [a["name"] for a in of_runs if a["path"].endswith(".md") and a["name"] not in headings]
+    assert not [a["path"] for a in of_runs if a["path"].endswith(".svg") and Path(a["path"]).stem not in summary.KINDS]
 
 
 def test_a_stale_block_is_seen():
