@@ -1,7 +1,6 @@
 """Fill the blocks of the project's documents from its sources and from committed runs, so that they cannot go stale.
 
-`python docs/include.py` writes them anew and names the documents that it changed. A block lies between
-`<!-- include: ... -->` and `<!-- end -->`. Three forms:
+`python docs/include.py` writes what lies between `<!-- include: ... -->` and `<!-- end -->`, in one of three forms:
     path.py#function                    a function or class, whole
     path.py#function "first" .. "last"  its lines from the one that holds "first" to the next one that holds "last"
     path.md#Heading                     a section of a document, without its heading; path.svg: the figure
@@ -57,7 +56,6 @@ def section(path: Path, heading: str, home: Path) -> str:
 
 
 def block(what: str, home: Path) -> str:
-    """One block's content; the form is the file's kind."""
     asked = ASKED.fullmatch(what)
     path = ROOT / asked["path"]
     if not path.exists() and path.is_relative_to(ROOT / "docs" / "results"):
