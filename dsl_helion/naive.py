@@ -161,4 +161,4 @@ def launch(
         features.causal,
         config.grid == "tokens",
     )
-    run(_naive, config, {"num_warps": config.num_warps, "num_stages": config.num_stages}, args)
+    run(_naive, config, args)

@@ -8,6 +8,7 @@ skips it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import helion
 import helion.language as hl
@@ -16,7 +17,7 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, options, run, smallest_block_m
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.primitives import (
     LN2,
     attend_tile,
@@ -61,15 +62,18 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory; Q Blocks stay small, for the rows here are few."""
-    for block_m in (16, 32):
-        for tile_size in (16, 32, 64, 128):
-            for num_segments in (1, 2, 4, 8, 16, 32, 64):
-                for gather in ("page", "flat", "2idx"):
-                    for num_warps in (2, 4, 8):
-                        for num_stages in (1, 2, 3, 4):
-                            config = Config(block_m, tile_size, num_segments, gather, num_warps, num_stages)
-                            if fits(config, shape, gpu):
-                                yield config
+    axes = (
+        (16, 32),
+        (16, 32, 64, 128),
+        (1, 2, 4, 8, 16, 32, 64),
+        ("page", "flat", "2idx"),
+        (2, 4, 8),
+        (1, 2, 3, 4),
+        matrix_instrs(gpu),
+    )
+    for values in product(*axes):
+        if fits(config := Config(*values), shape, gpu):
+            yield config
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,7 @@ def _launch_segments(batch, features, out, config, workspace, lse) -> None:
         config.num_segments,
     )  # fmt: skip
     sizes = [_block_m(shape, config), config.tile_size]
-    run(_segments, config, options(config, block_sizes=sizes, loop_orders=[[2, 1, 0]]), args)
+    run(_segments, config, args, block_sizes=sizes, loop_orders=[[2, 1, 0]])
 
 
 def reduce_segments(batch, features, out, config, workspace, lse) -> None:
@@ -277,7 +281,7 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
     num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 32 else 4
-    run(_reduce_segments, config, {"num_warps": num_warps, "loop_orders": [[1, 0]]}, args)
+    run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])
 
 
 def _block_m(shape: AttentionShape, config: Config) -> int:

@@ -8,6 +8,7 @@ left edge and the sequence's end in masked ones.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import helion.language as hl
 import torch
@@ -15,7 +16,7 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, options, run, smallest_block_m
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.primitives import (
     attend_tile,
     bundle,
@@ -56,15 +57,18 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
-    for block_m in (16, 32, 64, 128):
-        for tile_size in (16, 32, 64, 128):
-            for num_warps in (2, 4, 8):
-                for num_stages in (1, 2, 3, 4):
-                    for gather in ("page", "flat", "2idx"):
-                        for heads_fastest in (True, False):
-                            config = Config(block_m, tile_size, gather, heads_fastest, num_warps, num_stages)
-                            if fits(config, shape, gpu):
-                                yield config
+    axes = (
+        (16, 32, 64, 128),
+        (16, 32, 64, 128),
+        ("page", "flat", "2idx"),
+        (True, False),
+        (2, 4, 8),
+        (1, 2, 3, 4),
+        matrix_instrs(gpu),
+    )
+    for values in product(*axes):
+        if fits(config := Config(*values), shape, gpu):
+            yield config
 
 
 def _q_block_kernel(
@@ -173,4 +177,4 @@ def launch(
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
     )  # fmt: skip
     order = [1, 0] if config.heads_fastest else [0, 1]
-    run(_q_block, config, options(config, block_sizes=[block_m, config.tile_size], loop_orders=[order]), args)
+    run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])
