@@ -280,7 +280,7 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
         _block_m(shape, config) // shape.queries_per_kv, config.tile_size, config.num_segments,
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
-    num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 32 else 4
+    num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4
     run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])
 
 

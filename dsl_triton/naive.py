@@ -143,9 +143,11 @@ def launch(
         return
     shape = batch.shape
     items = batch.num_tokens if config.grid == "tokens" else batch.num_seqs
+    window = features.sliding_window
+    window = None if window is None else min(window, 2**30)  # position + window fits int32
     _naive_kernel[(items * shape.num_query_heads,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, batch.num_seqs, batch.softmax_scale, features.sliding_window,
+        out, lse, batch.num_seqs, batch.softmax_scale, window,
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), None if lse is None else lse.stride(),
         CAUSAL=features.causal, TOKEN_GRID=config.grid == "tokens", NUM_QUERY_HEADS=shape.num_query_heads,

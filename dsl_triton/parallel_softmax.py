@@ -278,7 +278,7 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
         BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv, TILE_SIZE=config.tile_size,
         NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
         # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
-        num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 32 else 4,
+        num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from dsl_triton.binding import padded
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+WIDEST = 2**30  # a window that no sequence can exceed; position + window then stays inside int32
 
 
 class Bundle(NamedTuple):
@@ -30,7 +31,9 @@ class Bundle(NamedTuple):
 
 
 def bundle(features: Features) -> Bundle:
-    return Bundle(None if features.causal else 1, features.sliding_window, features.softcap, features.sinks)
+    window = features.sliding_window
+    window = None if window is None else min(window, WIDEST)
+    return Bundle(None if features.causal else 1, window, features.softcap, features.sinks)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
         keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             warps["num_stages"] = 3  # page ids a tile ahead: pays where few programs hide each other's loads
-        return q_block_kernel.Config(16, keys, _decode_gather(keys), **warps)
+        return q_block_kernel.Config(16, keys, _decode_gather(keys, gpu), **warps)
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
     return q_block_kernel.Config(**_rows(shape, gpu), gather="page")
@@ -49,10 +49,10 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
             segments = max(segments, stats.max_seq_len // 1536)
         tile_size = _keys(64, shape, gpu)
     else:
-        segments = min(stats.max_seq_len // 1536, 10 * gpu.units // programs)
+        segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
-    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size), **_decode_warps(gpu))
+    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
 
 
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
@@ -60,9 +60,10 @@ def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
 
 
-def _decode_gather(keys: int) -> Gather:
-    # 64 keys: 150 registers flat, three programs per multiprocessor; 194 by pages. 128 keys: flat spills, by pages 210
-    return "flat" if keys < 128 else "page"
+def _decode_gather(keys: int, gpu: Gpu) -> Gather:
+    # Registers at 64 keys: flat 150, by pages 194; at 128: flat 168 and two words of spill, which an H200 does not feel
+    # (194 against 234 us at 128 x 2048, three programs per multiprocessor for two), by pages 210.
+    return "flat" if keys < 128 or gpu.vendor == "nvidia" else "page"
 
 
 def _decode_warps(gpu: Gpu) -> dict[str, int]:

@@ -49,7 +49,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
             segments = max(segments, stats.max_seq_len // 1536)
         tile_size = _keys(64, shape, gpu)
     else:
-        segments = min(stats.max_seq_len // 1536, 10 * gpu.units // programs)
+        segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)

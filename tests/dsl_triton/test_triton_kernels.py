@@ -83,3 +83,12 @@ def test_both_grids_of_the_paper_agree(grid: str) -> None:
     out, lse = run(naive, batch, Features(), naive.Config(grid))
     verdict = check(out, lse, batch, Features(), naive.CONTRACT, reference(batch, Features()))
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "non-causal"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_widest_window_is_no_window(name: str, causal: bool) -> None:
+    batch = make_batch([(1, 30), (4, 20)], SHAPE)
+    widest = run(KERNELS[name], batch, Features(causal=causal, sliding_window=2**31 - 1))
+    for with_window, without in zip(widest, run(KERNELS[name], batch, Features(causal=causal)), strict=True):
+        assert torch.equal(with_window, without)
