@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import random
 import sys
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,15 @@ from common.kernel import Capacity
 from common.metadata import Lens
 from common.reference import Expected, reference
 from common.spec import AttentionShape, Features, PagedBatch
-from common.tolerance import RULES, Verdict, check
+from common.tolerance import check
 from compare import registry, rundir
 from compare.cli import situation
-from compare.records import Status
-from compare.subject import device_is_sick, failure
+from compare.subject import device_is_sick
+from compare.tally import Tally, table
 
+SLICE = 25  # cases that a process takes at once
 KERNELS = "baseline/sdpa,baseline/flash_attn3,triton/*,helion/*"
 BF16, FP16 = torch.bfloat16, torch.float16
-PROBLEMS = 5  # that many are kept in words, per kernel
 
 
 @dataclass(frozen=True)
@@ -73,59 +74,6 @@ CLASSES = (
     ShapeClass(AttentionShape(16, 1, 128, 128, BF16), sinks=True),
     ShapeClass(AttentionShape(32, 8, 128, 16, BF16), causal=False),
 )
-
-
-@dataclass
-class Tally:
-    """What one kernel did over all cases: statuses, and the ratios by dtype and rule."""
-
-    statuses: Counter = field(default_factory=Counter)
-    ratios: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    problems: list[str] = field(default_factory=list)
-
-    def judged(self, verdict: Verdict, dtype: torch.dtype, has_lse: bool, case: str) -> None:
-        self.statuses[(Status.OK if verdict.ok else Status.INCORRECT).value] += 1
-        for rule, label in RULES.items():
-            if rule != "lse" or has_lse:
-                self.ratios[str(dtype)[6:]][label].append(getattr(verdict, rule))
-        if not verdict.ok:
-            self.problem(f"{case}: {verdict.reason}")
-
-    def failed(self, error: Exception, case: str) -> None:
-        outcome = failure(error)
-        status, reason = outcome["status"], outcome["reason"]
-        self.statuses[status.value] += 1
-        if status is Status.UNAVAILABLE:
-            self.problems = [reason]
-        elif status is not Status.UNSUPPORTED:
-            self.problem(f"{case}: {reason}")
-
-    def problem(self, words: str) -> None:
-        if len(self.problems) < PROBLEMS:
-            self.problems.append(words)
-
-    def summary(self) -> dict[str, Any]:
-        ratios = {
-            dtype: {
-                label: {"worst": _shown(max(of)), "p99": _shown(_quantile(of, 0.99))} for label, of in rules.items()
-            }
-            for dtype, rules in self.ratios.items()
-        }
-        return {"cases": dict(self.statuses), "ratios": ratios, "problems": self.problems}
-
-    @property
-    def bad(self) -> bool:
-        return not set(self.statuses) <= {
-            status.value for status in (Status.OK, Status.UNSUPPORTED, Status.UNAVAILABLE)
-        }
-
-
-def _shown(ratio: float) -> float | str:
-    return round(ratio, 4) if math.isfinite(ratio) else "inf"
-
-
-def _quantile(values: list[float], q: float) -> float:
-    return sorted(values)[min(len(values) - 1, math.ceil(q * len(values)) - 1)]
 
 
 def random_lens(rng: random.Random, longest: int) -> list[tuple[int, int]]:
@@ -185,6 +133,36 @@ class Calibration:
         tally.judged(verdict, batch.shape.dtype, lse is not None, case)
 
 
+def _share(kernels: tuple[str, ...], device: str, longest: int, seeds: range) -> dict[str, tuple]:
+    """The cases of one process: the plain tallies by kernel."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel imports triton
+        interpreter.install()
+    gpu = gpus.detect(device.index or 0) if device.type == "cuda" else None
+    calibration = Calibration(kernels, device, gpu, longest)
+    for seed in seeds:
+        calibration.case(seed)
+    return {kernel_id: tally.plain() for kernel_id, tally in calibration.tallies.items()}
+
+
+def calibrate(calibration: Calibration, seeds: range, jobs: int) -> None:
+    """All cases, in slices over `jobs` processes: most of the time is spent in compilers."""
+    begin, done = time.perf_counter(), 0
+    slices = [seeds[at : at + SLICE] for at in range(0, len(seeds), SLICE)]
+    fixed = tuple(calibration.tallies), str(calibration.device), calibration.longest
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        if jobs == 1:
+            shares = (_share(*fixed, part) for part in slices)
+        else:
+            shares = (share.result() for share in as_completed([pool.submit(_share, *fixed, part) for part in slices]))
+        for share in shares:
+            for kernel_id, found in share.items():
+                calibration.tallies[kernel_id].add(*found)
+                done = sum(calibration.tallies[kernel_id].statuses.values())
+            print(f"{done} cases, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+
+
 def _name(seed: int, lens: Lens, kind: ShapeClass) -> str:
     shape = kind.shape
     sizes = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size} page {shape.block_size}"
@@ -195,6 +173,7 @@ def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(prog="python -m compare.calibrate", description=__doc__.splitlines()[0])
     new.add_argument("--gpu", help="assert that this GPU is here; exit 3 if not")
     new.add_argument("--cases", type=int, default=2000)
+    new.add_argument("--jobs", type=int, default=1, help="processes on the one device (default 1)")
     new.add_argument(
         "--first", type=int, default=0, help="the first seed (default 0): a problem is repeated by its own"
     )
@@ -202,20 +181,6 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--longest", type=int, help="keys of a sequence at most (default 4096, interpreted 24)")
     new.add_argument("--out", metavar="FILE", help="JSON; without it only the table is printed")
     return new
-
-
-def table(tallies: dict[str, Tally]) -> str:
-    """The worst ratios, one line per kernel and dtype."""
-    lines = [f"{'kernel':26}{'dtype':10}{'cases':>7}" + "".join(f"{label:>11}" for label in RULES.values())]
-    for kernel_id, tally in tallies.items():
-        for dtype, rules in tally.ratios.items():
-            worst = "".join(
-                f"{max(rules[label]):11.3f}" if label in rules else f"{'-':>11}" for label in RULES.values()
-            )
-            lines.append(f"{kernel_id:26}{dtype:10}{len(rules['W']):7}{worst}")
-        lines.append(f"{kernel_id:26}{', '.join(f'{count} {status}' for status, count in tally.statuses.items())}")
-        lines += [f"    {problem}" for problem in tally.problems]
-    return "\n".join(lines)
 
 
 def write(path: Path, calibration: Calibration, arguments: argparse.Namespace, argv: list[str], seconds: float) -> None:
@@ -254,16 +219,10 @@ def main(argv: list[str] | None = None) -> int:
         return 3
     print(f"{now.name}: {arguments.cases} cases through {', '.join(kernels)}", file=sys.stderr)
     device = torch.device(now.device)
-    if device.type == "cpu":
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel imports triton
-        interpreter.install()
     gpu = gpus.detect(device.index or 0) if now.measure else None
     calibration = Calibration(kernels, device, gpu, arguments.longest or (4096 if now.measure else 24))
     begin = time.perf_counter()
-    for seed in range(arguments.first, arguments.first + arguments.cases):
-        calibration.case(seed)
-        if (seed + 1 - arguments.first) % 100 == 0:
-            print(f"{seed + 1 - arguments.first} cases, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    calibrate(calibration, range(arguments.first, arguments.first + arguments.cases), arguments.jobs)
     print(table(calibration.tallies))
     if arguments.out:
         write(Path(arguments.out), calibration, arguments, argv, time.perf_counter() - begin)
