@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from compare import figures, summary, tables
+from compare import evidence, figures, summary, tables
 from compare.records import Evidence, Record, Status, latest, read_records
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -182,8 +182,8 @@ def _values(
     """Everything that the template names."""
     done, planned = len(records), manifest.get("planned", len(records))
     ok = [r for r in records if r.status is Status.OK]
-    evidence = Counter(str(kind) for r in ok for kind in r.evidence)
-    counted = ", ".join(f"{evidence[str(kind)]} {kind}" for kind in Evidence if evidence[str(kind)])
+    seen = Counter(str(kind) for r in ok for kind in r.evidence)
+    counted = ", ".join(f"{seen[str(kind)]} {kind}" for kind in Evidence if seen[str(kind)])
     untimed = rows.empty or not rows.us.notna().any()
     trace = manifest.get("trace") or {}
     statuses, coverage = summary.coverage(rows) if not rows.empty else ([], [])
@@ -202,6 +202,8 @@ def _values(
         "means": summary.class_means(rows) if not rows.empty else [],
         "trace": ". ".join(str(trace[k]).rstrip(".") for k in ("name", "source", "assumptions") if trace.get(k)),
         "classes": tables.classes(records, rows),
+        "search_table": evidence.search_table(records),
+        "checker_table": evidence.checker_table(ok),
         "facts_table": tables.fact_table(facts) if facts and untimed else "",
         "facts_arch": ", ".join(sorted({f["arch"] for f in facts})),
         "facts_verdict": _verdict(facts) if facts else "",
