@@ -1,0 +1,30 @@
+"""Features travel as one argument, a NamedTuple or a dict, and one that is off leaves no trace in the compiled code."""
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.spec import AttentionShape
+from compare.compile_child import CompileJob, compile_in_child
+
+SHAPE, LENS = AttentionShape(8, 2, 64, 16, torch.bfloat16), ((3, 70), (1, 40))
+KERNELS = ("triton/q_block", "helion/q_block")
+JOBS = {
+    (kernel, asked): CompileJob(kernel, LENS, SHAPE, **features)
+    for kernel in KERNELS
+    for asked, features in {"nothing": {}, "window and sinks": {"sliding_window": 17, "sinks": True}}.items()
+}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    outcomes = dict(zip(JOBS, compile_in_child(list(JOBS.values()), resolve("a100")), strict=True))
+    assert {outcome.status for outcome in outcomes.values()} == {"ok"}, [o.reason for o in outcomes.values()]
+    return {name: outcome.facts[0] for name, outcome in outcomes.items()}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_feature_that_is_off_is_no_argument_and_no_code(kernel, compiled):
+    plain, asked = compiled[kernel, "nothing"], compiled[kernel, "window and sinks"]
+    assert asked["runtime_args"] - plain["runtime_args"] == 2  # the window and the sinks' pointer, nothing else
+    assert asked["instructions"] > plain["instructions"]
