@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,9 +147,9 @@ def _share(kernels: tuple[str, ...], device: str, longest: int, seeds: range) ->
     return {kernel_id: tally.plain() for kernel_id, tally in calibration.tallies.items()}
 
 
-def calibrate(calibration: Calibration, seeds: range, jobs: int) -> None:
-    """All cases, in slices over `jobs` processes: most of the time is spent in compilers."""
-    begin, done = time.perf_counter(), 0
+def calibrate(calibration: Calibration, seeds: range, jobs: int) -> Iterator[int]:
+    """All cases, in slices over `jobs` processes, for compilers take most of the time. Yields how many are judged."""
+    done = 0
     slices = [seeds[at : at + SLICE] for at in range(0, len(seeds), SLICE)]
     fixed = tuple(calibration.tallies), str(calibration.device), calibration.longest
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -160,7 +161,7 @@ def calibrate(calibration: Calibration, seeds: range, jobs: int) -> None:
             for kernel_id, found in share.items():
                 calibration.tallies[kernel_id].add(*found)
                 done = sum(calibration.tallies[kernel_id].statuses.values())
-            print(f"{done} cases, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+            yield done
 
 
 def _name(seed: int, lens: Lens, kind: ShapeClass) -> str:
@@ -183,7 +184,10 @@ def parser() -> argparse.ArgumentParser:
     return new
 
 
-def write(path: Path, calibration: Calibration, arguments: argparse.Namespace, argv: list[str], seconds: float) -> None:
+def write(
+    path: Path, calibration: Calibration, arguments: argparse.Namespace, argv: list[str], done: int, seconds: float
+) -> None:
+    """The file as of `done` cases, replaced whole: a run that is ended keeps what it had."""
     gpu = calibration.gpu
     found = {
         "what": "largest error as a part of its budget, per kernel, dtype and rule, over random cases (1 rejects)",
@@ -192,7 +196,8 @@ def write(path: Path, calibration: Calibration, arguments: argparse.Namespace, a
         "commit": rundir.commit(),
         "spec_hash": rundir.spec_hash(),
         "versions": rundir.versions(),
-        "cases": arguments.cases,
+        "cases": done,
+        "planned": arguments.cases,
         "first_seed": arguments.first,
         "longest": calibration.longest,
         "shape_classes": len(CLASSES),
@@ -222,10 +227,12 @@ def main(argv: list[str] | None = None) -> int:
     gpu = gpus.detect(device.index or 0) if now.measure else None
     calibration = Calibration(kernels, device, gpu, arguments.longest or (4096 if now.measure else 24))
     begin = time.perf_counter()
-    calibrate(calibration, range(arguments.first, arguments.first + arguments.cases), arguments.jobs)
+    for done in calibrate(calibration, range(arguments.first, arguments.first + arguments.cases), arguments.jobs):
+        seconds = time.perf_counter() - begin
+        print(f"{done} cases, {seconds:.0f} s", file=sys.stderr, flush=True)
+        if arguments.out:
+            write(Path(arguments.out), calibration, arguments, argv, done, seconds)
     print(table(calibration.tallies))
-    if arguments.out:
-        write(Path(arguments.out), calibration, arguments, argv, time.perf_counter() - begin)
     return int(any(tally.bad for tally in calibration.tallies.values()))
 
 
