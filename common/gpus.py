@@ -245,7 +245,7 @@ def _from_properties(properties: object) -> Gpu:
 
 def detect(index: int = 0) -> Gpu | None:
     """What torch sees, or None. One outside the table comes back as `other`, built from its device properties."""
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         return None
     properties = torch.cuda.get_device_properties(index)
     return _match(properties) or _from_properties(properties)

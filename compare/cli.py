@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +14,23 @@ from compare import suites, trace
 from compare.registry import BASELINES, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
+_OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
+_OF_A_TRACE = ("batches", "step_ms", "token_us")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed a finite number above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed 0 or more")
+    return value
+
 
 def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
@@ -22,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "5 nothing could run; 130 interrupted, finished cells kept.",
     )
     what = new.add_argument_group("what to compare")
-    what.add_argument("--suite", help="smoke (default), peers")
+    what.add_argument("--suite", help=f"{', '.join(suites.SUITES)} (default smoke, with static for an absent GPU)")
     what.add_argument(
         "--workload", help="a batch (32q1s2k_16q512s1536); beside --suite or --trace, globs of their rows"
     )
@@ -30,9 +48,11 @@ def parser() -> argparse.ArgumentParser:
         "--trace", metavar="FILE", help="CSV of TIMESTAMP,ContextTokens,GeneratedTokens: real serving load"
     )
     what.add_argument("--kernels", help="comma-separated ids or globs (triton/*), or package.module[:name]")
-    what.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
-    what.add_argument("--block-size", type=int, default=16, help="tokens of a KV-cache page (default 16)")
-    what.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
+    what.add_argument(
+        "--shape", help="heads:kv_heads:head_size or a model, of --workload and --trace (default llama-3-8b)"
+    )
+    what.add_argument("--block-size", type=int, help="tokens of a KV-cache page, of these (default 16)")
+    what.add_argument("--dtype", help="bf16 (default), fp16, fp32, of these")
     what.add_argument("--window", type=int, help="sliding window, the query's own token included")
     what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
     where = new.add_argument_group("where and how")
@@ -42,18 +62,20 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
     where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
     where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
-    where.add_argument("--max-time", type=float, default=3.0, metavar="S", help="timing per workload (default 3 s)")
-    where.add_argument("--cpu-budget", type=float, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)")
+    where.add_argument("--max-time", type=_positive, default=3.0, metavar="S", help="timing per workload (default 3 s)")
     where.add_argument(
-        "--timeout", type=float, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
+        "--cpu-budget", type=_positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
     )
-    where.add_argument("--configs", type=int, default=0, metavar="N", help="beside the default, N random configs each")
+    where.add_argument(
+        "--timeout", type=_positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
+    )
+    where.add_argument(
+        "--configs", type=_count, default=0, metavar="N", help="where cells are timed: N random configs too"
+    )
     steps = new.add_argument_group("assumptions of --trace")
-    steps.add_argument(
-        "--batches", type=int, default=16, help="steps kept, at even quantiles of KV tokens (default 16)"
-    )
-    steps.add_argument("--step-ms", type=float, default=5.0, help="fixed part of a step (default 5 ms)")
-    steps.add_argument("--token-us", type=float, default=25.0, help="per scheduled token (default 25 us)")
+    steps.add_argument("--batches", type=int, help="steps kept, at even quantiles of KV tokens (default 16)")
+    steps.add_argument("--step-ms", type=float, help="fixed part of a step (default 5 ms)")
+    steps.add_argument("--token-us", type=float, help="per scheduled token (default 25 us)")
     show = new.add_argument_group("what to print")
     show.add_argument("--list", action="store_true", help="kernels, suites and the selected rows; runs nothing")
     show.add_argument("--dry-run", action="store_true", help="the cells that would run; runs nothing")
@@ -83,22 +105,29 @@ class Situation:
 
 
 def situation(asked: str | None, device: str | None) -> Situation:
-    """Which of the three situations this is. Raises gpus.UnknownGpu; GrammarError for a device that torch refuses."""
-    index = 0
-    if device is not None:
-        try:
-            parsed = torch.device(device)
-        except RuntimeError:
-            raise GrammarError(f"device: found {device!r}, allowed cpu, cuda or cuda:<index>") from None
-        index = parsed.index or 0
-    here = None if device == "cpu" else gpus.detect(index)
+    """Which of the three situations this is. Raises gpus.UnknownGpu; GrammarError for a device that is not here."""
+    on = _device(device)
+    here = gpus.detect(on.index) if on.type == "cuda" else None
+    if device is not None and on.type == "cuda" and here is None:
+        raise GrammarError(f"device: found {device!r}, which is not here, allowed cpu or a GPU that torch sees")
     target = here if asked in (None, "auto") else gpus.resolve(asked)
     if target is None:
         return Situation(None, False, "cpu", "no GPU here: checked in the interpreter on the CPU, nothing is timed")
     if here is not None and here.name == target.name:
-        return Situation(target, True, device or "cuda:0", f"{target.name} is here ({target.title}): checked and timed")
+        return Situation(target, True, str(on), f"{target.name} is here ({target.title}): checked and timed")
     found = f" (found {here.name})" if here else ""
     return Situation(target, False, "cpu", f"{target.name} is not here{found}: compiled and checked, not timed")
+
+
+def _device(text: str | None) -> torch.device:
+    """cpu or a GPU with its index, the first where none is said. Raises GrammarError."""
+    try:
+        parsed = torch.device(text or "cuda")
+    except RuntimeError:
+        parsed = None
+    if parsed is None or parsed.type not in ("cpu", "cuda"):
+        raise GrammarError(f"device: found {text!r}, allowed cpu, cuda or cuda:<index>")
+    return torch.device("cuda", parsed.index or 0) if parsed.type == "cuda" else torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -114,24 +143,44 @@ class Selection:
 def selection(arguments: argparse.Namespace, now: Situation) -> Selection:
     """What was selected. Raises the typed errors of suites, registry, workloads and trace."""
     kernels = select(arguments.kernels) if arguments.kernels is not None else OWN + BASELINES * now.measure
-    shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
+    _refuse_idle(arguments)
+    given = {name: getattr(arguments, name) for name in _OF_A_BATCH if getattr(arguments, name) is not None}
+    shape = parse_shape(*(_OF_A_BATCH | given).values())
     ask = Ask(sliding_window=_window(arguments.window))
-    if arguments.trace:
-        rule = trace.Rule(arguments.batches, arguments.step_ms, arguments.token_us)
+    if arguments.trace is not None:
+        asked = {name: getattr(arguments, name) for name in _OF_A_TRACE if getattr(arguments, name) is not None}
+        rule = trace.Rule(**asked)
         rows, notes = trace.workloads(arguments.trace, rule, shape, ask, arguments.seed)
-        chosen = suites.pick(rows, arguments.workload) if arguments.workload else rows
-        return Selection("trace", chosen, kernels, notes)
-    if arguments.workload and not arguments.suite:
+        return Selection("trace", suites.pick(rows, arguments.workload), kernels, notes)
+    if arguments.workload is not None and arguments.suite is None:
         row = Workload(arguments.workload, parse_lens(arguments.workload), shape, ask, seed=arguments.seed)
         return Selection("workload", (row,), kernels)
-    name = arguments.suite or "smoke"
+    name = "smoke" if arguments.suite is None else arguments.suite
     rows = suites.suite(name, arguments.seed)
-    if now.absent and not arguments.suite:
+    if now.absent and arguments.suite is None:
         rows += suites.static(arguments.seed)
     rows = tuple(
         replace(row, ask=replace(row.ask, sliding_window=ask.sliding_window or row.ask.sliding_window)) for row in rows
     )
-    return Selection(name, suites.pick(rows, arguments.workload) if arguments.workload else rows, kernels)
+    return Selection(name, suites.pick(rows, arguments.workload), kernels)
+
+
+def _refuse_idle(arguments: argparse.Namespace) -> None:
+    """Raise GrammarError for an option that the rows asked for would not read."""
+    of_a_suite = arguments.trace is None and (arguments.suite is not None or arguments.workload is None)
+    idle = ["suite"] if arguments.trace is not None else list(_OF_A_TRACE)
+    where = "without --trace" if arguments.trace is not None else "with --trace"
+    for name in idle:
+        if getattr(arguments, name) is not None:
+            raise GrammarError(f"{_flag(name)}: found {getattr(arguments, name)}, allowed {where} alone")
+    for name in _OF_A_BATCH if of_a_suite else ():
+        if getattr(arguments, name) is not None:
+            found = f"found {getattr(arguments, name)} beside a suite, whose rows have their own"
+            raise GrammarError(f"{_flag(name)}: {found}; allowed with --trace, or with --workload and no --suite")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _window(window: int | None) -> int | None:

@@ -105,7 +105,8 @@ class Run:
             own = [kernel for kernel in self.chosen.kernels if kernel in OWN]
             args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
             compiled, failed = precompile.ahead(*args)
-            print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
+            if not arguments.quiet:
+                print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
             self.manifest["did_not_compile"] = failed
         # beside a measurement static facts are an addition: a compiler that hangs must not hold it up for long
         limit_s = min(arguments.timeout, 120.0) if now.measure else arguments.timeout
@@ -161,15 +162,13 @@ class Run:
         """The command that repeats one cell."""
         arguments, words = self.arguments, []
         for name in ("gpu", "trace", "device", "window"):
-            if getattr(arguments, name) is not None:
-                words += [f"--{name}", str(getattr(arguments, name))]
+            words += _said(arguments, name)
         if self.chosen.suite in SUITES:
             suite = "static" if cell.workload.label in _labels("static") else self.chosen.suite
             words += ["--suite", suite]
-        defaults = cli.parser().parse_args([])
-        for name in ("shape", "block_size", "dtype", "seed", "batches", "step_ms", "token_us"):
-            if getattr(arguments, name) != getattr(defaults, name):
-                words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us"):
+            words += _said(arguments, name)
+        words += _said(arguments, "seed") if arguments.seed else []
         return rundir.command([*words, "--workload", cell.workload.label, "--kernels", cell.kernel])
 
     def _conclude(self, records: list[Record]) -> None:
@@ -184,6 +183,12 @@ class Run:
             console.print(progress.table(records, self.chosen.kernels))
         where = written if isinstance(written, Path) else self.folder
         print(f"{progress.count(records, len(self.cells))}; {where}", flush=True)
+
+
+def _said(arguments: Namespace, name: str) -> list[str]:
+    """An option as it was given; nothing where it was not."""
+    value = getattr(arguments, name)
+    return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
 
 
 def _labels(suite: str) -> set[str]:
@@ -206,7 +211,8 @@ def _version() -> str:
     except importlib.metadata.PackageNotFoundError:
         own = "from source"
     found = ", ".join(f"{name} {version}" for name, version in rundir.versions().items())
-    return f"diptych {own} (commit {rundir.commit()})\nspec {rundir.spec_hash()}\n{rundir.TIMING_CONTRACT}\n{found}"
+    contract = f"spec {rundir.spec_hash()}\ntiming contract {rundir.TIMING_CONTRACT}"
+    return f"diptych {own} (commit {rundir.commit()})\n{contract}\n{found}"
 
 
 def _listing(chosen: Selection) -> Iterator[str]:

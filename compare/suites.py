@@ -100,8 +100,11 @@ def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:
     return SUITES[name](seed)
 
 
-def pick(rows: tuple[Workload, ...], patterns: str) -> tuple[Workload, ...]:
-    """The rows whose label matches one of the comma-separated globs. Raises UnknownWorkload where one matches none."""
+def pick(rows: tuple[Workload, ...], patterns: str | None) -> tuple[Workload, ...]:
+    """The rows whose label matches one of the comma-separated globs; all for None. Raises UnknownWorkload where one
+    matches none."""
+    if patterns is None:
+        return rows
     labels = [row.label for row in rows]
     chosen: set[str] = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):

@@ -68,12 +68,15 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise TraceError(f"trace: found {path}, which cannot be read: {error.strerror}") from error
     with file:
         reader = csv.DictReader(file)
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            found = ",".join(reader.fieldnames or ()) or "nothing"
-            raise TraceError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
-        for row in reader:
-            yield reader.line_num, row
+        try:
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                found = ",".join(reader.fieldnames or ()) or "nothing"
+                raise TraceError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
+            for row in reader:
+                yield reader.line_num, row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise TraceError(f"{path}, line {reader.line_num + 1}: found {error}, allowed CSV in UTF-8") from error
 
 
 def read(path: Path) -> list[Request]:
@@ -172,6 +175,9 @@ def workloads(
     """The kept steps as rows, labelled by number, sequences, KV tokens; and what to say of them. Raises TraceError."""
     if rule.batches < 1:
         raise TraceError(f"batches: found {rule.batches}, allowed at least 1")
+    for name in ("step_ms", "token_us"):
+        if not 0.0 <= getattr(rule, name) < float("inf"):
+            raise TraceError(f"{name}: found {getattr(rule, name):g}, allowed a finite number of at least 0")
     requests = read(Path(path))
     steps = list(simulate(requests, rule))
     kept = keep(steps, rule.batches)

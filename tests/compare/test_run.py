@@ -43,6 +43,15 @@ BAD = {
     "dtype": (["--workload", "q1s2k", "--dtype", "fp8"], "dtype"),
     "window": (["--workload", "q1s2k", "--window", "0"], "window"),
     "device": (["--device", "tpu:x"], "device"),
+    "device torch knows": (["--device", "meta"], "allowed cpu, cuda"),
+    "device absent": (["--device", "cuda:7"], "not here"),
+    "empty grammar": (["--workload", ""], "workload"),
+    "shape of a suite": (["--suite", "peers", "--shape", "8:8:64"], "--shape"),
+    "dtype of smoke": (["--dtype", "bf16"], "--dtype"),
+    "page of a suite's row": (["--suite", "smoke", "--workload", "window-17", "--block-size", "32"], "--block-size"),
+    "suite and trace": (["--trace", "good.csv", "--suite", "peers"], "--suite"),
+    "steps without trace": (["--step-ms", "4"], "--step-ms"),
+    "negative step": (["--trace", "good.csv", "--token-us", "-1"], "token_us"),
     "trace": (["--trace", "nowhere.csv"], "nowhere.csv"),
     "batches": (["--trace", "good.csv", "--batches", "0"], "batches"),
     "out": (["--out", "/proc/diptych"], "cannot be written"),
@@ -58,9 +67,10 @@ def test_bad_input_is_exit_2_and_says_what_would_do(name, capsys):
     assert not Path("results").exists()
 
 
-def test_an_unknown_option_is_exit_2():
+@pytest.mark.parametrize("argv", [["--fast"], ["--timeout", "0"], ["--max-time", "nan"], ["--configs", "-1"]])
+def test_an_unknown_option_or_a_number_out_of_range_is_exit_2(argv):
     with pytest.raises(SystemExit) as caught:
-        run.main(["--fast"])
+        run.main(argv)
     assert caught.value.code == 2
 
 
@@ -102,13 +112,14 @@ def test_list_and_dry_run_run_nothing(capsys):
 def test_version_names_spec_contract_and_packages(capsys):
     assert run.main(["--version"]) == 0
     out = capsys.readouterr().out
-    assert "spec " in out and "graph-cold-interleaved/" in out and "torch " in out
+    assert "spec " in out and "timing contract graph-cold-interleaved/" in out and "torch " in out
 
 
 def test_a_gpu_that_is_here_is_measured(monkeypatch):
     gpus = run.cli.gpus
     monkeypatch.setattr(gpus, "detect", lambda index=0: gpus.resolve("h200"))
     assert situation(None, None).measure and situation("auto", None).measure and situation("h200", "cuda:1").measure
+    assert situation(None, "cuda").device == "cuda:0", "torch.cuda.set_device wants an index"
     assert not situation("h200", "cpu").measure and situation("h200", "cpu").absent
     other = situation("mi300", None)
     assert other.absent and "found h200" in other.line and other.device == "cpu"
