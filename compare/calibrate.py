@@ -204,7 +204,6 @@ def write(
         "seconds": round(seconds, 1),
         "kernels": {kernel_id: tally.summary() for kernel_id, tally in calibration.tallies.items()},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     os.replace(unfinished, path)
@@ -213,12 +212,21 @@ def write(
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 no kernel rejected or failed; 1 one was; 2 usage; 3 the GPU named is not here."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = parser().parse_args(argv)
+    options = parser()
+    arguments = options.parse_args(argv)
+    for name, least in (("cases", 1), ("jobs", 1), ("longest", 2)):
+        found = getattr(arguments, name)
+        if found is not None and found < least:
+            options.error(f"--{name}: found {found}, allowed at least {least}")
     try:
         now, kernels = situation(arguments.gpu, None), registry.select(arguments.kernels)
-    except (UnknownGpu, registry.UnknownKernel) as error:
+        if arguments.out:
+            rundir.ensure_writable(Path(arguments.out).parent)
+    except (UnknownGpu, registry.UnknownKernel, rundir.CannotWrite) as error:
         print(error, file=sys.stderr)
         return 2
+    if not kernels:
+        options.error(f"--kernels: found {arguments.kernels!r}, which names none")
     if now.absent:
         print(f"{now.target.name} is not here: nothing can be calibrated", file=sys.stderr)
         return 3

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +24,8 @@ import torch
 from common.batch import make_batch
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features
+from compare.crew import environment
 
-ROOT = Path(__file__).resolve().parent.parent
 LOG_TAIL = 2000  # characters of the child's stderr that an error keeps
 START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
 
@@ -83,11 +82,8 @@ def compile_in_child(jobs: Sequence[CompileJob], gpu: Gpu, *, limit_s: float = 1
 
 
 def _environment() -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said aloud because triton announced another
-    env["HELION_DISALLOW_AUTOTUNING"] = "1"
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
-    return env
+    fusion = {"TRITON_DEFAULT_FP_FUSION": "1"}  # today's default, said aloud because triton announced another
+    return environment("compile") | fusion
 
 
 def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:

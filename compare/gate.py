@@ -69,25 +69,31 @@ def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[
     return verdicts
 
 
-def _snapshot(arena: Arena) -> list[int]:
-    """The inputs' fingerprint; the reference is computed first, so that a kernel cannot bend what it is judged by."""
+def _run(arena: Arena, run: Callable[[], None], poison: float) -> None:
+    """One run over poisoned outputs, after which inputs and guards must be as they were. Raises Rejected.
+
+    The reference is computed first, so that a kernel cannot bend what it is judged by.
+    """
     arena.compute_expected()
-    return arena.fingerprint()
+    inputs = arena.fingerprint()
+    arena.poison(poison)
+    run()
+    arena.sync()
+    if arena.fingerprint() != inputs:
+        raise Rejected(Status.INCORRECT, "changed one of its inputs")
+    violated = arena.guards.violated()
+    if violated:
+        raise Rejected(Status.INCORRECT, f"wrote outside {', '.join(violated)}")
 
 
 def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> GateResult:
     """Judge `run`, which must write `arena.outs[i]` for each i of `sets`, twice. Raises Rejected."""
-    inputs = _snapshot(arena)
-    arena.poison(NAN)
-    run()
-    _intact(arena, inputs)
+    _run(arena, run, NAN)
     verdicts = _check_sets(arena, sets, contract)
     _padding_intact(arena, sets, NAN)
     live = slice(0, arena.live_tokens)
     kept = [arena.outs[number][live].clone() for number in sets]
-    arena.poison(OTHER)
-    run()
-    _intact(arena, inputs)
+    _run(arena, run, OTHER)
     for number, first in zip(sets, kept, strict=True):
         if not same_bits(arena.outs[number][live], first):
             raise Rejected(*_why_different(first, arena.outs[number][live], number))
@@ -97,10 +103,7 @@ def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract:
 
 def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> None:
     """Judge one poisoned run: what a config that is only screened gets. Raises Rejected."""
-    inputs = _snapshot(arena)
-    arena.poison(NAN)
-    run()
-    _intact(arena, inputs)
+    _run(arena, run, NAN)
     _check_sets(arena, sets, contract)
 
 
@@ -116,10 +119,7 @@ def again(
     arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision, first: GateResult
 ) -> GateResult:
     """Judge `run` once more, after the last round and on new values in the same buffers. Raises Rejected."""
-    inputs = _snapshot(arena)
-    arena.poison(NAN)
-    run()
-    _intact(arena, inputs)
+    _run(arena, run, NAN)
     verdicts = _check_sets(arena, sets, contract)
     _padding_intact(arena, sets, NAN)
     return _merged(first, verdicts)
@@ -127,10 +127,7 @@ def again(
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
     """Judge a launch that also writes `arena.lse`. Raises Rejected."""
-    inputs = _snapshot(arena)
-    arena.poison(NAN)
-    run()
-    _intact(arena, inputs)
+    _run(arena, run, NAN)
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)
     return _merged(first, [verdict])
@@ -139,13 +136,3 @@ def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Preci
 def _merged(first: GateResult, verdicts: Sequence[Verdict]) -> GateResult:
     worst = {rule: max(first.worst[rule], part) for rule, part in _worst(verdicts).items()}
     return GateResult(first.tier, worst, first.page_sets, first.value_sets + 1, first.bit_equal)
-
-
-def _intact(arena: Arena, inputs: list[int]) -> None:
-    """Waits for the run. Inputs must be as they were, and so must the bands around every tensor."""
-    arena.sync()
-    if arena.fingerprint() != inputs:
-        raise Rejected(Status.INCORRECT, "changed one of its inputs")
-    violated = arena.guards.violated()
-    if violated:
-        raise Rejected(Status.INCORRECT, f"wrote outside {', '.join(violated)}")

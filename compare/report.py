@@ -189,18 +189,15 @@ def _values(
     statuses, coverage = summary.coverage(rows) if not rows.empty else ([], [])
     failures = _failures(records)
     hidden = len(failures) - MAX_FAILURES
-    notes = list(manifest.get("notes") or [])
-    if hidden > 0:
-        notes.append(f"{hidden} further failures are in cells.jsonl.")
     return {
         "title": f"Paged attention: {manifest.get('suite', 'run')} on {_gpu_title(manifest)}",
         "header": _header(manifest, records),
-        "notes": notes,
+        "hidden": f"{hidden} further failures are in cells.jsonl." if hidden > 0 else "",
         "covered": f"{done} of {planned} planned cells finished, {len(ok)} ok" + (f" ({counted})." if counted else "."),
         "statuses": statuses,
         "coverage": coverage,
         "means": summary.class_means(rows) if not rows.empty else [],
-        "trace": ". ".join(str(trace[k]).rstrip(".") for k in ("name", "source", "assumptions") if trace.get(k)),
+        "trace": ". ".join(str(trace[k]).rstrip(".") for k in ("name", "assumptions") if trace.get(k)),
         "classes": tables.classes(records, rows),
         "search_table": evidence.search_table(records),
         "checker_table": evidence.checker_table(ok),

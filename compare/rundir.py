@@ -59,6 +59,14 @@ def make(out: str | None, gpu: str) -> Path:
     """The run's folder, new or empty of cells, and writable. Raises CannotWrite before any work is done."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(out) if out else Path("results") / f"{now}_{gpu}_{commit()}"
+    ensure_writable(folder)
+    if (folder / "cells.jsonl").exists():
+        raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder")
+    return folder
+
+
+def ensure_writable(folder: Path) -> None:
+    """Make the folder and write into it, before hours of work would end there. Raises CannotWrite."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -66,9 +74,6 @@ def make(out: str | None, gpu: str) -> Path:
         probe.unlink()
     except OSError as error:
         raise CannotWrite(f"out: found {folder}, which cannot be written: {error.strerror or error}") from error
-    if (folder / "cells.jsonl").exists():
-        raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder")
-    return folder
 
 
 def command(argv: list[str]) -> str:

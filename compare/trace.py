@@ -63,7 +63,7 @@ def _timestamp(text: str) -> float:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row) of the file. Raises TraceError for a file or header that cannot be read."""
     try:
-        file = open(path, newline="", encoding="utf-8-sig")  # noqa: SIM115 - closed by the with below
+        file = open(path, newline="", encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - closed by the with below
     except OSError as error:
         raise TraceError(f"trace: found {path}, which cannot be read: {error.strerror}") from error
     with file:
@@ -75,8 +75,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 raise TraceError(f"{path}, line 1: found {found}, allowed a header with {', '.join(COLUMNS)}")
             for row in reader:
                 yield reader.line_num, row
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise TraceError(f"{path}, line {reader.line_num + 1}: found {error}, allowed CSV in UTF-8") from error
+        except csv.Error as error:
+            raise TraceError(f"{path}, line {reader.line_num + 1}: found {error}, allowed CSV") from error
 
 
 def read(path: Path) -> list[Request]:

@@ -9,10 +9,8 @@ job.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
 import sys
 import time
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 
 from common import gpus
-from compare import gate, timing
+from compare import gate, rundir, timing
 from compare.arena import Arena, page_sets
 from compare.cost import derived
 from compare.gate import Rejected
@@ -52,12 +50,7 @@ class Channel:
 
 def versions() -> dict[str, str]:
     """What ran: interpreter, packages, GPU and driver-side versions."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for package in ("triton", "helion", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = rundir.versions()
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(0)
         found["cuda" if torch.version.cuda else "rocm"] = str(torch.version.cuda or torch.version.hip)

@@ -58,9 +58,18 @@ def test_an_absent_gpu_is_exit_3_and_writes_nothing(tmp_path):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [["--gpu", "h9000"], ["--kernels", "triton/nave"]])
-def test_unknown_names_are_exit_2(arguments):
+@pytest.mark.parametrize(
+    "arguments", [["--gpu", "h9000"], ["--kernels", "triton/nave"], ["--out", "/proc/diptych/calibration.json"]]
+)
+def test_unknown_names_and_a_folder_of_nobody_are_exit_2(arguments):
     assert calibrate.main(arguments) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--cases", "0"], ["--jobs", "0"], ["--longest", "1"], ["--kernels", ","]])
+def test_nothing_to_calibrate_is_exit_2(arguments):
+    with pytest.raises(SystemExit) as caught:
+        calibrate.main(arguments)
+    assert caught.value.code == 2
 
 
 @pytest.mark.parametrize("longest", [16, 64, 4096])

@@ -46,6 +46,15 @@ def test_a_bad_trace_is_refused_by_line(tmp_path, lines, named):
         read(write(tmp_path, *lines))
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "trace.csv"
+    header = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    for line in (b"\xff\xfe,1,2\n", b'"' + b"x" * 200_000 + b'",1,2\n'):
+        path.write_bytes(header + line)
+        with pytest.raises(TraceError, match=r"trace\.csv, line 2: found"):
+            trace.read(path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TraceError, match=r"nowhere\.csv"):
         read(tmp_path / "nowhere.csv")
