@@ -32,6 +32,26 @@ def _count(text: str) -> int:
     return value
 
 
+def _add_where(new: argparse.ArgumentParser) -> None:
+    where = new.add_argument_group("where and how")
+    where.add_argument(
+        "--gpu", help="assert that this GPU is here (h200, mi300, auto); absent: compiled for it, no times"
+    )
+    where.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
+    where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
+    where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
+    where.add_argument("--max-time", type=_positive, default=3.0, metavar="S", help="timing per workload (default 3 s)")
+    where.add_argument(
+        "--cpu-budget", type=_positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
+    )
+    where.add_argument(
+        "--timeout", type=_positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
+    )
+    where.add_argument(
+        "--configs", type=_count, default=0, metavar="N", help="where cells are timed: N random configs too"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         prog="python -m compare.run",
@@ -55,23 +75,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--dtype", help="bf16 (default), fp16, fp32, of these")
     what.add_argument("--window", type=int, help="sliding window, the query's own token included")
     what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
-    where = new.add_argument_group("where and how")
-    where.add_argument(
-        "--gpu", help="assert that this GPU is here (h200, mi300, auto); absent: compiled for it, no times"
-    )
-    where.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
-    where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
-    where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
-    where.add_argument("--max-time", type=_positive, default=3.0, metavar="S", help="timing per workload (default 3 s)")
-    where.add_argument(
-        "--cpu-budget", type=_positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
-    )
-    where.add_argument(
-        "--timeout", type=_positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
-    )
-    where.add_argument(
-        "--configs", type=_count, default=0, metavar="N", help="where cells are timed: N random configs too"
-    )
+    _add_where(new)
     steps = new.add_argument_group("assumptions of --trace")
     steps.add_argument("--batches", type=int, help="steps kept, at even quantiles of KV tokens (default 16)")
     steps.add_argument("--step-ms", type=float, help="fixed part of a step (default 5 ms)")

@@ -244,6 +244,7 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
         return OK
     print(now.line, flush=True)
     if arguments.require_gpu and not now.measure:
+        print(f"--require-gpu: {arguments.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)
         return NO_GPU
     if not chosen.kernels or not chosen.workloads:
         print("nothing selected", file=sys.stderr)
