@@ -38,11 +38,11 @@ def _used_pages(batch: PagedBatch, lens: Sequence[tuple[int, int]]) -> torch.Ten
 class Arena:
     """Page sets, outputs, guards and the reference of one workload on one device."""
 
-    def __init__(self, workload: Workload, sets: int, device: torch.device | str) -> None:
+    def __init__(self, workload: Workload, sets: int, device: torch.device | str, pad_tokens: int = 0) -> None:
         self.workload = workload
         self.device = torch.device(device)
         self.guards = Guards(self.device)
-        self.batches = workload.batches(sets, self.device, self.guards)
+        self.batches = workload.batches(sets, self.device, self.guards, pad_tokens)
         self.features = workload.features(self.device)
         shape = tuple(self.batches[0].query.shape)
         self.outs = [self.guards.empty(f"out_{i}", shape, workload.shape.dtype) for i in range(sets)]

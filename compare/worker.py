@@ -28,6 +28,7 @@ from compare.subject import Subject, device_is_sick, failure
 from compare.workloads import Workload
 
 CPU_SETS = 2  # page sets in the interpreter: enough to catch a kernel that ignores the block table
+CPU_PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
 IMPOSSIBLE = 1.05  # times below the floor of the GPU's stated peaks by more than this are not times
 
 
@@ -93,11 +94,11 @@ class Task:
         if device_is_sick(self.device):
             raise Sick
 
-    def arena(self, sets: int) -> Arena | None:
+    def arena(self, sets: int, pad_tokens: int = 0) -> Arena | None:
         """The tensors of the job; None where making them failed, which is then the row of every cell."""
         self.start(None)
         try:
-            return Arena(self.workload, sets, self.device)
+            return Arena(self.workload, sets, self.device, pad_tokens)
         except Exception as error:
             for cell, _ in self.cells:
                 self.start(cell)
@@ -107,7 +108,7 @@ class Task:
 
 def check(task: Task) -> None:
     """Every cell in the interpreter: two poisoned runs, other values and the LSE, and no time anywhere."""
-    arena = task.arena(CPU_SETS)
+    arena = task.arena(CPU_SETS, CPU_PADDING)
     for cell, kernel_id in task.cells if arena else ():
         task.start(cell)
         identity: dict[str, Any] = {}

@@ -121,8 +121,10 @@ class Workload:
     def features(self, device: torch.device | str) -> Features:
         return self.ask.features(self.shape, self.stats.max_seq_len, self.seed + 1, device)
 
-    def batches(self, copies: int, device: torch.device | str, guards: Guards | None = None) -> list[PagedBatch]:
-        """`copies` page sets of this workload over one pool; values by `seed`."""
+    def batches(
+        self, copies: int, device: torch.device | str, guards: Guards | None = None, pad_tokens: int = 0
+    ) -> list[PagedBatch]:
+        """`copies` page sets of this workload over one pool; values by `seed`. pad_tokens: rows past the last one."""
         return make_batches(
             self.lens,
             self.shape,
@@ -131,6 +133,7 @@ class Workload:
             device=device,
             style=self.style,
             shared_pages=self.shared_pages,
+            pad_tokens=pad_tokens,
             guards=guards,
         )
 
