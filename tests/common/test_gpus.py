@@ -85,6 +85,7 @@ def _device(name, arch, units, gib, **more):
 )
 def test_detect(monkeypatch, device, name):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
     monkeypatch.setattr(torch.version, "hip", None if hasattr(device, "major") else "7.0")
     assert gpus.detect().name == name
@@ -101,6 +102,7 @@ def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
         shared_memory_per_block_optin=101376,
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
     gpu = gpus.detect()
     assert (gpu.name, gpu.title, gpu.arch, gpu.units, gpu.shared_bytes) == ("other", "NVIDIA L4", "sm_89", 58, 101376)
@@ -111,3 +113,9 @@ def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
 def test_no_gpu_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpus.detect() is None
+
+
+def test_a_device_that_is_not_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpus.detect(1) is None
