@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,43 +36,28 @@ from compare import registry, rundir
 from compare.cli import situation
 from compare.subject import device_is_sick
 from compare.tally import Tally, table
+from compare.workloads import Ask
 
 SLICE = 25  # cases that a process takes at once
 KERNELS = "baseline/sdpa,baseline/flash_attn3,triton/*,helion/*"
 BF16, FP16 = torch.bfloat16, torch.float16
 
 
-@dataclass(frozen=True)
-class ShapeClass:
-    """What a kernel is compiled for. Cases differ in lengths and values: 2,000 of them need a dozen compilations."""
-
-    shape: AttentionShape
-    causal: bool = True
-    sliding_window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-
-    def features(self, seed: int, keys: int, device: torch.device) -> Features:
-        sinks = None
-        if self.sinks:  # around half of the mass of a row that sees `keys` keys
-            generator = torch.Generator().manual_seed(seed)
-            sinks = torch.randn(self.shape.num_query_heads, generator=generator).to(device) + math.log(keys)
-        return Features(self.causal, self.sliding_window, self.softcap, sinks)
-
-
+# What a kernel is compiled for; cases differ in lengths and values. The segments of parallel_softmax follow the
+# lengths, so it is compiled a few times per class.
 CLASSES = (
-    ShapeClass(AttentionShape(32, 8, 128, 16, BF16)),
-    ShapeClass(AttentionShape(32, 8, 128, 16, FP16)),
-    ShapeClass(AttentionShape(28, 4, 128, 16, BF16)),
-    ShapeClass(AttentionShape(8, 8, 64, 16, FP16)),
-    ShapeClass(AttentionShape(8, 8, 80, 16, BF16)),
-    ShapeClass(AttentionShape(16, 8, 256, 32, FP16)),
-    ShapeClass(AttentionShape(10, 2, 128, 64, BF16), sliding_window=128),
-    ShapeClass(AttentionShape(8, 2, 64, 48, FP16), sliding_window=33),
-    ShapeClass(AttentionShape(16, 2, 128, 16, BF16), softcap=30.0),
-    ShapeClass(AttentionShape(16, 2, 64, 16, FP16), sliding_window=128, sinks=True),
-    ShapeClass(AttentionShape(16, 1, 128, 128, BF16), sinks=True),
-    ShapeClass(AttentionShape(32, 8, 128, 16, BF16), causal=False),
+    (AttentionShape(32, 8, 128, 16, BF16), Ask()),
+    (AttentionShape(32, 8, 128, 16, FP16), Ask()),
+    (AttentionShape(28, 4, 128, 16, BF16), Ask()),
+    (AttentionShape(8, 8, 64, 16, FP16), Ask()),
+    (AttentionShape(8, 8, 80, 16, BF16), Ask()),
+    (AttentionShape(16, 8, 256, 32, FP16), Ask()),
+    (AttentionShape(10, 2, 128, 64, BF16), Ask(sliding_window=128)),
+    (AttentionShape(8, 2, 64, 48, FP16), Ask(sliding_window=33)),
+    (AttentionShape(16, 2, 128, 16, BF16), Ask(softcap=30.0)),
+    (AttentionShape(16, 2, 64, 16, FP16), Ask(sliding_window=128, sinks=True)),
+    (AttentionShape(16, 1, 128, 128, BF16), Ask(sinks=True)),
+    (AttentionShape(32, 8, 128, 16, BF16), Ask(causal=False)),
 )
 
 
@@ -109,14 +93,14 @@ class Calibration:
 
     def case(self, seed: int) -> None:
         """One batch, its reference, and a verdict for each kernel."""
-        kind = CLASSES[seed % len(CLASSES)]
+        shape, ask = CLASSES[seed % len(CLASSES)]
         lens = random_lens(random.Random(seed), self.longest)
-        batch = make_batch(lens, kind.shape, seed=seed, device=self.device)
-        keys = min(batch.stats.max_seq_len, kind.sliding_window or batch.stats.max_seq_len)
-        features = kind.features(seed, keys, self.device)
+        batch = make_batch(lens, shape, seed=seed, device=self.device)
+        keys = min(batch.stats.max_seq_len, ask.sliding_window or batch.stats.max_seq_len)
+        features = ask.features(shape, keys, seed, self.device)
         expected = reference(batch, features)
         for kernel_id, tally in self.tallies.items():
-            self._judge(kernel_id, tally, batch, features, expected, _name(seed, lens, kind))
+            self._judge(kernel_id, tally, batch, features, expected, _name(seed, lens, shape))
 
     def _judge(
         self, kernel_id: str, tally: Tally, batch: PagedBatch, features: Features, expected: Expected, case: str
@@ -164,8 +148,7 @@ def calibrate(calibration: Calibration, seeds: range, jobs: int) -> Iterator[int
             yield done
 
 
-def _name(seed: int, lens: Lens, kind: ShapeClass) -> str:
-    shape = kind.shape
+def _name(seed: int, lens: Lens, shape: AttentionShape) -> str:
     sizes = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size} page {shape.block_size}"
     return f"case {seed} ({'_'.join(f'q{q}s{s}' for q, s in lens)}, {sizes}, {str(shape.dtype)[6:]})"
 
