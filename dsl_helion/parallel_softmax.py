@@ -37,6 +37,7 @@ from dsl_helion.primitives import (
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
+ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def _segments_kernel(
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
     num_segments: hl.constexpr,
+    longest_query: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
     hl.pdl_launch_dependents()  # the reduction's launch begins while the segments run (NVIDIA from sm_90 on)
@@ -136,7 +138,7 @@ def _segments_kernel(
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
         first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
-        if first < query_len:
+        if (first < query_len) & (query_len <= longest_query):
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
@@ -184,6 +186,7 @@ def _reduce_segments_kernel(
     block_q: hl.constexpr,
     tile_size: hl.constexpr,
     num_segments: hl.constexpr,
+    longest_query: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the segments; every program waits, so that this launch ends after theirs
     num_seqs = seq_lens.size(0)
@@ -207,7 +210,7 @@ def _reduce_segments_kernel(
 
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        if row - query_start < query_len:
+        if (row - query_start < query_len) & (query_len <= longest_query):
             seq_len = seq_lens[seq]
             first = div(row - query_start, block_q) * block_q
             last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
@@ -254,30 +257,34 @@ def launch(
     require("helion/parallel_softmax", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    _launch_segments(batch, features, out, config, workspace, lse)
+    attend_segments(batch, features, out, config, workspace, lse)
+
+
+def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
+    """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
+    _launch_segments(batch, features, out, config, workspace, lse, longest_query)
     if config.num_segments > 1:
-        reduce_segments(batch, features, out, config, workspace, lse)
+        reduce_segments(batch, features, out, config, workspace, lse, longest_query)
 
 
-def _launch_segments(batch, features, out, config, workspace, lse) -> None:
+def _launch_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *_scratch(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
-        config.num_segments,
+        config.num_segments, longest_query,
     )  # fmt: skip
-    sizes = [_block_m(shape, config), config.tile_size]
-    run(_segments, config, args, block_sizes=sizes, loop_orders=[[2, 1, 0]])
+    run(_segments, config, args, block_sizes=[_block_m(shape, config), config.tile_size], loop_orders=[[2, 1, 0]])
 
 
-def reduce_segments(batch, features, out, config, workspace, lse) -> None:
+def reduce_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     """Merge the partial results of every token that more than one segment worked on."""
     shape = batch.shape
     args = (
         *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
-        _block_m(shape, config) // shape.queries_per_kv, config.tile_size, config.num_segments,
+        _block_m(shape, config) // shape.queries_per_kv, config.tile_size, config.num_segments, longest_query,
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
     num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4

@@ -34,6 +34,7 @@ from dsl_triton.primitives import (
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
+ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def _segments_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
+    LONGEST_QUERY: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -119,7 +121,7 @@ def _segments_kernel(
     query_start = tl.load(query_start_loc_ptr + seq)
     query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
     first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
-    if first < query_len:
+    if (first < query_len) & (query_len <= LONGEST_QUERY):
         seq_len = tl.load(seq_lens_ptr + seq)
         context_len = seq_len - query_len
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
@@ -176,7 +178,7 @@ def _reduce_segments_kernel(
     f,
     acc_strides, m_strides, out_strides, lse_strides,
     NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
     row = tl.program_id(0) // NUM_QUERY_HEADS
@@ -204,7 +206,7 @@ def _reduce_segments_kernel(
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
-    if (row - query_start < query_len) & (used > 1):
+    if (row - query_start < query_len) & (query_len <= LONGEST_QUERY) & (used > 1):
         part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
         live = part < used
         stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
@@ -248,12 +250,17 @@ def launch(
     require("triton/parallel_softmax", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    _launch_segments(batch, features, out, config, workspace, lse)
+    attend_segments(batch, features, out, config, workspace, lse)
+
+
+def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
+    """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
+    _launch_segments(batch, features, out, config, workspace, lse, longest_query)
     if config.num_segments > 1:
-        reduce_segments(batch, features, out, config, workspace, lse)
+        reduce_segments(batch, features, out, config, workspace, lse, longest_query)
 
 
-def _launch_segments(batch, features, out, config, workspace, lse) -> None:
+def _launch_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     shape = batch.shape
     block_m = _block_m(shape, config)
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
@@ -264,11 +271,11 @@ def _launch_segments(batch, features, out, config, workspace, lse) -> None:
         out.stride(), strides(lse), *map(strides, _scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments,
-        OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+        OVERLAP=config.overlap, LONGEST_QUERY=longest_query, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 
 
-def reduce_segments(batch, features, out, config, workspace, lse) -> None:
+def reduce_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     """Merge the partial results of every token that more than one segment worked on."""
     shape = batch.shape
     _reduce_segments_kernel[(batch.num_tokens * shape.num_query_heads,)](
@@ -276,7 +283,7 @@ def reduce_segments(batch, features, out, config, workspace, lse) -> None:
         *map(strides, _scratch(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size,
         BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv, TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
+        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
         num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),
