@@ -32,15 +32,20 @@ class Precision:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The largest batch that a workspace must serve."""
+    """The largest batch that a workspace must serve.
+
+    num_keys: keys of all sequences together that scratch should hold. A hint, as lengths are on the device: a batch
+    with more of them costs time, never correctness.
+    """
 
     num_tokens: int
     num_seqs: int
     device: torch.device
+    num_keys: int = 0
 
     @classmethod
     def of(cls, batch: PagedBatch) -> Capacity:
-        return cls(batch.num_tokens, batch.num_seqs, batch.device)
+        return cls(batch.num_tokens, batch.num_seqs, batch.device, batch.stats.total_seq_len)
 
 
 class Kernel(Protocol):

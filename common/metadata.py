@@ -13,6 +13,8 @@ import torch
 
 Lens = Sequence[tuple[int, int]]  # one (query_len, seq_len) per sequence
 
+SHORT_QUERY = 16  # query tokens up to which a sequence reads its keys as decode does: they, not the products, cost time
+
 
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
