@@ -1,16 +1,18 @@
 """Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
 
-Grid: Q Blocks x segments x num_kv_heads, one axis, then `reduce_segments` over query tokens x query heads. New over
+Grid: Q Blocks x segments x num_kv_heads, one axis, then reduce_segments.py over query tokens x query heads. New over
 q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow the real length of each sequence, so
 a ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
 skips it.
+
+Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
+the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (by_sequence).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-import helion
 import helion.language as hl
 import torch
 
@@ -19,13 +21,12 @@ from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.primitives import (
-    LN2,
     attend_tile,
     bundle,
     div,
     kv_tile_range,
-    load_partial,
     load_rows,
+    mod,
     normalise,
     q_block_rows,
     segment_range,
@@ -34,6 +35,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
+from dsl_helion.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
@@ -77,15 +79,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
             yield config
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
-
-    acc: torch.Tensor  # [num_segments, num_tokens, num_query_heads, head_size]
-    m: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
-    l: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
-
-
 def _segments_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
@@ -95,9 +88,9 @@ def _segments_kernel(
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    partial_acc: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads, head_size]
-    partial_m: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
-    partial_l: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
+    partial_acc: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads, head_size]
+    partial_m: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
+    partial_l: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
     softmax_scale: float,
     f: dict,
     num_kv_heads: hl.constexpr,
@@ -107,6 +100,7 @@ def _segments_kernel(
     min_block_m: hl.constexpr,
     num_segments: hl.constexpr,
     longest_query: hl.constexpr,
+    by_sequence: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
     hl.pdl_launch_dependents()  # the reduction's launch begins while the segments run (NVIDIA from sm_90 on)
@@ -117,27 +111,33 @@ def _segments_kernel(
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
-    q_blocks = query.size(0) // block_q + num_seqs
+    per_sequence = (longest_query + block_q - 1) // block_q
+    q_blocks = num_seqs * per_sequence if by_sequence else query.size(0) // block_q + num_seqs
     for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
-        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
-        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
-        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
-        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
-        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
-        left = torch.where(begins, guess, 0)
-        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = div(left + right, 2)
-            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
-                left = middle
-            else:
-                right = middle
-        seq = left
+        if by_sequence:
+            seq = div(hl.full([], q_block_idx, dtype=torch.int32), per_sequence)
+            query_start = query_start_loc[seq]
+            first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * block_q
+        else:
+            # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
+            # The first guess is exact where every query has one token: decode skips log2(num_seqs) dependent loads.
+            guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+            begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+            left = torch.where(begins, guess, 0)
+            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+            while right - left > 1:
+                middle = div(left + right, 2)
+                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                    left = middle
+                else:
+                    right = middle
+            seq = left
+            query_start = query_start_loc[seq]
+            first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
 
-        query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
         if (first < query_len) & (query_len <= longest_query):
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
@@ -171,77 +171,21 @@ def _segments_kernel(
                     store_rows(out, row, head, live, normalise(acc, l))
                     store_lse(lse, row, head, live, m, l)
                 else:
-                    store_partial((partial_acc, partial_m, partial_l), segment, row, head, live, m, l, acc)
-
-
-def _reduce_segments_kernel(
-    partial_acc: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads, head_size]
-    partial_m: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads]
-    partial_l: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads]
-    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
-    seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
-    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    f: dict,
-    block_q: hl.constexpr,
-    tile_size: hl.constexpr,
-    num_segments: hl.constexpr,
-    longest_query: hl.constexpr,
-) -> None:
-    hl.pdl_wait()  # for the segments; every program waits, so that this launch ends after theirs
-    num_seqs = seq_lens.size(0)
-    num_query_heads = hl.specialize(out.size(1))
-    hl.specialize((out.size(2), partial_acc.size(3)))
-    for row, head in hl.grid([out.size(0), num_query_heads]):
-        # The last sequence that begins at or before this token; with one token a query, it has the same number.
-        guess = hl.full([], row, dtype=torch.int32)
-        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-        begins = query_start_loc[guess] <= row
-        ends = query_start_loc[guess + 1] > row
-        left = torch.where(begins, guess, 0)
-        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = div(left + right, 2)
-            if query_start_loc[middle] <= row:
-                left = middle
-            else:
-                right = middle
-        seq = left
-
-        query_start = query_start_loc[seq]
-        query_len = query_start_loc[seq + 1] - query_start
-        if (row - query_start < query_len) & (query_len <= longest_query):
-            seq_len = seq_lens[seq]
-            first = div(row - query_start, block_q) * block_q
-            last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
-            _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, tile_size)
-            _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
-            if used > 1:
-                part = hl.arange(helion.next_power_of_2(num_segments))
-                m, l, acc = load_partial((partial_acc, partial_m, partial_l), part, row, head, part < used)
-                top = m.amax(0)
-                weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
-                total = (l * weight).sum(0)
-                x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
-                out[row, head, :] = x.to(out.dtype)
-                if lse is not None:
-                    lse[row, head] = (top + torch.log2(total)) * LN2
+                    place = seq * longest_query + token if by_sequence else row
+                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, l, acc)
 
 
 _segments = kernel(_segments_kernel)
-_reduce_segments = kernel(_reduce_segments_kernel)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+def workspace(
+    shape: AttentionShape, capacity: Capacity, config: Config, longest_query: int = ANY_QUERY
+) -> Workspace | None:
     """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
     if config.num_segments == 1:
         return None
-    rows = (config.num_segments, capacity.num_tokens, shape.num_query_heads)
-    return Workspace(
-        torch.empty((*rows, shape.head_size), dtype=torch.float32, device=capacity.device),
-        torch.empty(rows, dtype=torch.float32, device=capacity.device),
-        torch.empty(rows, dtype=torch.float32, device=capacity.device),
-    )
+    rows = min(capacity.num_tokens, capacity.num_seqs * longest_query)
+    return make_workspace(shape, config.num_segments, rows, capacity.device)
 
 
 def launch(
@@ -262,38 +206,21 @@ def launch(
 
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
-    _launch_segments(batch, features, out, config, workspace, lse, longest_query)
-    if config.num_segments > 1:
-        reduce_segments(batch, features, out, config, workspace, lse, longest_query)
-
-
-def _launch_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     shape = batch.shape
+    block_m = _block_m(shape, config)
+    by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *_scratch(workspace), batch.softmax_scale,
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *scratch(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
-        config.num_segments, longest_query,
+        config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
-    run(_segments, config, args, block_sizes=[_block_m(shape, config), config.tile_size], loop_orders=[[2, 1, 0]])
-
-
-def reduce_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
-    """Merge the partial results of every token that more than one segment worked on."""
-    shape = batch.shape
-    args = (
-        *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
-        _block_m(shape, config) // shape.queries_per_kv, config.tile_size, config.num_segments, longest_query,
-    )  # fmt: skip
-    # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
-    num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4
-    run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])
+    run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[2, 1, 0]])
+    if config.num_segments > 1:
+        block_q = block_m // shape.queries_per_kv
+        reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
 
 
 def _block_m(shape: AttentionShape, config: Config) -> int:
     return max(config.block_m, smallest_block_m(shape))
-
-
-def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)

@@ -1,9 +1,12 @@
 """Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
 
-Grid: Q Blocks x segments x num_kv_heads, one axis, then `reduce_segments` over query tokens x query heads. New over
+Grid: Q Blocks x segments x num_kv_heads, one axis, then reduce_segments.py over query tokens x query heads. New over
 q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow each sequence's real length, so a
 ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
 skips it.
+
+Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
+the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (BY_SEQUENCE).
 """
 
 import itertools
@@ -16,9 +19,9 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
-from common.metadata import num_q_blocks
+from common.metadata import cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.primitives import (
     attend_tile,
     bundle,
@@ -31,6 +34,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
+from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
@@ -66,15 +70,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
             yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu))
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
-
-    acc: torch.Tensor  # [num_segments, num_tokens, num_query_heads, head_size]
-    m: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
-    l: torch.Tensor  # [num_segments, num_tokens, num_query_heads]
-
-
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _segments_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
@@ -85,16 +80,16 @@ def _segments_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
-    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, HEAD_SIZE]
+    m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
+    l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
     num_seqs,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
-    LONGEST_QUERY: tl.constexpr,
+    LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -103,24 +98,30 @@ def _segments_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
 
-    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
-    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
-    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
-    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
-    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
-    left = tl.where(begins, guess, 0)
-    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-    while right - left > 1:
-        middle = (left + right) // 2
-        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
-            left = middle
-        else:
-            right = middle
-    seq = left
+    if BY_SEQUENCE:
+        PER_SEQUENCE: tl.constexpr = (LONGEST_QUERY + BLOCK_Q - 1) // BLOCK_Q
+        seq = q_block_idx // PER_SEQUENCE
+        query_start = tl.load(query_start_loc_ptr + seq)
+        first = q_block_idx % PER_SEQUENCE * BLOCK_Q
+    else:
+        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // BLOCK_Q + i.
+        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+        guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
+        begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
+        ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
+        left = tl.where(begins, guess, 0)
+        right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = (left + right) // 2
+            if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+        query_start = tl.load(query_start_loc_ptr + seq)
+        first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
 
-    query_start = tl.load(query_start_loc_ptr + seq)
     query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
     if (first < query_len) & (query_len <= LONGEST_QUERY):
         seq_len = tl.load(seq_lens_ptr + seq)
         context_len = seq_len - query_len
@@ -158,83 +159,22 @@ def _segments_kernel(
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l), HEAD_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
+                place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
                 part = segment.to(tl.int64)
-                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], row, head, live, acc, HEAD_SIZE)
-                stat = part * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
+                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, HEAD_SIZE)
+                stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
                 tl.store(m_ptr + stat, m, mask=live)
                 tl.store(l_ptr + stat, l, mask=live)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
-def _reduce_segments_kernel(
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
-    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    query_start_loc_ptr,  # i32 [num_seqs + 1]
-    seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    num_seqs,
-    f,
-    acc_strides, m_strides, out_strides, lse_strides,
-    NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr,
-):  # fmt: skip
-    head = tl.program_id(0) % NUM_QUERY_HEADS
-    row = tl.program_id(0) // NUM_QUERY_HEADS
-
-    # The last sequence that begins at or before this token; where every query has one token, that is its own number.
-    guess = tl.minimum(row, num_seqs - 1)
-    begins = tl.load(query_start_loc_ptr + guess) <= row
-    ends = tl.load(query_start_loc_ptr + guess + 1) > row
-    left = tl.where(begins, guess, 0)
-    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-    while right - left > 1:
-        middle = (left + right) // 2
-        if tl.load(query_start_loc_ptr + middle) <= row:
-            left = middle
-        else:
-            right = middle
-    seq = left
-
-    query_start = tl.load(query_start_loc_ptr + seq)
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    seq_len = tl.load(seq_lens_ptr + seq)
-    first = (row - query_start) // BLOCK_Q * BLOCK_Q
-    last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
-    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
-    if (row - query_start < query_len) & (query_len <= LONGEST_QUERY) & (used > 1):
-        part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
-        live = part < used
-        stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
-        m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
-        l = tl.load(l_ptr + stat, mask=live, other=0.0)
-        top = tl.max(m, 0)
-        weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
-        lane = tl.arange(0, padded(HEAD_SIZE))
-        offset = part.to(tl.int64) * acc_strides[0] + row.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
-        mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
-        acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
-        total = tl.sum(l * weight, 0)
-        x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [HEAD_PADDED]
-        out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
-        tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
-        store_lse(lse_ptr, lse_strides, row, head, True, top, total)
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+def workspace(
+    shape: AttentionShape, capacity: Capacity, config: Config, longest_query: int = ANY_QUERY
+) -> Workspace | None:
     """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
     if config.num_segments == 1:
         return None
-    rows = (config.num_segments, capacity.num_tokens, shape.num_query_heads)
-    return Workspace(
-        torch.empty((*rows, shape.head_size), dtype=torch.float32, device=capacity.device),
-        torch.empty(rows, dtype=torch.float32, device=capacity.device),
-        torch.empty(rows, dtype=torch.float32, device=capacity.device),
-    )
+    rows = min(capacity.num_tokens, capacity.num_seqs * longest_query)
+    return make_workspace(shape, config.num_segments, rows, capacity.device)
 
 
 def launch(
@@ -255,44 +195,26 @@ def launch(
 
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
-    _launch_segments(batch, features, out, config, workspace, lse, longest_query)
-    if config.num_segments > 1:
-        reduce_segments(batch, features, out, config, workspace, lse, longest_query)
-
-
-def _launch_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
     shape = batch.shape
     block_m = _block_m(shape, config)
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    block_q = block_m // shape.queries_per_kv
+    by_sequence = batch.num_seqs * longest_query < batch.num_tokens
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_q)
+    if by_sequence:
+        q_blocks = batch.num_seqs * cdiv(longest_query, block_q)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *_scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
+        out, lse, *scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        out.stride(), strides(lse), *map(strides, _scratch(workspace)[:2]),
+        out.stride(), strides(lse), *map(strides, scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments,
-        OVERLAP=config.overlap, LONGEST_QUERY=longest_query, num_warps=config.num_warps, num_stages=config.num_stages,
+        OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-
-
-def reduce_segments(batch, features, out, config, workspace, lse, longest_query) -> None:
-    """Merge the partial results of every token that more than one segment worked on."""
-    shape = batch.shape
-    _reduce_segments_kernel[(batch.num_tokens * shape.num_query_heads,)](
-        *_scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
-        *map(strides, _scratch(workspace)[:2]), out.stride(), strides(lse),
-        NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size,
-        BLOCK_Q=_block_m(shape, config) // shape.queries_per_kv, TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
-        # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
-        num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
-        **({"launch_pdl": True} if config.overlap else {}),
-    )  # fmt: skip
+    if config.num_segments > 1:
+        reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
 
 
 def _block_m(shape: AttentionShape, config: Config) -> int:
     return max(config.block_m, smallest_block_m(shape))
-
-
-def _scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)

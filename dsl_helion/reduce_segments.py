@@ -1,0 +1,119 @@
+"""Merge what several segments found for one query token (paper 4.5): the second launch of a parallel tiled softmax.
+
+Grid: rows x query heads. A row is a query token; where only short queries are served and the batch has many tokens
+more, it is one of longest_query places of a sequence (by_sequence), so that long prompts cost no programs.
+"""
+
+from dataclasses import dataclass
+
+import helion
+import helion.language as hl
+import torch
+
+from common.spec import AttentionShape
+from dsl_helion.binding import kernel, run
+from dsl_helion.primitives import LN2, bundle, div, kv_tile_range, load_partial, mod, segment_range
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
+
+    acc: torch.Tensor  # [num_segments, rows, num_query_heads, head_size]
+    m: torch.Tensor  # [num_segments, rows, num_query_heads]
+    l: torch.Tensor  # [num_segments, rows, num_query_heads]
+
+
+def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> Workspace:
+    """Scratch for `rows` query tokens."""
+    sizes = (num_segments, rows, shape.num_query_heads)
+    return Workspace(
+        torch.empty((*sizes, shape.head_size), dtype=torch.float32, device=device),
+        torch.empty(sizes, dtype=torch.float32, device=device),
+        torch.empty(sizes, dtype=torch.float32, device=device),
+    )
+
+
+def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
+    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
+
+
+def _reduce_segments_kernel(
+    partial_acc: torch.Tensor,  # f32 [num_segments, rows, num_query_heads, head_size]
+    partial_m: torch.Tensor,  # f32 [num_segments, rows, num_query_heads]
+    partial_l: torch.Tensor,  # f32 [num_segments, rows, num_query_heads]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    f: dict,
+    block_q: hl.constexpr,
+    tile_size: hl.constexpr,
+    num_segments: hl.constexpr,
+    longest_query: hl.constexpr,
+    by_sequence: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # for the segments; every program waits, so that this launch ends after theirs
+    num_seqs = seq_lens.size(0)
+    num_query_heads = hl.specialize(out.size(1))
+    hl.specialize((out.size(2), partial_acc.size(3)))
+    places = num_seqs * longest_query if by_sequence else out.size(0)
+    for place, head in hl.grid([places, num_query_heads]):
+        # `place`: where the segments left what they found
+        if by_sequence:
+            seq = div(hl.full([], place, dtype=torch.int32), longest_query)
+            query_start = query_start_loc[seq]
+            token = mod(hl.full([], place, dtype=torch.int32), longest_query)
+        else:
+            # The last sequence that begins at or before this token; with one token a query, it has the same number.
+            guess = hl.full([], place, dtype=torch.int32)
+            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+            begins = query_start_loc[guess] <= place
+            ends = query_start_loc[guess + 1] > place
+            left = torch.where(begins, guess, 0)
+            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+            while right - left > 1:
+                middle = div(left + right, 2)
+                if query_start_loc[middle] <= place:
+                    left = middle
+                else:
+                    right = middle
+            seq = left
+            query_start = query_start_loc[seq]
+            token = place - query_start
+
+        query_len = query_start_loc[seq + 1] - query_start
+        if (token < query_len) & (query_len <= longest_query):
+            row = query_start + token
+            seq_len = seq_lens[seq]
+            first = div(token, block_q) * block_q
+            last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
+            _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, tile_size)
+            _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
+            if used > 1:
+                part = hl.arange(helion.next_power_of_2(num_segments))
+                m, l, acc = load_partial((partial_acc, partial_m, partial_l), part, place, head, part < used)
+                top = m.amax(0)
+                weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
+                total = (l * weight).sum(0)
+                x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+                out[row, head, :] = x.to(out.dtype)
+                if lse is not None:
+                    lse[row, head] = (top + torch.log2(total)) * LN2
+
+
+_reduce_segments = kernel(_reduce_segments_kernel)
+
+
+def reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence) -> None:
+    """Write out (and lse) of every token that more than one segment worked on.
+
+    config is that of the segments' launch, and so are the last three: block_q tokens a Q Block, and so on.
+    """
+    args = (
+        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features), block_q,
+        config.tile_size, config.num_segments, longest_query, by_sequence,
+    )  # fmt: skip
+    # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
+    num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4
+    run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])

@@ -1,0 +1,123 @@
+"""Merge what several segments found for one query token (paper 4.5): the second launch of a parallel tiled softmax.
+
+Grid: rows x query heads. A row is a query token; where only short queries are served and the batch has many tokens
+more, it is one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prompts cost no programs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from common.spec import AttentionShape
+from dsl_triton.binding import padded, strides
+from dsl_triton.primitives import bundle, kv_tile_range, segment_range, store_lse
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
+
+    acc: torch.Tensor  # [num_segments, rows, num_query_heads, head_size]
+    m: torch.Tensor  # [num_segments, rows, num_query_heads]
+    l: torch.Tensor  # [num_segments, rows, num_query_heads]
+
+
+def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> Workspace:
+    """Scratch for `rows` query tokens."""
+    sizes = (num_segments, rows, shape.num_query_heads)
+    return Workspace(
+        torch.empty((*sizes, shape.head_size), dtype=torch.float32, device=device),
+        torch.empty(sizes, dtype=torch.float32, device=device),
+        torch.empty(sizes, dtype=torch.float32, device=device),
+    )
+
+
+def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
+    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
+
+
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+def _reduce_segments_kernel(
+    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, HEAD_SIZE]
+    m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
+    l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    f,
+    acc_strides, m_strides, out_strides, lse_strides,
+    NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0) % NUM_QUERY_HEADS
+    place = tl.program_id(0) // NUM_QUERY_HEADS  # where the segments left what they found
+
+    if BY_SEQUENCE:
+        seq = place // LONGEST_QUERY
+        query_start = tl.load(query_start_loc_ptr + seq)
+        token = place % LONGEST_QUERY
+    else:
+        # The last sequence that begins at or before this token; where every query has one, that is its own number.
+        guess = tl.minimum(place, num_seqs - 1)
+        begins = tl.load(query_start_loc_ptr + guess) <= place
+        ends = tl.load(query_start_loc_ptr + guess + 1) > place
+        left = tl.where(begins, guess, 0)
+        right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = (left + right) // 2
+            if tl.load(query_start_loc_ptr + middle) <= place:
+                left = middle
+            else:
+                right = middle
+        seq = left
+        query_start = tl.load(query_start_loc_ptr + seq)
+        token = place - query_start
+
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    seq_len = tl.load(seq_lens_ptr + seq)
+    first = token // BLOCK_Q * BLOCK_Q
+    last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
+    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
+    if (token < query_len) & (query_len <= LONGEST_QUERY) & (used > 1):
+        row = query_start + token
+        part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
+        live = part < used
+        stat = part.to(tl.int64) * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
+        m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
+        l = tl.load(l_ptr + stat, mask=live, other=0.0)
+        top = tl.max(m, 0)
+        weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
+        lane = tl.arange(0, padded(HEAD_SIZE))
+        offset = part.to(tl.int64) * acc_strides[0] + place.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
+        mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
+        acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
+        total = tl.sum(l * weight, 0)
+        x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [HEAD_PADDED]
+        out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
+        tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, row, head, True, top, total)
+
+
+def reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence) -> None:
+    """Write out (and lse) of every token that more than one segment worked on.
+
+    config is that of the segments' launch, and so are the last three: block_q tokens a Q Block, and so on.
+    """
+    shape = batch.shape
+    rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
+    _reduce_segments_kernel[(rows * shape.num_query_heads,)](
+        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
+        *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
+        NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size, BLOCK_Q=block_q, TILE_SIZE=config.tile_size,
+        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
+        num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
+        **({"launch_pdl": True} if config.overlap else {}),
+    )  # fmt: skip

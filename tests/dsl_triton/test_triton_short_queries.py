@@ -1,0 +1,43 @@
+"""parallel_softmax beside a kernel for long queries: it serves the short ones, and writes no other row."""
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.kernel import Capacity
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import parallel_softmax
+
+SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
+CONFIG = parallel_softmax.Config(16, 16, 3)
+LONGEST = 3
+
+
+def short_queries(batch: PagedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.full_like(batch.query, float("nan"))
+    lse = torch.full(batch.query.shape[:2], float("nan"))
+    scratch = parallel_softmax.workspace(SHAPE, Capacity.of(batch), CONFIG, LONGEST)
+    parallel_softmax.attend_segments(batch, Features(), out, CONFIG, scratch, lse, LONGEST)
+    return out, lse
+
+
+@pytest.mark.parametrize(
+    "lens",
+    [[(1, 90), (20, 30), (3, 70), (0, 4), (4, 9)], [(1, 90), (4, 30), (3, 70)]],
+    ids=["places-by-sequence", "places-by-token"],
+)
+def test_only_rows_of_short_queries_are_written_and_as_alone(lens: list[tuple[int, int]]) -> None:
+    batch = make_batch(lens, SHAPE)
+    assert (batch.num_seqs * LONGEST < batch.num_tokens) == (len(lens) == 5)
+    out, lse = short_queries(batch)
+    whole, whole_lse = torch.empty_like(out), torch.empty_like(lse)
+    scratch = parallel_softmax.workspace(SHAPE, Capacity.of(batch), CONFIG)
+    parallel_softmax.launch(batch, Features(), whole, CONFIG, scratch, lse=whole_lse)
+    start = 0
+    for query_len, _ in lens:
+        rows = slice(start, start + query_len)
+        if query_len <= LONGEST:
+            assert torch.equal(out[rows], whole[rows]) and torch.equal(lse[rows], whole_lse[rows])
+        else:
+            assert bool(out[rows].isnan().all()) and bool(lse[rows].isnan().all())
+        start += query_len
