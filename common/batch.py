@@ -1,4 +1,4 @@
-"""Batches made of `(query_len, seq_len)` pairs: shuffled pages, and NaN in every slot that nobody owns."""
+"""Batches made of `(query_len, seq_len)` pairs: shuffled pages, and NaN in every slot and row that nobody owns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from common import metadata
 from common.guards import Guards
 from common.metadata import BatchStats, Lens, cdiv
-from common.spec import AttentionShape, PagedBatch
+from common.spec import ALIGNMENT, AttentionShape, Layout, PagedBatch
 
 CacheStyle = Literal["nhd", "hnd", "stacked", "interleaved"]
 _TAIL = (-1, 2**31 - 1, 0x7F7F7F7F, 0)  # what engines leave behind the used part of a block table
@@ -45,10 +45,22 @@ def _block_table(rows: list[list[int]], extra_columns: int, dtype: torch.dtype) 
     return table
 
 
+def _packed_pair(shape: AttentionShape, num_blocks: int, guards: Guards) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V of Layout.X_PACKED."""
+    page, heads, head, dtype = shape.block_size, shape.num_kv_heads, shape.head_size, shape.dtype
+    x = ALIGNMENT // dtype.itemsize
+    key_cache = guards.empty("key_cache", (num_blocks, heads, head // x, page, x), dtype)
+    return key_cache, guards.empty("value_cache", (num_blocks, heads, head, page), dtype)
+
+
 def _cache_pair(
-    style: CacheStyle, shape: AttentionShape, num_blocks: int, guards: Guards
+    layout: Layout, style: CacheStyle, shape: AttentionShape, num_blocks: int, guards: Guards
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V views [num_blocks, block_size, num_kv_heads, head_size] of the storage that `style` names."""
+    """K and V; paged ones as views [num_blocks, block_size, num_kv_heads, head_size] of what `style` names."""
+    if layout is Layout.X_PACKED:
+        if style != "nhd":
+            raise ValueError(f"style: found {style!r}, allowed none beside {layout}")
+        return _packed_pair(shape, num_blocks, guards)
     page, heads, head, dtype = shape.block_size, shape.num_kv_heads, shape.head_size, shape.dtype
     if style == "stacked":  # vLLM 0.25: one tensor, K and V behind each other page by page
         both = guards.empty("cache", (num_blocks, 2, page, heads, head), dtype)
@@ -78,6 +90,41 @@ def owned_slots(lens: Lens, tables: list[torch.Tensor], num_blocks: int, block_s
     return owned.view(num_blocks, block_size)
 
 
+def _new_slots(batch: PagedBatch, lens: Lens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """int64 row of query, page and slot of each new token that has a key: those of a sequence of length 0 have none."""
+    block_size = batch.shape.block_size
+    rows, positions, seqs, begin = [], [], [], 0
+    for seq, (query_len, seq_len) in enumerate(lens):
+        count = query_len if seq_len else 0
+        rows += range(begin, begin + count)
+        positions += range(seq_len - count, seq_len)
+        seqs += [seq] * count
+        begin += query_len
+    row, position, seq = (
+        torch.tensor(values, dtype=torch.long, device=batch.device) for values in (rows, positions, seqs)
+    )
+    return row, batch.block_table[seq, position // block_size].long(), position % block_size
+
+
+def fill_new_tokens(batches: list[PagedBatch]) -> None:
+    """Bring `key` and `value`, where batches of one pool have them, in line with the caches.
+
+    They become what the first batch's pages hold, its pages' copies in the others as well; rows of nobody become NaN.
+    """
+    first = batches[0]
+    if first.key is None:
+        return
+    lens = metadata.lens_of(first.query_start_loc, first.seq_lens)
+    for number, batch in enumerate(batches):
+        row, page, slot = _new_slots(batch, lens)
+        for new, cache in zip((first.key, first.value), batch.by_token(), strict=True):
+            if number == 0:
+                new.fill_(float("nan"))
+                new[row] = cache[page, slot].flatten(2)
+            else:
+                cache[page, slot] = new[row].view(-1, *cache.shape[2:])
+
+
 def fill_values(batches: list[PagedBatch], seed: int) -> None:
     """New random query, K and V in the same buffers of batches that share one pool; slots of nobody become NaN again.
 
@@ -88,11 +135,13 @@ def fill_values(batches: list[PagedBatch], seed: int) -> None:
     for tensor in (first.query, first.key_cache, first.value_cache):
         tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device))
     lens = metadata.lens_of(first.query_start_loc, first.seq_lens)
-    num_blocks, block_size = first.key_cache.shape[:2]
+    caches = first.by_token()
+    num_blocks, block_size = caches[0].shape[:2]
     nobody = ~owned_slots(lens, [batch.block_table for batch in batches], num_blocks, block_size).to(first.device)
-    first.key_cache[nobody] = float("nan")
-    first.value_cache[nobody] = float("nan")
+    for cache in caches:
+        cache[nobody] = float("nan")
     first.query[int(first.query_start_loc[-1]) :] = float("nan")
+    fill_new_tokens(batches)
 
 
 def make_batches(
@@ -110,6 +159,8 @@ def make_batches(
     table_dtype: torch.dtype = torch.int32,
     guards: Guards | None = None,
     fill: bool = True,
+    new_kv: bool = False,
+    layout: Layout = Layout.PAGED,
 ) -> list[PagedBatch]:
     """`copies` batches of the same lengths and query over one pool of pages, each with a block table of its own.
 
@@ -120,25 +171,31 @@ def make_batches(
     Deterministic in `seed` on one device type.
     fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing
     on a CPU.
+    new_kv: also the step's new K and V, contiguous, bit for bit what the pages hold; rows of padding and of sequences
+    without keys are NaN. layout: X_PACKED pages lie in one way; `style` is of paged ones.
     """
     guards = guards or Guards(device)
     generator = torch.Generator().manual_seed(seed)
     pages, num_blocks = _page_ids(lens, shape.block_size, copies, shared_pages, spare_pages, generator)
     num_tokens = sum(query_len for query_len, _ in lens) + pad_tokens
     query = guards.empty("query", (num_tokens, shape.num_query_heads, shape.head_size), shape.dtype)
-    key_cache, value_cache = _cache_pair(style, shape, num_blocks, guards)
+    pair = _cache_pair(layout, style, shape, num_blocks, guards)
+    names, sizes = ("key", "value") if new_kv else (), (num_tokens, shape.num_kv_heads, shape.head_size)
+    new = {name: guards.empty(name, sizes, shape.dtype) for name in names}
     starts = guards.copy("query_start_loc", metadata.query_start_loc(lens))
     lengths = guards.copy("seq_lens", metadata.seq_lens(lens))
     batches = [
         PagedBatch(
             query=query,
-            key_cache=key_cache,
-            value_cache=value_cache,
+            key_cache=pair[0],
+            value_cache=pair[1],
             block_table=guards.copy(f"block_table_{i}", _block_table(rows, extra_columns, table_dtype)),
             query_start_loc=starts,
             seq_lens=lengths,
             softmax_scale=shape.head_size**-0.5,
             stats=BatchStats.of(lens),
+            layout=layout,
+            **new,
         )
         for i, rows in enumerate(pages)
     ]

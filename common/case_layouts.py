@@ -13,7 +13,7 @@ import torch
 
 from common.guards import Guards
 from common.metadata import cdiv
-from common.spec import Layout, PagedBatch
+from common.spec import PagedBatch
 
 Arrange = Callable[[PagedBatch, Guards], PagedBatch]
 GARBAGE = 2**31 - 1  # as a page id: past every pool
@@ -21,7 +21,7 @@ GARBAGE = 2**31 - 1  # as a page id: past every pool
 
 def _used(batch: PagedBatch) -> list[int]:
     """How many entries of each row of the block table a sequence uses."""
-    return [cdiv(seq_len, batch.key_cache.shape[1]) for seq_len in batch.seq_lens.tolist()]
+    return [cdiv(seq_len, batch.shape.block_size) for seq_len in batch.seq_lens.tolist()]
 
 
 def _renumber(batch: PagedBatch, new_id: torch.Tensor) -> PagedBatch:
@@ -134,14 +134,3 @@ def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
 def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """The host integers claim the longest context of a capture."""
     return batch.replace(stats=replace(batch.stats, max_query_len=4096, max_seq_len=131072))
-
-
-def x_packed(batch: PagedBatch, guards: Guards) -> PagedBatch:
-    """The layout of that name, with x = 8: no kernel but one that lists it may touch such a cache."""
-    key = batch.key_cache.unflatten(-1, (-1, 8)).permute(0, 2, 3, 1, 4)
-    value = batch.value_cache.permute(0, 2, 3, 1)
-    return batch.replace(
-        key_cache=guards.copy("key_x_packed", key),
-        value_cache=guards.copy("value_x_packed", value),
-        layout=Layout.X_PACKED,
-    )

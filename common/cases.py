@@ -17,7 +17,7 @@ from common import case_layouts as layouts
 from common.batch import CacheStyle, make_batch
 from common.case_layouts import Arrange
 from common.guards import Guards
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape, Features, Layout, PagedBatch
 
 H, B, F = torch.float16, torch.bfloat16, torch.float32
 
@@ -28,8 +28,9 @@ class Case:
 
     lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. sinks: "near" puts a sink of ln(n) +- 1 on
     every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf.
-    loud: what the queries are multiplied by. arrange: how the batch is laid out afterwards. pad_out: `out` has eight
-    lanes between its heads. refused: the argument that the typed error must name, where the case is one to refuse.
+    loud: what the queries are multiplied by. new_kv: the step's new K and V are given too. arrange: how the batch is
+    laid out afterwards. pad_out: `out` has eight lanes between its heads. refused: the argument that the typed error
+    must name, where the case is one to refuse.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Case:
     extra_columns: int = 3
     spare_pages: int = 3
     table_dtype: torch.dtype = torch.int32
+    new_kv: bool = False
+    layout: Layout = Layout.PAGED
     arrange: Arrange | None = None
     pad_out: bool = False
     large: bool = False
@@ -78,7 +81,9 @@ class Case:
         return Features(self.causal, self.sliding_window, self.softcap, sinks)
 
 
-_BATCH_OPTIONS = ("style", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype")
+_BATCH_OPTIONS = (
+    "style", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype", "new_kv", "layout",
+)  # fmt: skip
 
 
 def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None = None) -> tuple[PagedBatch, Features]:
@@ -240,7 +245,7 @@ CASES: tuple[Case, ...] = (
     _case("cache-interleaved", 80, style="interleaved", dtype=H),
     _case("cache-nhd", 81, style="nhd", dtype=F),
     _case("cache-hnd", 82, style="hnd", dtype=H),
-    _case("cache-x-packed", 83, arrange=layouts.x_packed, refused="layout"),
+    _case("cache-x-packed", 83, layout=Layout.X_PACKED),
     _case("unaligned-and-odd-strides", 84, arrange=layouts.unaligned),
     # windows
     _case("window-1", 85, sliding_window=1),

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
 from common.validation import validate, validate_output
 
 
@@ -55,7 +55,11 @@ class Kernel(Protocol):
     (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return
     None. `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
     environment.
-    Members of SUPPORTS: causal, non_causal, sliding_window, softcap, sinks, lse, full_graph.
+    Members of SUPPORTS: causal, non_causal, sliding_window, softcap, sinks, lse, full_graph (the grid and the config
+    follow from shapes and hints that hold for a whole capture), x_packed (Layout.X_PACKED).
+    Reserved for features to come, none of which `common.spec.Features` can ask for yet: alibi, alibi_sqrt,
+    chunked_local, prefix_lm, causal_per_sequence, cross, bias, tree_bias, head_size_512, value_size, fp8_kv, int8_kv,
+    fp8_query, fp8_out, batch_invariant.
     """
 
     SUPPORTS: frozenset[str]
@@ -76,6 +80,11 @@ class Kernel(Protocol):
     ) -> None: ...
 
 
+def asked_of(batch: PagedBatch, features: Features) -> frozenset[str]:
+    """The members that SUPPORTS must have to serve this batch: of its features, and of its layout."""
+    return features.names() | ({"x_packed"} if batch.layout is Layout.X_PACKED else set())
+
+
 def require(
     kernel: str,
     supports: frozenset[str],
@@ -91,6 +100,6 @@ def require(
     """
     validate(batch, features, values=False)
     validate_output(batch, out, lse)
-    asked = features.names() | ({"lse"} if lse is not None else set())
+    asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.batch import make_batch
+from common.batch import fill_new_tokens, make_batch
 from common.integrity import bits
 from common.metadata import Lens
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
@@ -47,7 +47,7 @@ def _where(wrong: Tensor) -> str:
 def _slots(batch: PagedBatch, seq: int, seq_len: int) -> tuple[Tensor, Tensor]:
     """(page, slot) of every key of one sequence."""
     position = torch.arange(seq_len, device=batch.device)
-    block_size = batch.key_cache.shape[1]
+    block_size = batch.shape.block_size
     return batch.block_table[seq].long()[position // block_size], position % block_size
 
 
@@ -113,7 +113,8 @@ def needle(
         sign = torch.randint(0, 2, codes.shape, generator=generator) * 2 - 1
         values = (size * sign).to(batch.device, shape.dtype)
         pages, slots = _slots(batch, seq, seq_len)
-        batch.key_cache[pages, slots], batch.value_cache[pages, slots] = codes, values
+        for cache, rows in zip(batch.by_token(), (codes, values), strict=True):
+            cache[pages, slots] = rows.view(-1, *cache.shape[2:])
         for row in range(query_len if seq_len else 0):
             choice = probes(visible_range(seq_len - query_len + row, seq_len, features), seq_len, edges)
             heads = torch.arange(shape.num_query_heads)
@@ -123,6 +124,7 @@ def needle(
             target[token + row] = values[key, kv_head]
             turn += shape.num_query_heads
         token += query_len
+    fill_new_tokens([batch])
 
     def mistakes(out: Tensor, lse: Tensor | None = None) -> list[str]:
         wrong = (bits(out[:token]) != bits(target[:token])).any(-1)
@@ -172,6 +174,7 @@ def constant(
     batch = make_batch(lens, shape, seed=seed, **options)
     owned = ~batch.value_cache.isnan()
     batch.value_cache[owned] = value
+    fill_new_tokens([batch])
     sees = torch.tensor([seq_len > 0 for query_len, seq_len in lens for _ in range(query_len)], device=batch.device)
     units = 8 if shape.dtype == torch.float32 else 1
     slack = units * torch.finfo(shape.dtype).eps * 2.0 ** math.floor(math.log2(abs(value)))

@@ -85,9 +85,12 @@ def _blank(batch: PagedBatch) -> Expected:
 
 
 def gather(cache: Tensor, pages: Tensor, seq_len: int) -> Tensor:
-    """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size]: page by page, in order."""
+    """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size]: page by page, in order.
+
+    cache: one of `PagedBatch.by_token`.
+    """
     used = pages[: -(-seq_len // cache.shape[1])].long()
-    return cache[used].flatten(0, 1)[:seq_len].double()
+    return cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
 
 
 def visible_keys(positions: Tensor, keys: Tensor, features: Features) -> Tensor:
@@ -186,7 +189,7 @@ def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _S
     context_len = seq.seq_len - seq.query_len
     query = batch.query.unflatten(1, (kv_heads, group))
     sinks = None if features.sinks is None else features.sinks.double().view(kv_heads, group)
-    keys, values = gather(batch.key_cache, seq.pages, seq.seq_len), gather(batch.value_cache, seq.pages, seq.seq_len)
+    keys, values = (gather(cache, seq.pages, seq.seq_len) for cache in batch.by_token())
     for rows, heads in _chunks(seq.query_len, seq.seq_len, kv_heads, group, limit):
         tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
         at = range(context_len + rows.start, context_len + rows.stop)

@@ -17,6 +17,7 @@ import torch
 
 from common.metadata import BatchStats
 
+ALIGNMENT = 16  # bytes: of the new K and V, for tensor descriptors; and what x of the x-packed layout fills
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_SIZE = 256
 
@@ -44,8 +45,8 @@ class Layout(enum.Enum):
     """How a cache's pages are laid out.
 
     PAGED: K and V are views [num_blocks, block_size, num_kv_heads, head_size], any strides, last dimension contiguous.
-    X_PACKED: K [num_blocks, num_kv_heads, head_size / x, block_size, x], V [num_blocks, num_kv_heads, head_size,
-    block_size].
+    X_PACKED: K [num_blocks, num_kv_heads, head_size / x, block_size, x] with x = 16 bytes of elements, V [num_blocks,
+    num_kv_heads, head_size, block_size]; any strides, last dimension contiguous.
     """
 
     PAGED = "paged"
@@ -119,8 +120,8 @@ class PagedBatch:
     seq_lens         int32 [num_seqs]: 0 (rows see nothing) or at least the sequence's query length
     softmax_scale    multiplies q.k
     stats            host integers that a scheduler knows; hints: they choose a config, never the result
-    key, value       this step's new K and V, contiguous [num_tokens, num_kv_heads, head_size], also in the cache; or
-                     both None
+    key, value       this step's new K and V, also in the cache: [num_tokens, num_kv_heads, head_size], contiguous, at
+                     multiples of 16 bytes; rows of padding and of a sequence of length 0 hold anything; or both None
     """
 
     query: torch.Tensor
@@ -143,6 +144,15 @@ class PagedBatch:
         else:
             _, block_size, num_kv_heads, _ = self.key_cache.shape
         return AttentionShape(num_query_heads, num_kv_heads, head_size, block_size, self.query.dtype)
+
+    def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of either layout as views that begin [num_blocks, block_size, num_kv_heads].
+
+        What follows is head_size; for an x-packed K it is head_size / x and x.
+        """
+        if self.layout is Layout.X_PACKED:
+            return self.key_cache.permute(0, 3, 1, 2, 4), self.value_cache.permute(0, 3, 1, 2)
+        return self.key_cache, self.value_cache
 
     @property
     def num_seqs(self) -> int:

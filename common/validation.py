@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from common.metadata import BatchStats
-from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
+from common.spec import ALIGNMENT, DTYPES, AttentionShape, Features, Layout, PagedBatch, SpecError
 
 
 def _expect(ok: bool, argument: str, found: object, allowed: str) -> None:
@@ -16,7 +16,7 @@ def _expect(ok: bool, argument: str, found: object, allowed: str) -> None:
         raise SpecError(argument, found, allowed)
 
 
-# The four below run for every tensor of every launch: their messages are only formed when they are needed.
+# What runs for every tensor of every launch forms its messages only when they are needed.
 
 
 def _tensor(value: object, name: str, rank: int, allowed: str = "a torch.Tensor") -> None:
@@ -42,8 +42,9 @@ def _writable(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
     if 0 in tensor.stride() and any(d == 0 and n > 1 for d, n in zip(tensor.stride(), tensor.shape, strict=True)):
         raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
     address = tensor.data_ptr()
-    for other in ("query", "key_cache", "value_cache"):
-        if address == getattr(batch, other).data_ptr() and tensor.numel() > 0:
+    for other in ("query", "key_cache", "value_cache", "key", "value"):
+        there = getattr(batch, other)
+        if there is not None and address == there.data_ptr() and tensor.numel() > 0:
             raise SpecError(name, f"the memory of {other}", "memory of its own")
 
 
@@ -53,10 +54,12 @@ _RANKS = {"query": 3, "key_cache": 4, "value_cache": 4, "block_table": 2, "query
 
 def _validate_types(batch: PagedBatch) -> None:
     _expect(isinstance(batch, PagedBatch), "batch", type(batch).__name__, "a PagedBatch")
-    _expect(batch.layout is Layout.PAGED, "layout", batch.layout, "Layout.PAGED")
+    if not isinstance(batch.layout, Layout):
+        raise SpecError("layout", repr(batch.layout), "Layout.PAGED or Layout.X_PACKED")
+    packed = batch.layout is Layout.X_PACKED
     for name, rank in _RANKS.items():
         tensor = getattr(batch, name)
-        _tensor(tensor, name, rank)
+        _tensor(tensor, name, 5 if packed and name == "key_cache" else rank)
         _same_device(tensor, name, batch)
         _contiguous_rows(tensor, name)
     for name in ("query", "key_cache", "value_cache"):
@@ -74,28 +77,46 @@ def _validate_types(batch: PagedBatch) -> None:
     _expect(isinstance(batch.stats, BatchStats), "stats", type(batch.stats).__name__, "a BatchStats")
 
 
+def _validate_packed(batch: PagedBatch, shape: AttentionShape) -> None:
+    """The two shapes of Layout.X_PACKED."""
+    cache, values = tuple(batch.key_cache.shape), tuple(batch.value_cache.shape)
+    x = ALIGNMENT // shape.dtype.itemsize
+    wanted = (cache[0], shape.num_kv_heads, shape.head_size // x, shape.block_size, x)
+    _expect(cache == wanted, "key_cache", cache, f"{wanted}: [blocks, KV heads, head size / x, page, x]")
+    wanted = (cache[0], shape.num_kv_heads, shape.head_size, shape.block_size)
+    _expect(values == wanted, "value_cache", values, f"{wanted}: [blocks, KV heads, head size, page]")
+
+
 def _validate_shapes(batch: PagedBatch) -> None:
     shape = batch.shape  # raises by itself where the sizes are not attention
-    cache, values = tuple(batch.key_cache.shape), tuple(batch.value_cache.shape)
-    _expect(values == cache, "value_cache", values, f"the shape of key_cache, {cache}")
-    _expect(cache[3] == shape.head_size, "key_cache", f"head size {cache[3]}", f"that of query, {shape.head_size}")
+    if batch.layout is Layout.X_PACKED:
+        _validate_packed(batch, shape)
+    else:
+        cache, values = tuple(batch.key_cache.shape), tuple(batch.value_cache.shape)
+        _expect(values == cache, "value_cache", values, f"the shape of key_cache, {cache}")
+        _expect(cache[3] == shape.head_size, "key_cache", f"head size {cache[3]}", f"that of query, {shape.head_size}")
+    if batch.key is not None or batch.value is not None:
+        _validate_new_tokens(batch, (batch.num_tokens, shape.num_kv_heads, shape.head_size))
     rows, entries, num_seqs = batch.block_table.shape[0], batch.query_start_loc.shape[0], batch.num_seqs
     _expect(rows == num_seqs, "block_table", f"{rows} rows", f"{num_seqs}, one per sequence")
     _expect(entries == num_seqs + 1, "query_start_loc", f"{entries} entries", f"num_seqs + 1 = {num_seqs + 1}")
 
 
-def _validate_new_tokens(batch: PagedBatch) -> None:
-    """`key` and `value`, where the step's new tokens are given."""
-    if batch.key is None and batch.value is None:
-        return
-    wanted = (batch.num_tokens, *batch.key_cache.shape[2:])
+def _validate_new_tokens(batch: PagedBatch, wanted: tuple[int, ...]) -> None:
+    """`key` and `value`, where the step's new tokens are given; wanted: their shape."""
     for name in ("key", "value"):
         tensor = getattr(batch, name)
         _tensor(tensor, name, 3, "a torch.Tensor, or both key and value None")
-        _expect(tuple(tensor.shape) == wanted, name, tuple(tensor.shape), str(wanted))
-        _expect(tensor.dtype == batch.query.dtype, name, tensor.dtype, f"the dtype of query, {batch.query.dtype}")
         _same_device(tensor, name, batch)
-        _expect(tensor.is_contiguous(), name, f"strides {tensor.stride()}", "contiguous")
+        if tensor.shape != wanted:
+            raise SpecError(name, tuple(tensor.shape), str(wanted))
+        if tensor.dtype != batch.query.dtype:
+            raise SpecError(name, tensor.dtype, f"the dtype of query, {batch.query.dtype}")
+        if not tensor.is_contiguous():
+            raise SpecError(name, f"strides {tensor.stride()}", "contiguous")
+        if tensor.data_ptr() % ALIGNMENT and tensor.numel():
+            behind = tensor.data_ptr() % ALIGNMENT
+            raise SpecError(name, f"an address {behind} bytes behind a multiple of {ALIGNMENT}", "such a multiple")
 
 
 def _validate_features(batch: PagedBatch, features: Features) -> None:
@@ -119,7 +140,7 @@ def _validate_features(batch: PagedBatch, features: Features) -> None:
 
 def _validate_sequence(batch: PagedBatch, seq: int, query_len: int, seq_len: int, table: torch.Tensor) -> None:
     """One sequence's lengths, and the page ids that a launch would follow."""
-    num_blocks, block_size = batch.key_cache.shape[:2]
+    num_blocks, block_size = batch.by_token()[0].shape[:2]
     allowed = f"0, or at least its query length {query_len}"
     _expect(seq_len == 0 or seq_len >= max(query_len, 0), f"seq_lens[{seq}]", seq_len, allowed)
     used, width = -(-seq_len // block_size), table.shape[1]
@@ -154,7 +175,6 @@ def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> N
     """
     _validate_types(batch)
     _validate_shapes(batch)
-    _validate_new_tokens(batch)
     _validate_features(batch, features)
     if values:
         _validate_values(batch, features)

@@ -30,7 +30,7 @@ def page_sets(workload: Workload, llc_bytes: int) -> int:
 
 def _used_pages(batch: PagedBatch, lens: Sequence[tuple[int, int]]) -> torch.Tensor:
     """int64: the page ids of every sequence, one after another."""
-    page, table = batch.key_cache.shape[1], batch.block_table.cpu().long()
+    page, table = batch.shape.block_size, batch.block_table.cpu().long()
     rows = [table[i, : -(-seq_len // page)] for i, (_, seq_len) in enumerate(lens)]
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
 
@@ -98,6 +98,7 @@ class Arena:
         first = self.batches[0]
         inputs = [first.query, first.key_cache, first.value_cache, first.query_start_loc, first.seq_lens]
         inputs += [batch.block_table for batch in self.batches]
+        inputs += [new for new in (first.key, first.value) if new is not None]
         return [int(fingerprint(tensor)) for tensor in inputs]
 
     def sync(self) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from common import interpreter
 from common.gpus import Gpu
-from common.kernel import Capacity
+from common.kernel import Capacity, asked_of
 from common.spec import SpecError, UnsupportedFeature
 from compare import registry
 from compare.arena import Arena
@@ -33,7 +33,7 @@ class Subject:
         self.kernel = registry.load(kernel_id)
         if "triton" in sys.modules:
             interpreter.install()  # does nothing where kernels are compiled
-        missing = sorted(arena.features.names() - self.kernel.SUPPORTS)
+        missing = sorted(asked_of(arena.batches[0], arena.features) - self.kernel.SUPPORTS)
         if missing:
             raise Rejected(Status.UNSUPPORTED, f"{kernel_id} does not implement {', '.join(missing)}")
         shape, stats = arena.workload.shape, arena.workload.stats

@@ -11,7 +11,7 @@ from common.guards import Guards
 from common.integrity import Snapshot, damage, same_bits
 from common.kernel import Capacity
 from common.reference import reference
-from common.spec import SpecError, UnsupportedFeature
+from common.spec import Layout, SpecError, UnsupportedFeature
 from common.tolerance import check
 
 OTHER = 7.0  # the second poison: what is not written shows as a difference of bits
@@ -42,7 +42,8 @@ def conform(kernel: Any, case: Case, config: Any, device: torch.device | str = "
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument == case.refused
         return
-    missing = (case.features().names() | {"lse"}) - kernel.SUPPORTS
+    packed = {"x_packed"} if case.layout is Layout.X_PACKED else set()
+    missing = (case.features().names() | {"lse"} | packed) - kernel.SUPPORTS
     if missing:
         with pytest.raises(UnsupportedFeature) as refusal:
             launch(kernel, case, config, device, math.nan)

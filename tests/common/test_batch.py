@@ -6,7 +6,7 @@ import torch
 from common.batch import fill_values, make_batch, make_batches, owned_slots
 from common.guards import GUARD_BYTES, Guards
 from common.metadata import lens_of
-from common.spec import AttentionShape, Features
+from common.spec import AttentionShape, Features, Layout
 from common.validation import validate
 
 SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
@@ -149,3 +149,76 @@ def test_the_bands_are_as_wide_as_promised():
         cell.fill_(0)
         assert guards.violated() == ["x"]
         cell.fill_(0x7F7F7F7F)
+
+
+def new_tokens_of(batch, lens):
+    """(row of query, page, slot) of every new token that has a key, one by one."""
+    row, block_size = 0, batch.shape.block_size
+    for seq, (query_len, seq_len) in enumerate(lens):
+        for position in range(seq_len - query_len, seq_len):
+            if seq_len:
+                yield row, int(batch.block_table[seq, position // block_size]), position % block_size
+            row += 1
+
+
+LAYOUTS = pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+WITH_A_BLIND_ONE = [(1, 9), (3, 20), (2, 0), (0, 0), (16, 16), (8, 24)]
+
+
+@LAYOUTS
+def test_new_keys_and_values_are_what_the_pages_hold(layout):
+    for batch in make_batches(WITH_A_BLIND_ONE, SHAPE, copies=2, pad_tokens=3, new_kv=True, layout=layout):
+        validate(batch, Features())
+        there = list(new_tokens_of(batch, WITH_A_BLIND_ONE))
+        assert len(there) == 28
+        for new, cache in zip((batch.key, batch.value), batch.by_token(), strict=True):
+            assert new.is_contiguous() and new.shape == (33, 2, 16)
+            for row, page, slot in there:
+                assert torch.equal(new[row], cache[page, slot].flatten(1))
+            nobody = torch.ones(33, dtype=torch.bool)
+            nobody[[row for row, _, _ in there]] = False
+            assert int(nobody.sum()) == 5 and bool(new[nobody].isnan().all())
+
+
+def test_new_tokens_follow_new_values():
+    batch = make_batch(LENS, SHAPE, new_kv=True)
+    before, address = batch.key.clone(), batch.key.data_ptr()
+    fill_values([batch], seed=1)
+    assert batch.key.data_ptr() == address and not bool((batch.key == before).any())
+    row, page, slot = next(new_tokens_of(batch, LENS))
+    assert torch.equal(batch.value[row], batch.value_cache[page, slot])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_an_x_packed_cache_has_its_shapes_and_no_value_outside_its_slots(dtype):
+    shape, x = AttentionShape(4, 2, 40, 24, dtype), 16 // dtype.itemsize
+    batch = make_batch(LENS, shape, layout=Layout.X_PACKED)
+    validate(batch, Features())
+    blocks = batch.key_cache.shape[0]
+    assert batch.shape == shape
+    assert batch.key_cache.shape == (blocks, 2, 40 // x, 24, x) and batch.value_cache.shape == (blocks, 2, 40, 24)
+    owned = owned_slots(LENS, [batch.block_table], blocks, 24)
+    for cache in batch.by_token():
+        assert bool(cache[owned].isfinite().all()) and bool(cache[~owned].isnan().all())
+
+
+def test_lane_d_of_an_x_packed_key_is_lane_d_of_the_key():
+    batch = make_batch([(1, 16)], SHAPE, layout=Layout.X_PACKED, spare_pages=0)
+    key, value = batch.by_token()
+    for page, head, lane, slot in ((0, 1, 13, 3), (1, 0, 6, 7)):  # x is 4
+        packed = batch.key_cache[page, head, lane // 4, slot, lane % 4]
+        assert key[page, slot, head].flatten()[lane] == packed
+        assert value[page, slot, head, lane] == batch.value_cache[page, head, lane, slot]
+
+
+def test_a_style_beside_x_packed_is_refused():
+    with pytest.raises(ValueError, match="style: found 'hnd'"):
+        make_batch(LENS, SHAPE, style="hnd", layout=Layout.X_PACKED)
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_write_outside_the_new_tokens_is_seen(name):
+    guards = Guards()
+    new = getattr(make_batch(LENS, SHAPE, new_kv=True, guards=guards), name)
+    torch.as_strided(new, (1,), (1,), new.storage_offset() - 1).fill_(0)
+    assert guards.violated() == [name]

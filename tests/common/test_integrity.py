@@ -13,7 +13,7 @@ from common.integrity import Snapshot, damage, fingerprint, padding_written, sam
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(4, 2, 16, 8)
-NAMES = ["query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens"]
+NAMES = ["query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value"]
 
 
 def test_nothing_changed():
@@ -25,7 +25,7 @@ def test_nothing_changed():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("style", ["nhd", "interleaved"])
 def test_one_changed_element_is_named(name, style):
-    batch = make_batch([(1, 20), (3, 9)], SHAPE, style=style)
+    batch = make_batch([(1, 20), (3, 9)], SHAPE, style=style, new_kv=True)
     before = Snapshot.of(batch, Features())
     tensor = getattr(batch, name)
     tensor[(-1,) * tensor.dim()] += 1

@@ -10,7 +10,7 @@ import torch
 from common.emulation import Edits, Schedule, emulate
 from common.oracles import Oracle, census, constant, needle, probes, visible_range
 from common.reference import reference
-from common.spec import AttentionShape, Features, SpecError
+from common.spec import AttentionShape, Features, Layout, SpecError
 
 LENS = [(1, 203), (19, 70), (33, 33), (2, 0), (5, 300)]
 SHAPE = AttentionShape(6, 2, 64, 16)
@@ -112,3 +112,17 @@ def test_oracle_refuses_what_it_cannot_know(make, features):
 def test_needle_refuses_heads_too_small():
     with pytest.raises(SpecError, match="head_size"):
         needle([(1, 300)], AttentionShape(1, 1, 8, 16), Features())
+
+
+@pytest.mark.parametrize("make", [needle, constant])
+def test_oracles_keep_the_new_tokens_in_line_with_the_pages(make):
+    batch = make(LENS, SHAPE, Features(), new_kv=True).batch
+    last = batch.block_table[0, 202 // 16]
+    assert torch.equal(batch.key[0], batch.key_cache[last, 202 % 16])
+    assert torch.equal(batch.value[0], batch.value_cache[last, 202 % 16])
+
+
+@pytest.mark.parametrize("features", MASKS)
+def test_the_needle_of_an_x_packed_cache_is_found_by_the_reference(features):
+    oracle = needle(LENS, SHAPE, features, layout=Layout.X_PACKED)
+    assert oracle.mistakes(reference(oracle.batch, features).out.to(SHAPE.dtype), None) == []

@@ -10,7 +10,7 @@ import torch
 
 from common.batch import make_batch, make_batches
 from common.reference import Expected, reference
-from common.spec import AttentionShape, Features
+from common.spec import AttentionShape, Features, Layout
 
 FP32 = AttentionShape(1, 1, 8, 8, torch.float32)
 LENS = [(1, 70), (5, 40), (3, 0), (0, 20), (30, 30)]
@@ -208,3 +208,14 @@ def test_a_nan_reaches_the_rows_that_see_it_and_no_other(cache):
     getattr(batch, cache)[batch.block_table[0, 0].long(), 11] = math.nan
     rows = reference(batch, Features(sliding_window=4)).out.isnan().flatten(1).any(1).nonzero().flatten()
     assert rows.tolist() == [11, 12, 13, 14]
+
+
+def test_an_x_packed_cache_of_the_same_values_gives_the_same_result():
+    paged = make_batch(LENS, SHAPE)
+    key = paged.key_cache.unflatten(-1, (-1, 8)).permute(0, 2, 3, 1, 4).contiguous()
+    value = paged.value_cache.permute(0, 2, 3, 1).contiguous()
+    packed = paged.replace(key_cache=key, value_cache=value, layout=Layout.X_PACKED)
+    one, other = reference(paged, FEATURES["all"]), reference(packed, FEATURES["all"])
+    for field in fields(Expected):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        assert a == b if field.name == "num_tokens" else torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))

@@ -1,14 +1,11 @@
 """Every malformed input is refused before a launch, and the refusal names the argument."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from common.batch import make_batch
-from common.kernel import require
-from common.spec import AttentionShape, Features, Layout, SpecError, UnsupportedFeature
+from common.spec import AttentionShape, Features, Layout, SpecError
 from common.validation import validate, validate_output
 
 SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
@@ -18,6 +15,10 @@ INF, NAN = float("inf"), float("nan")
 
 def good():
     return make_batch(LENS, SHAPE)
+
+
+def packed():
+    return make_batch(LENS, SHAPE, layout=Layout.X_PACKED)
 
 
 def with_new_tokens(batch, **changes):
@@ -79,10 +80,17 @@ def test_a_malformed_shape_is_refused(case):
 # id -> (what is done to a good batch, the argument that the refusal names)
 BATCHES = {
     "not-a-batch": (lambda b: vars(b), "batch"),
-    "x-packed": (lambda b: b.replace(layout=Layout.X_PACKED), "layout"),
-    "x-packed-in-five-dimensions": (
-        lambda b: b.replace(layout=Layout.X_PACKED, key_cache=b.key_cache.permute(0, 2, 3, 1)[..., None]),
-        "layout",
+    "paged-called-x-packed": (lambda b: b.replace(layout=Layout.X_PACKED), "key_cache"),
+    "x-packed-by-one": (
+        lambda b: packed().replace(key_cache=b.key_cache.permute(0, 2, 3, 1)[..., None].contiguous()),
+        "key_cache",
+    ),
+    "x-packed-called-paged": (lambda b: packed().replace(layout=Layout.PAGED), "key_cache"),
+    "x-packed-key-paged-value": (lambda b: packed().replace(value_cache=b.value_cache), "value_cache"),
+    "x-packed-key-lanes-apart": (lambda b: packed().replace(key_cache=every_other(packed().key_cache)), "key_cache"),
+    "x-packed-page-id-past-the-pool": (
+        lambda b: packed().replace(block_table=patched(b.block_table, (1, 2), b.key_cache.shape[0])),
+        "block_table[1]",
     ),
     "layout-a-string": (lambda b: b.replace(layout="paged"), "layout"),
     "query-a-list": (lambda b: b.replace(query=b.query.tolist()), "query"),
@@ -157,6 +165,7 @@ BATCHES = {
     "new-key-a-token-short": (lambda b: with_new_tokens(b, key=torch.zeros(3, 2, 16)), "key"),
     "new-value-half": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16).half()), "value"),
     "new-value-elsewhere": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16, device="meta")), "value"),
+    "new-value-unaligned": (lambda b: with_new_tokens(b, value=torch.zeros(129)[1:].view(4, 2, 16)), "value"),
     "new-key-not-contiguous": (lambda b: with_new_tokens(b, key=torch.zeros(2, 4, 16).transpose(0, 1)), "key"),
 }
 
@@ -217,59 +226,3 @@ def test_malformed_features_are_refused(case):
 
 def test_a_sink_of_minus_infinity_is_no_sink_and_allowed():
     validate(good(), Features(sinks=torch.full((4,), -INF)))
-
-
-OUTPUTS = {
-    "out-none": (lambda b: (None, None), "out"),
-    "out-a-token-short": (lambda b: (b.query[1:].clone(), None), "out"),
-    "out-flat": (lambda b: (b.query.flatten(1).clone(), None), "out"),
-    "out-half": (lambda b: (b.query.half(), None), "out"),
-    "out-elsewhere": (lambda b: (b.query.to("meta"), None), "out"),
-    "out-lanes-apart": (lambda b: (every_other(b.query), None), "out"),
-    "out-is-the-query": (lambda b: (b.query, None), "out"),
-    "out-one-row-for-all": (lambda b: (b.query[:1].clone().expand_as(b.query), None), "out"),
-    "lse-half": (lambda b: (torch.empty_like(b.query), torch.empty(4, 4).half()), "lse"),
-    "lse-by-head": (lambda b: (torch.empty_like(b.query), torch.empty(5, 4).t()), "lse"),
-    "lse-elsewhere": (lambda b: (torch.empty_like(b.query), torch.empty(4, 4, device="meta")), "lse"),
-    "lse-a-list": (lambda b: (torch.empty_like(b.query), [0.0]), "lse"),
-    "lse-one-value-for-all": (lambda b: (torch.empty_like(b.query), torch.empty(1, 1).expand(4, 4)), "lse"),
-}
-
-
-@pytest.mark.parametrize("case", OUTPUTS)
-def test_a_malformed_output_is_refused(case):
-    spoil, argument = OUTPUTS[case]
-    batch = good()
-    with pytest.raises(SpecError) as refused:
-        validate_output(batch, *spoil(batch))
-    assert refused.value.argument == argument
-
-
-UNSUPPORTED = {
-    "non_causal": Features(causal=False),
-    "sliding_window": Features(sliding_window=4),
-    "softcap": Features(softcap=4.0),
-    "sinks": Features(sinks=torch.zeros(4)),
-}
-
-
-@pytest.mark.parametrize("feature", UNSUPPORTED)
-def test_a_feature_outside_supports_is_refused_by_name(feature):
-    batch = good()
-    with pytest.raises(UnsupportedFeature, match=feature) as refused:
-        require("some/kernel", frozenset({"causal"}), batch, UNSUPPORTED[feature], torch.empty_like(batch.query), None)
-    assert (refused.value.argument, refused.value.kernel) == (feature, "some/kernel")
-
-
-def test_an_lse_that_a_kernel_cannot_write_is_refused_by_name():
-    batch = good()
-    with pytest.raises(UnsupportedFeature) as refused:
-        require(
-            "some/kernel", frozenset({"causal"}), batch, Features(), torch.empty_like(batch.query), torch.empty(4, 4)
-        )
-    assert refused.value.argument == "lse"
-
-
-def test_wrong_hints_are_no_error():
-    batch = good()
-    validate(batch.replace(stats=replace(batch.stats, max_query_len=1, max_seq_len=1)), Features())
