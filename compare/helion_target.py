@@ -58,6 +58,11 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
     def threads(num_warps: int) -> int:
         return num_warps * gpu.warp_size
 
+    def supports_config_key(spec: Any, key: str) -> bool:  # Helion asks the device's type for these two
+        if key == "host_tensor_descriptors":
+            return hopper_or_later
+        return key != "cross_loop_pipeline" and spec.backend.supports_config_key(key)
+
     return [
         ("helion._compat", "_is_hip", lambda: amd),
         ("helion._compat", "_is_amd_cdna", lambda: amd),
@@ -70,6 +75,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion.runtime", "get_num_sm", units),
         ("helion.runtime", "get_num_xcd", xcds),
         ("helion.autotuner.config_spec", "get_num_xcd", xcds),
+        ("helion.autotuner.config_spec", "ConfigSpec.supports_config_key", supports_config_key),
         ("helion.autotuner.config_spec", "device_num_sm", units),
         ("helion.autotuner.config_spec", "num_compute_units", lambda: gpu.units),
         ("helion.autotuner.config_spec", "warps_to_threads", threads),
