@@ -1,5 +1,7 @@
 """How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
 
+import math
+
 import torch
 import triton
 
@@ -11,6 +13,12 @@ from common.spec import AttentionShape
 def padded(head_size):
     """Lanes that hold a head: a power of two, and at least the 16 that a matrix product needs."""
     return max(16, triton.next_power_of_2(head_size))
+
+
+@triton.constexpr_function
+def keys_per_page(block_size, tile_size):
+    """The longest aligned runs of a tile's keys that never cross a page."""
+    return math.gcd(block_size, tile_size)
 
 
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:

@@ -1,0 +1,281 @@
+"""Split (AMD's blog, phases 1 and 2): a prefill kernel and a decode kernel, both launched over the whole batch.
+
+Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V come from the
+contiguous tensors that the model has just made, only the context is gathered from pages: two phases of loops.
+Decode, sequences of one query token: num_seqs x num_kv_heads programs, the query heads padded to 16 rows, no segments.
+Which kernel serves a sequence is decided on the device; a program of the other class leaves at once.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import num_q_blocks
+from common.spec import AttentionShape, Features, Layout, PagedBatch
+from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.primitives import (
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
+
+    block_m: int = 64
+    tile_size: int = 64
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True)
+class Decode:
+    """A program has the query heads of one KV head as rows: 16, or the next power of two of a larger GQA ratio."""
+
+    tile_size: int = 64
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    """One part for each of the two launches."""
+
+    prefill: Prefill = Prefill()
+    decode: Decode = Decode()
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Pairs of configs that fit, the prefill's axis after axis, each with every decode of the same tile."""
+    axes = (16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4)
+    rows = max(16, smallest_block_m(shape))
+    for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
+        if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
+            for decode in itertools.product((32, 64, 128), (2, 4, 8), (1, 2, 3)):
+                if fits(rows, *decode, shape, gpu):
+                    yield Config(Prefill(block_m, tile_size, num_warps, num_stages), Decode(*decode))
+
+
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+def _prefill_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE], or x-packed
+    value_cache_ptr,  # the same
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    key_ptr,  # [num_tokens, num_kv_heads, HEAD_SIZE] or None: every key is read from the pages
+    value_ptr,  # the same
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    softmax_scale,
+    f,
+    f_paged,
+    query_strides, key_strides, value_strides, block_table_strides, new_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+):  # fmt: skip
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+
+    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
+    # The first guess is exact where every query has one token: then these programs leave after two loads.
+    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
+    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
+    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
+    left = tl.where(begins, guess, 0)
+    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    if (first < query_len) & (query_len > 1):
+        seq_len = tl.load(seq_lens_ptr + seq)
+        context_len = seq_len - query_len
+        token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+        last = tl.minimum(first + BLOCK_Q, query_len) - 1
+        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+
+        # the context, which every row sees but for a window; all keys where the new ones are in pages alone
+        paged_len = seq_len
+        if key_ptr is not None:
+            paged_len = context_len
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            context_len + first, context_len + last, paged_len, f_paged, TILE_SIZE
+        )
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(lo, full_lo):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_lo, full_hi):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_hi, hi):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+            )  # fmt: skip
+
+        if key_ptr is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
+            new_len = tl.minimum(query_len, seq_len)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(first, last, new_len, f, TILE_SIZE)
+            for j in range(lo, full_lo):
+                m, l, acc = attend_new_tile(
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+            for j in range(full_lo, full_hi):
+                m, l, acc = attend_new_tile(
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=False,
+                )  # fmt: skip
+            for j in range(full_hi, hi):
+                m, l, acc = attend_new_tile(
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+
+
+@triton.jit
+def _decode_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE], or x-packed
+    value_cache_ptr,  # the same
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    softmax_scale,
+    f,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+):  # fmt: skip
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    seq = tl.program_id(0) // NUM_KV_HEADS
+    query_start = tl.load(query_start_loc_ptr + seq)
+    if tl.load(query_start_loc_ptr + seq + 1) - query_start == 1:
+        seq_len = tl.load(seq_lens_ptr + seq)
+        token, head, live = q_block_rows(0, kv_head, 1, QUERIES_PER_KV, BLOCK_M)
+        query_pos = seq_len - 1 + token
+        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE)
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(lo, full_lo):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_lo, full_hi):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_hi, hi):
+            m, l, acc = attend_paged_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+            )  # fmt: skip
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """No scratch."""
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/split", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _launch_prefill(batch, features, out, config.prefill, lse)
+    _launch_decode(batch, features, out, config.decode, lse)
+
+
+def _launch_prefill(batch, features, out, config, lse) -> None:
+    shape = batch.shape
+    block_m = max(config.block_m, smallest_block_m(shape))
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    # the context lies before every new token: causality has no say there, and its mask would let new tokens in
+    paged = features if batch.key is None else replace(features, causal=False)
+    _prefill_kernel[(shape.num_kv_heads * q_blocks,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        batch.key, batch.value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features), bundle(paged),
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        None if batch.key is None else (0, *batch.key.stride()), out.stride(), strides(lse),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, X=_x(batch), BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+
+
+def _launch_decode(batch, features, out, config, lse) -> None:
+    shape = batch.shape
+    _decode_kernel[(shape.num_kv_heads * batch.num_seqs,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.softmax_scale, bundle(features),
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        out.stride(), strides(lse),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, X=_x(batch), BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+
+
+def _x(batch: PagedBatch) -> int | None:
+    """Lanes of a head that lie together in an x-packed K; None where pages hold whole heads."""
+    return batch.key_cache.shape[-1] if batch.layout is Layout.X_PACKED else None
