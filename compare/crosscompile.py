@@ -135,6 +135,20 @@ def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
     return seen
 
 
+@contextlib.contextmanager
+def compiled_only() -> Iterator[None]:
+    """Inside, a launch compiles for the GPU that is here, exactly as it would be launched, and runs nothing."""
+
+    def make(original: Callable) -> Callable:
+        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            return original(self, *args, grid=grid, warmup=True, **kwargs)
+
+        return run
+
+    with _patched_run(make):
+        yield
+
+
 def flatten(value: Any) -> list[Any]:
     """The run-time arguments inside one argument: tuples and NamedTuples opened, None dropped."""
     if value is None:
@@ -172,6 +186,12 @@ def _specialise(launch: Launch, target: Any) -> tuple[Any, dict[str, Any], list[
         for leaf in _runtime_leaves(value, spec[0])
     ]
     return source, options.__dict__, runtime, tuple(sorted(set(launch.kwargs) - known))
+
+
+def code_key(launch: Launch, gpu: Gpu) -> str:
+    """What decides the code of a launch on `gpu`: source, specialisation and options. Compiles nothing."""
+    source, options, _, _ = _specialise(launch, gpu_target(gpu.arch))
+    return f"{source.hash()} {sorted(options.items(), key=lambda pair: pair[0])}"
 
 
 def compile_launch(launch: Launch, gpu: Gpu, cache: str = "within 2 GiB") -> KernelFacts:

@@ -9,11 +9,12 @@ import hashlib
 import importlib
 import inspect
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.gpus import Gpu
+from common.gpus import TABLE, Gpu
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 
@@ -22,6 +23,7 @@ OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for
 BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
 KERNELS: tuple[str, ...] = OWN + BASELINES
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
+HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
 BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
 
 
@@ -87,24 +89,33 @@ def load(kernel_id: str) -> Any:
 
 
 def default_config(
-    kernel_id: str, kernel: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None
+    kernel_id: str, kernel: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
 ) -> tuple[Any, str]:
-    """The config an untuned user gets, and where it is from: ("heuristics" or "DEFAULT").
+    """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
-    With a GPU the family's `heuristics.default.<kernel>(shape, stats, gpu)` decides; without one, or where the family
-    has no such function, the kernel's DEFAULT.
+    heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
+    paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`. Without a GPU, or where no
+    module has a function of that name, the kernel's DEFAULT.
     """
     if gpu is not None and kernel_id in OWN:
         family, name = kernel_id.split("/")
-        try:
-            tree = importlib.import_module(f"{_PACKAGES[family]}.heuristics.default")
-        except ModuleNotFoundError as error:
-            if not (error.name or "").endswith("heuristics.default"):
-                raise
-        else:
-            if hasattr(tree, name):
-                return getattr(tree, name)(shape, stats, gpu), "heuristics"
+        for origin, module in _heuristics(family, gpu, heuristics):
+            covered = origin != "tree" or module.covers(shape, gpu)
+            if covered and hasattr(module, name):
+                return getattr(module, name)(shape, stats, gpu), origin
     return kernel.DEFAULT, "DEFAULT"
+
+
+def _heuristics(family: str, gpu: Gpu, heuristics: str) -> Iterator[tuple[str, ModuleType]]:
+    """(origin, module) in the order of asking; a file that does not exist is left out."""
+    first = {"tree": (("tree", gpu.name),) if gpu.name in TABLE else (), "paper": (("paper", "paper"),), "default": ()}
+    for origin, name in (*first[heuristics], ("heuristics", "default")):
+        path = f"{_PACKAGES[family]}.heuristics.{name}"
+        try:
+            yield origin, importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
 
 
 def random_configs(kernel: Any, shape: AttentionShape, gpu: Gpu, count: int, seed: int) -> list[Any]:

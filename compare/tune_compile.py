@@ -1,0 +1,125 @@
+"""The compiling lane of the tuner: one job is a policy of a kernel, compiled for every row and launched on none.
+
+It needs no GPU. What it compiled lies in Triton's disk cache, from which the process that times it takes it. A row of
+its answer says what became of the config: ok with the identity of its code, or spills, shared_memory, compile_error,
+unsupported.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+
+from common.batch import make_batch
+from common.gpus import Gpu
+from common.kernel import Capacity
+from common.spec import PagedBatch, UnsupportedFeature
+from compare import crosscompile, registry
+from compare.helion_target import helion_as
+from compare.tune_space import DEFAULT, Policy
+from compare.workloads import Workload
+
+# Bytes of registers that a thread may keep in memory. On an H200 the fastest prefill shape spills 64 and a decode with
+# 8 loses nothing; an AMD unit's spills go through the vector cache of all its waves.
+MAX_SPILL_BYTES = {"nvidia": 64, "amd": 0}
+
+
+@functools.cache
+def _batch(row: Workload) -> PagedBatch:
+    """The row on the CPU, its K and V never touched (so never resident)."""
+    return make_batch(row.lens, row.shape, style=row.style, fill=False)
+
+
+class Lane:
+    """Compiles for one GPU; code that two rows or two policies share is compiled once."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._facts: dict[str, crosscompile.KernelFacts] = {}
+
+    def compile(self, kernel_id: str, row: Workload, policy: Policy) -> dict[str, Any]:
+        """Status, reason and identity of the code of one candidate. Raises only what ends the lane."""
+        answer: dict[str, Any] = {"config": None, "code": ""}
+        try:
+            kernel = registry.load(kernel_id)
+            batch = _batch(row)
+            default, _ = registry.default_config(
+                kernel_id, kernel, row.shape, row.stats, self.gpu, heuristics="default"
+            )
+            config = policy.config(default)
+            answer["config"] = registry.config_dict(config)
+            launches = self._launches(kernel, batch, row, config)
+            facts = [self._compiled(launch) for launch in launches]
+        except UnsupportedFeature as error:
+            return answer | {"status": "unsupported", "reason": str(error)}
+        except Exception as error:  # whatever a compiler raises is what became of this candidate
+            first = (str(error).strip().splitlines() or [""])[0]
+            return answer | {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300]}
+        return answer | {"code": _identity(launches, facts)} | self._verdict(facts, policy)
+
+    def _launches(self, kernel: Any, batch: PagedBatch, row: Workload, config: Any) -> list[crosscompile.Launch]:
+        workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+        features = row.features("cpu")
+        if hasattr(kernel, "prepare"):
+            workspace = kernel.prepare(batch, features, config, workspace)
+        with helion_as(self.gpu), crosscompile.recorded() as launches:
+            kernel.launch(batch, features, torch.empty_like(batch.query), config, workspace)
+        return launches
+
+    def _compiled(self, launch: crosscompile.Launch) -> crosscompile.KernelFacts:
+        key = crosscompile.code_key(launch, self.gpu)
+        if key not in self._facts:
+            self._facts[key] = crosscompile.compile_launch(launch, self.gpu)
+        return self._facts[key]
+
+    def _verdict(self, facts: list[crosscompile.KernelFacts], policy: Policy) -> dict[str, Any]:
+        """ok, or why it drops out. The default may spill: it is what everything is compared with."""
+        for fact in facts:
+            code = fact.code
+            if code.shared_bytes > self.gpu.shared_bytes:
+                found = f"{fact.kernel} needs {code.shared_bytes} B, {self.gpu.name} has {self.gpu.shared_bytes}"
+                return {"status": "shared_memory", "reason": found}
+            limit = MAX_SPILL_BYTES[self.gpu.vendor]
+            spilled = max(code.spill_bytes, code.scratch_bytes if self.gpu.vendor == "amd" else 0)
+            if spilled > limit and policy != DEFAULT:
+                return {"status": "spills", "reason": f"{fact.kernel} spills {spilled} B, allowed {limit}"}
+        return {"status": "ok", "reason": ""}
+
+
+def _identity(launches: list[crosscompile.Launch], facts: list[crosscompile.KernelFacts]) -> str:
+    """Equal for launches that do the same: code, grid and numbers passed. Empty where nothing was recorded."""
+    if not launches:
+        return ""
+    parts = []
+    for launch, fact in zip(launches, facts, strict=True):
+        numbers = [value for value in crosscompile.flatten(launch.args) if isinstance(value, int | float)]
+        parts.append([fact.code.sha256, launch.grid, numbers])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def main() -> None:
+    from compare.worker import Channel
+
+    channel = Channel()
+    channel.send("ready", versions={"lane": "compile"})
+    task = json.loads(sys.stdin.readline())
+    lane = Lane(Gpu(**task["gpu"]))
+    rows = {plain["label"]: Workload.from_dict(plain) for plain in task["rows"]}
+    for job in task["jobs"]:
+        if time.time() > task["deadline"]:
+            break
+        channel.send("start", cell=job["id"])
+        policy = Policy.from_dict(job["policy"])
+        answers = {label: lane.compile(job["kernel"], row, policy) for label, row in rows.items()}
+        channel.send("row", cell=job["id"], answers=answers)
+    channel.send("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What is tried: policies, each of which gives every batch one config of a kernel.
+
+A policy is a fixed config of the kernel's `space`, or the untuned default with one field set or doubled or halved. The
+second kind keeps what the default computes from a batch (its segments follow the number of programs), which no short
+tree over fixed configs could learn. The default itself is always the first policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCALED = "num_segments"  # a field whose default is computed from the batch: doubled and halved, not set
+MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults stop there too
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """{`tile_size`: 64} or, for a part of a nested config, {`decode.tile_size`: 64}."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flatten(value, f"{prefix}{field.name}.")
+        else:
+            flat[prefix + field.name] = value
+    return flat
+
+
+def changed(config: Any, values: dict[str, Any]) -> Any:
+    """The config with flat fields replaced, nested ones too. Raises TypeError for a field that it has not."""
+    own = {name: value for name, value in values.items() if "." not in name}
+    for part in sorted({name.split(".")[0] for name in values if "." in name}):
+        inside = {name.split(".", 1)[1]: v for name, v in values.items() if name.startswith(part + ".")}
+        own[part] = changed(getattr(config, part), inside)
+    return dataclasses.replace(config, **own)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """base: `default` (of the batch) or `fixed` (every field is in `set`). times: fields multiplied, 2 or 0.5."""
+
+    base: str = "default"
+    set: tuple[tuple[str, Any], ...] = ()
+    times: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        words = [f"{field}={value}" for field, value in self.set]
+        words += [f"{field}*{factor:g}" for field, factor in self.times]
+        return " ".join([self.base, *words])
+
+    def config(self, default: Any) -> Any:
+        """The config for a batch whose default is `default`."""
+        flat = flatten(default)
+        scaled = {f: max(1, min(int(flat[f] * factor), MOST_SEGMENTS)) for f, factor in self.times}
+        return changed(default, dict(self.set) | scaled)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"base": self.base, "set": [list(p) for p in self.set], "times": [list(p) for p in self.times]}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Policy:
+        return cls(plain["base"], tuple(map(tuple, plain["set"])), tuple(map(tuple, plain["times"])))
+
+
+DEFAULT = Policy()
+
+
+def fixed(config: Any) -> Policy:
+    return Policy("fixed", tuple(flatten(config).items()))
+
+
+class Space:
+    """The configs that a kernel calls worth trying, and whether a changed default is one of them."""
+
+    def __init__(self, configs: Iterable[Any]) -> None:
+        self.configs = list(configs)
+        self._flat = [flatten(config) for config in self.configs]
+        names = list(self._flat[0]) if self._flat else []
+        self.axes = {n: sorted({f[n] for f in self._flat}, key=lambda v: (str(type(v)), v)) for n in names}
+        self._projected: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
+
+    def allows(self, config: Any) -> bool:
+        """Whether the config is in the space, but for fields whose value is computed (49 segments) and not an axis."""
+        flat = flatten(config)
+        on_axis = tuple(name for name in self.axes if flat.get(name) in self.axes[name])
+        if on_axis not in self._projected:
+            self._projected[on_axis] = {tuple(f[name] for name in on_axis) for f in self._flat}
+        return tuple(flat[name] for name in on_axis) in self._projected[on_axis]
+
+
+def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
+    """The default with one field changed, where that is allowed for every batch and changes it for one."""
+    found = []
+    for name, values in space.axes.items():
+        if name.split(".")[-1] == SCALED:
+            candidates = [Policy(times=((name, factor),)) for factor in (2.0, 0.5)]
+        else:
+            candidates = [Policy(set=((name, value),)) for value in values]
+        for policy in candidates:
+            configs = [policy.config(default) for default in defaults]
+            moved = any(config != default for config, default in zip(configs, defaults, strict=True))
+            if moved and all(space.allows(config) for config in configs):
+                found.append(policy)
+    return found
+
+
+def policies(configs: Iterable[Any], defaults: Sequence[Any], count: int, seed: int) -> list[Policy]:
+    """At most `count` policies: the default, then neighbours of it and fixed configs by turns, in a seeded order."""
+    space, draw = Space(configs), random.Random(seed)
+    near = _neighbours(space, list(dict.fromkeys(defaults)))
+    draw.shuffle(near)
+    far = [fixed(config) for config in draw.sample(space.configs, min(count, len(space.configs)))]
+    mixed = [policy for pair in zip(near, far, strict=False) for policy in pair]
+    short = min(len(near), len(far))
+    return list(dict.fromkeys([DEFAULT, *mixed, *near[short:], *far[short:]]))[: max(count, 1)]
