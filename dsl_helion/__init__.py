@@ -1,1 +1,14 @@
 """The kernel family in Helion. Each file has a twin of the same name in dsl_triton."""
+
+from typing import Any
+
+__all__ = ["paged_attention", "plan_paged_attention"]
+
+
+def __getattr__(name: str) -> Any:
+    """The public calls, imported with Helion when one is asked for."""
+    if name in __all__:
+        from dsl_helion import auto
+
+        return getattr(auto, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

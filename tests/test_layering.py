@@ -15,6 +15,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 300, 60, 120, 20
 
 CONTRACT = {"common.spec", "common.metadata", "common.gpus", "common.kernel"}
+PUBLIC_CALL = {"common.call", "common.choice", "common.facade", "common.handle", "common.plan"}
 LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
 CROSSCOMPILE = {"compare.crosscompile", "compare.compile_child", "compare.helion_target"}
 COMPILERS = CROSSCOMPILE | {"compare.codeobject", "compare.tune", "compare.baselines"}
@@ -67,7 +68,7 @@ def allowed(importer: str, module: str, inside: bool) -> bool:
             extra = {"triton", "helion"}
         return top in {"torch", "numpy"} | extra
     if owner in ("dsl_triton", "dsl_helion"):
-        return top in {"torch", owner.removeprefix("dsl_")} or within(module, CONTRACT)
+        return top in {"torch", owner.removeprefix("dsl_")} or within(module, CONTRACT | PUBLIC_CALL)
     if top in ("dsl_triton", "dsl_helion"):
         return importer == "compare.registry"
     if top in LIBRARIES | {"common"}:

@@ -10,7 +10,7 @@ from typing import Any
 import helion
 
 from common.gpus import Gpu
-from common.metadata import BatchStats
+from common.metadata import SHORT_QUERY, BatchStats
 from common.spec import AttentionShape
 from dsl_helion import naive as naive_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
@@ -53,6 +53,17 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
+
+
+def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
+    """The kernel by name, and its config."""
+    name = auto_kernel(shape, stats)
+    return name, globals()[name](shape, stats, gpu)
+
+
+def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
+    """Up to SHORT_QUERY tokens a sequence reads its keys as decode does: segments; longer ones multiply: Q Blocks."""
+    return "parallel_softmax" if stats.max_query_len <= SHORT_QUERY else "q_block"
 
 
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:

@@ -4,10 +4,12 @@ Written by hand from one sweep of the Llama-3-8B shape in bf16 on an H200 (what 
 shape and GPU they only have to fit. A measured tree per GPU replaces this where one exists.
 """
 
+from typing import Any
+
 import triton
 
 from common.gpus import Gpu
-from common.metadata import BatchStats
+from common.metadata import SHORT_QUERY, BatchStats
 from common.spec import AttentionShape
 from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
@@ -53,6 +55,17 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
+
+
+def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
+    """The kernel by name, and its config."""
+    name = auto_kernel(shape, stats)
+    return name, globals()[name](shape, stats, gpu)
+
+
+def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
+    """Up to SHORT_QUERY tokens a sequence reads its keys as decode does: segments; longer ones multiply: Q Blocks."""
+    return "parallel_softmax" if stats.max_query_len <= SHORT_QUERY else "q_block"
 
 
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:

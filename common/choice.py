@@ -1,0 +1,202 @@
+"""Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
+
+Choices are made on a grid of host integers (`on_grid`), so that those a capacity can reach are few and enumerable:
+they can all be compiled before the first request.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.gpus import Gpu
+from common.metadata import BatchStats, cdiv
+from common.spec import AttentionShape
+
+UNTUNED = "untuned default"
+NO_GPU = "no GPU: the kernel's DEFAULT"
+_SHARES = 4  # the share of decodes is one of 0, 1/4, 1/2, 3/4, 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
+
+    path: the function that chose, `heuristics/h200.py: auto`. provenance: what stands behind it, a measured tree's
+    PROVENANCE in one line, or UNTUNED.
+    """
+
+    kernel: str
+    config: Any
+    path: str = ""
+    provenance: str = ""
+
+
+def rounded(n: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is at least n: powers of two and one and a half times."""
+    if n <= 2:
+        return max(n, 1)
+    power = 1 << (n - 1).bit_length()
+    return power // 4 * 3 if power // 4 * 3 >= n else power
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
+    """Stats rounded up to the grid that trees are asked on.
+
+    Tokens and keys follow from the four: every sequence that is no decode as long as the longest.
+    """
+    seqs, longest = rounded(num_seqs), power_of_two(max_query_len)
+    if longest <= 1:
+        decodes = seqs
+    else:
+        decodes = seqs * min(num_decodes * _SHARES // max(num_seqs, 1), _SHARES - 1) // _SHARES
+    tokens, keys = decodes + (seqs - decodes) * longest, rounded(max_seq_len)
+    return BatchStats(seqs, tokens, decodes, longest, max(keys, longest), seqs * keys)
+
+
+def hinted_stats(
+    num_seqs: int,
+    num_tokens: int,
+    most_keys: int,
+    max_query_len: int | None,
+    max_seq_len: int | None,
+    num_decodes: int | None,
+) -> BatchStats:
+    """Stats on the grid from shapes and hints; a hint that shapes refute is corrected, None is filled in from shapes.
+
+    most_keys: what a row of the block table can hold. The longest query has at least the mean; of the others as many
+    are decodes as the token count allows. A hint is never trusted with more than time.
+    """
+    mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
+    longest = num_tokens if max_query_len is None else max_query_len
+    if max_query_len is None and num_tokens <= num_seqs:
+        longest = 1
+    longest = max(1, mean, min(longest, num_tokens))
+    keys = most_keys if max_seq_len is None else max(1, min(max_seq_len, most_keys))
+    if num_decodes is None:
+        prompts = cdiv(max(num_tokens - num_seqs, 0), longest - 1) if longest > 1 else 0
+        num_decodes = num_seqs - prompts
+    return on_grid(num_seqs, max(0, min(num_decodes, num_seqs)), longest, keys)
+
+
+def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
+    """Every point of the grid that `hinted_stats` can give for batches of this capacity."""
+    for seqs in _grid(max_seqs, rounded):
+        for longest in _grid(max_tokens, power_of_two):
+            for share in range(_SHARES if longest > 1 else 1):
+                for keys in _grid(max_seq_len, rounded):
+                    yield on_grid(seqs, seqs * share // _SHARES, longest, keys)
+
+
+def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
+    """1 .. step(most) on the grid."""
+    at = 1
+    while True:
+        yield at
+        if at >= most:
+            return
+        at = step(at + 1)
+
+
+@dataclass
+class Family:
+    """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
+
+    kernels: the names that may be chosen, by falling preference where a batch needs what the tree's choice lacks.
+    load: the module of that name within the family (`q_block`, `heuristics.default`); ImportError where there is none.
+    """
+
+    name: str
+    kernels: tuple[str, ...]
+    load: Callable[[str], Any]
+    _trees: dict[str, Any] = field(default_factory=dict)
+    _chosen: dict[Any, Choice] = field(default_factory=dict)
+
+    def kernel(self, name: str) -> Any:
+        return self.load(name)
+
+    def choose(
+        self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str] = frozenset()
+    ) -> Choice:
+        """The kernel and config for a batch of these sizes.
+
+        needs: members that the kernel's SUPPORTS must have (`common.kernel.asked_of`). Where the tree's kernel lacks
+        one, the first of `kernels` that has all serves with its default. With none, the tree's choice comes back: its
+        launch names what is missing.
+        """
+        key = (shape, stats, gpu and gpu.name, needs)
+        found = self._chosen.get(key)
+        if found is None:
+            found = self._chosen[key] = self._choose(shape, stats, gpu, needs)
+        return found
+
+    def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str]) -> Choice:
+        default = self.load("heuristics.default")
+        if gpu is None:
+            name = default.auto_kernel(shape, stats)
+            choice = Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
+        else:
+            tree, path, provenance = self.tree(gpu)
+            name, config = tree.auto(shape, stats, gpu)
+            choice = Choice(name, config, f"{path}: auto", provenance)
+        if needs <= self.kernel(choice.kernel).SUPPORTS:
+            return choice
+        for name in self.kernels:
+            if needs <= (kernel := self.kernel(name)).SUPPORTS:
+                chosen = getattr(default, name)(shape, stats, gpu) if gpu else kernel.DEFAULT
+                return Choice(name, chosen, f"heuristics/default.py: {name}", UNTUNED if gpu else NO_GPU)
+        return choice
+
+    def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
+        """The module that chooses for `gpu`, its path within the family, and its provenance in one line.
+
+        Says once per GPU, in one line, that no tree exists and how one is made.
+        """
+        if gpu.name not in self._trees:
+            try:
+                tree = self.load(f"heuristics.{gpu.name}")
+                origin = ", ".join(f"{name} {value}" for name, value in tree.PROVENANCE.items())
+                self._trees[gpu.name] = tree, f"heuristics/{gpu.name}.py", origin
+            except ModuleNotFoundError as error:
+                if not (error.name or "").endswith(f"heuristics.{gpu.name}"):
+                    raise
+                warnings.warn(
+                    f"{self.name}: no measured tree for {gpu.name} ({gpu.title}), untuned defaults are used; "
+                    f"`python -m compare.tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
+                    stacklevel=2,
+                )
+                self._trees[gpu.name] = self.load("heuristics.default"), "heuristics/default.py", UNTUNED
+        return self._trees[gpu.name]
+
+    def reachable(
+        self, shape: AttentionShape, gpu: Gpu | None, max_tokens: int, max_seqs: int, max_seq_len: int
+    ) -> dict[Choice, tuple[int, int, int]]:
+        """Every choice for batches of this capacity -> the most (tokens, sequences, keys) of a batch that gets it."""
+        most: dict[Choice, tuple[int, int, int]] = {}
+        for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
+            size = (min(stats.num_tokens, max_tokens), min(stats.num_seqs, max_seqs), stats.total_seq_len)
+            choice = self.choose(shape, stats, gpu)
+            most[choice] = tuple(map(max, zip(size, most.get(choice, size), strict=True)))
+        return most
+
+
+_gpus: dict[int, Gpu | None] = {}
+
+
+def gpu_of(device: torch.device) -> Gpu | None:
+    """The GPU behind a device; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _gpus:
+        _gpus[index] = gpus.detect(index)
+    return _gpus[index]

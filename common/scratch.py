@@ -1,0 +1,80 @@
+"""A kernel's workspace inside one buffer of bytes: one allocation, or none where the caller brings the buffer.
+
+`workspace(shape, capacity, config)` is asked once on the meta device, which allocates nothing; its tensors are then
+laid one behind another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from common.kernel import Capacity
+from common.spec import ALIGNMENT, AttentionShape, SpecError
+
+SPACING = 256  # bytes between the starts of two tensors: a multiple of ALIGNMENT and of a cache line
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the tensors of `template` (dataclasses, tuples, None, meta tensors) lie; offsets and size in bytes."""
+
+    template: Any
+    offsets: tuple[int, ...]
+    num_bytes: int
+
+    @classmethod
+    def of(cls, kernel: Any, shape: AttentionShape, capacity: Capacity, config: Any) -> Layout:
+        meta = dataclasses.replace(capacity, device=torch.device("meta"))
+        template = kernel.workspace(shape, meta, config)
+        offsets, at = [], 0
+        for tensor in tensors(template):
+            offsets.append(at)
+            at += -(-tensor.numel() * tensor.element_size() // SPACING) * SPACING
+        return cls(template, tuple(offsets), at)
+
+    def place(self, buffer: torch.Tensor | None) -> Any:
+        """The workspace on `buffer`, uint8 [at least num_bytes]. Raises SpecError."""
+        if not self.offsets:
+            return self.template
+        check_buffer(buffer, self.num_bytes)
+        views = iter(
+            buffer[at : at + tensor.numel() * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
+            for at, tensor in zip(self.offsets, tensors(self.template), strict=True)
+        )
+        return _rebuilt(self.template, views)
+
+
+def check_buffer(buffer: object, num_bytes: int) -> None:
+    if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.uint8 or buffer.dim() != 1:
+        found = f"{buffer.dtype} {tuple(buffer.shape)}" if isinstance(buffer, torch.Tensor) else type(buffer).__name__
+        raise SpecError("workspace", found, "None or a torch.uint8 tensor of one dimension")
+    if buffer.numel() < num_bytes:
+        raise SpecError("workspace", f"{buffer.numel()} bytes", f"at least {num_bytes}")
+    if buffer.data_ptr() % ALIGNMENT or not buffer.is_contiguous():
+        raise SpecError("workspace", f"address {buffer.data_ptr():#x}", f"contiguous, at a multiple of {ALIGNMENT}")
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of a workspace in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if dataclasses.is_dataclass(value):
+        return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name))]
+    if isinstance(value, tuple | list):
+        return [t for item in value for t in tensors(item)]
+    return []
+
+
+def _rebuilt(value: Any, views: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(views)
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(
+            value, **{f.name: _rebuilt(getattr(value, f.name), views) for f in dataclasses.fields(value)}
+        )
+    if isinstance(value, tuple | list):
+        return type(value)(_rebuilt(item, views) for item in value)
+    return value

@@ -1,0 +1,56 @@
+"""The decision (paper 5): a tree over host integers picks a kernel of this folder and its config, and launches it.
+
+`paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
+"""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from common.call import public_call
+from common.choice import Choice, Family
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision
+from common.metadata import BatchStats
+from common.plan import planner
+from common.spec import AttentionShape, Features, PagedBatch
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+FAMILY = Family("triton", ("parallel_softmax", "q_block"), lambda name: importlib.import_module(f"dsl_triton.{name}"))
+paged_attention = public_call(FAMILY)
+plan_paged_attention = planner(FAMILY)
+
+Config = Choice
+DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)
+
+
+def choose(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str] = frozenset()) -> Choice:
+    """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
+    return FAMILY.choose(shape, stats, gpu, needs)
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
+    """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
+    yield from FAMILY.reachable(shape, gpu, 8192, 256, 131072)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
+    """The chosen kernel's."""
+    return FAMILY.kernel(config.kernel).workspace(shape, capacity, config.config)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Choice,
+    workspace: Any,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """The chosen kernel's."""
+    FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
