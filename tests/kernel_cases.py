@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.cases import Case, build, outputs
+from common.cases import Case, build, config_for, outputs
 from common.guards import Guards
 from common.integrity import Snapshot, damage, same_bits
 from common.kernel import Capacity
@@ -19,6 +19,7 @@ OTHER = 7.0  # the second poison: what is not written shows as a difference of b
 
 def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poison: float) -> torch.Tensor:
     """One judged launch; the output. Raises SpecError where the case or the kernel refuses."""
+    config = config_for(case, config)
     guards = Guards(device)
     batch, features = build(case, device, guards)
     out, lse = outputs(case, batch, guards, poison)

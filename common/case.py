@@ -1,0 +1,131 @@
+"""What a named case is, and how it becomes a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from common.batch import CacheStyle, make_batch
+from common.case_layouts import Arrange
+from common.guards import Guards
+from common.spec import AttentionShape, Features, Layout, PagedBatch
+
+
+@dataclass(frozen=True)
+class Case:
+    """One corner: a batch is a function of it and nothing else.
+
+    lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. sinks: "near" puts a sink of ln(n) +- 1 on
+    every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf.
+    loud: what the queries are multiplied by. new_kv: the step's new K and V are given too. arrange: how the batch is
+    laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size: keys of a tile, where a kernel's
+    config has such a thing. refused: the argument that the typed error must name, where the case is one to refuse.
+    """
+
+    name: str
+    numbers: tuple[int, ...]
+    lens: tuple[tuple[int, int], ...]
+    heads: tuple[int, int] = (4, 2)
+    head_size: int = 32
+    block_size: int = 16
+    dtype: torch.dtype = torch.bfloat16
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: Literal["near", "off"] | None = None
+    loud: float = 1.0
+    style: CacheStyle = "nhd"
+    shared_pages: int = 0
+    pad_tokens: int = 0
+    extra_columns: int = 3
+    spare_pages: int = 3
+    table_dtype: torch.dtype = torch.int32
+    new_kv: bool = False
+    layout: Layout = Layout.PAGED
+    arrange: Arrange | None = None
+    pad_out: bool = False
+    tile_size: int | None = None
+    large: bool = False
+    refused: str | None = None
+
+    @property
+    def shape(self) -> AttentionShape:
+        """Raises SpecError in a case that refuses the shape itself."""
+        return AttentionShape(*self.heads, self.head_size, self.block_size, self.dtype)
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(self.name.encode())
+
+    @property
+    def structured(self) -> bool:
+        """Whether the checker may not assume independent rounding errors."""
+        return self.loud != 1.0
+
+    def features(self, device: torch.device | str = "cpu") -> Features:
+        sinks = None
+        if self.sinks is not None:
+            mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
+            around = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
+            sinks = (around if self.sinks == "near" else torch.full_like(around, -math.inf)).to(device)
+        return Features(self.causal, self.sliding_window, self.softcap, sinks)
+
+
+_BATCH_OPTIONS = (
+    "style", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype", "new_kv", "layout",
+)  # fmt: skip
+
+
+def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None = None) -> tuple[PagedBatch, Features]:
+    """The batch and the features of a case, every tensor between the bands of `guards`.
+
+    Deterministic on one device type. Raises SpecError in a case that refuses the shape itself.
+    """
+    guards = guards or Guards(device)
+    options = {name: getattr(case, name) for name in _BATCH_OPTIONS}
+    batch = make_batch(list(case.lens), case.shape, seed=case.seed, device=device, guards=guards, **options)
+    if case.loud != 1.0:
+        batch.query.mul_(case.loud)
+    if case.arrange is not None:
+        batch = case.arrange(batch, guards)
+    return batch, case.features(device)
+
+
+def outputs(
+    case: Case, batch: PagedBatch, guards: Guards, poison: float = math.nan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, lse) for a launch on `batch`, filled with `poison`, between guards."""
+    tokens, heads, size = batch.query.shape
+    out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), batch.query.dtype, poison)
+    return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
+
+
+def config_for(case: Case, config: Any) -> Any:
+    """`config` with the case's tile size, where the case has one and the config, or a part of it, a `tile_size`."""
+    if case.tile_size is None or not dataclasses.is_dataclass(config):
+        return config
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changed = {name: config_for(case, part) for name, part in parts.items()}
+    return dataclasses.replace(config, **changed | ({"tile_size": case.tile_size} if "tile_size" in parts else {}))
+
+
+def decodes(*seq_lens: int) -> tuple[tuple[int, int], ...]:
+    return tuple((1, seq_len) for seq_len in seq_lens)
+
+
+def prompts(*query_lens: int) -> tuple[tuple[int, int], ...]:
+    return tuple((query_len, query_len) for query_len in query_lens)
+
+
+MIXED = ((1, 40), (9, 9), (1, 17), (5, 30))
+RAGGED = ((1, 45), (5, 20), (18, 18))
+ONE_HEAD = (1, 1)  # heads of cases with many tokens or keys: one program each
+
+
+def named(name: str, *numbers: int, lens: tuple[tuple[int, int], ...] = RAGGED, **options: object) -> Case:
+    return Case(name, numbers, lens, **options)
