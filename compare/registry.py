@@ -10,6 +10,7 @@ import importlib
 import inspect
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,12 @@ RUNGS = ("naive", "q_block", "parallel_softmax")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
 BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
 KERNELS: tuple[str, ...] = OWN + BASELINES
+ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
+    "triton/ablations.last_arriver": "parallel_softmax",
+    "triton/ablations.fused": "q_block",
+    "triton/ablations.elementwise": "q_block",
+    "triton/ablations.cumulative": "q_block",
+}
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
 BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
@@ -32,7 +39,7 @@ class UnknownKernel(ValueError):
 
     def __init__(self, found: str) -> None:
         self.found = found
-        self.nearest = tuple(difflib.get_close_matches(found, KERNELS, n=3, cutoff=0.4))
+        self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *ABLATIONS), n=3, cutoff=0.4))
         hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         allowed = ", ".join(KERNELS)
         super().__init__(f"kernel: found {found!r}, allowed {allowed}, globs of these, or package.module[:name]{hint}")
@@ -53,7 +60,8 @@ def select(patterns: str) -> tuple[str, ...]:
     """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats. Raises UnknownKernel."""
     chosen: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = fnmatch.filter(KERNELS, pattern) or ([pattern] if _is_outsider(pattern) else [])
+        known = ABLATIONS if "/ablation" in pattern else KERNELS
+        found = fnmatch.filter(known, pattern) or ([pattern] if _is_outsider(pattern) else [])
         if not found:
             raise UnknownKernel(pattern)
         chosen |= dict.fromkeys(found)
@@ -62,7 +70,7 @@ def select(patterns: str) -> tuple[str, ...]:
 
 def module_path(kernel_id: str) -> tuple[str, str | None]:
     """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
-    if kernel_id in KERNELS:
+    if kernel_id in KERNELS or kernel_id in ABLATIONS:
         family, name = kernel_id.split("/")
         return f"{_PACKAGES[family]}.{name}", None
     if not _is_outsider(kernel_id):
@@ -95,14 +103,17 @@ def default_config(
 
     heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
     paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`. Without a GPU, or where no
-    module has a function of that name, the kernel's DEFAULT.
+    module has a function of that name, the kernel's DEFAULT. An ablation takes what its rung would, as its `default`
+    derives it from that module.
     """
-    if gpu is not None and kernel_id in OWN:
+    if gpu is not None and (kernel_id in OWN or kernel_id in ABLATIONS):
         family, name = kernel_id.split("/")
+        name = ABLATIONS.get(kernel_id, name)
         for origin, module in _heuristics(family, gpu, heuristics):
             covered = origin != "tree" or module.covers(shape, gpu)
             if covered and hasattr(module, name):
-                return getattr(module, name)(shape, stats, gpu), origin
+                chosen = partial(kernel.default, module) if kernel_id in ABLATIONS else getattr(module, name)
+                return chosen(shape, stats, gpu), origin
     return kernel.DEFAULT, "DEFAULT"
 
 

@@ -1,0 +1,95 @@
+"""q_block.py with sums of element-wise products in place of its two matrix products (the paper's negative result, 8).
+
+The kernel is q_block.py's own; only the two functions that multiply stand here. Products and sums are of float32, as in
+a matrix product; P is rounded to V's dtype as there.
+"""
+
+import itertools
+from collections.abc import Iterator
+from types import ModuleType
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import require
+from common.metadata import BatchStats, num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import primitives, q_block
+from dsl_triton.ablations import with_nouns
+from dsl_triton.binding import smallest_block_m, strides
+from dsl_triton.primitives import LOG2E, bundle
+from dsl_triton.q_block import CONTRACT, SUPPORTS, Config, workspace
+
+__all__ = ["CONTRACT", "SUPPORTS", "Config", "workspace"]
+
+# The products of a tile are a tensor [rows, keys, lanes]: of 16 keys and 128 lanes eight warps hold it in registers on
+# sm_90, four spill a thousand times.
+DEFAULT = Config(tile_size=16, num_warps=8)
+
+
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    return DEFAULT
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Few: nothing larger fits into registers."""
+    for num_warps, num_stages in itertools.product((4, 8), (1, 2, 3)):
+        yield Config(16, 16, num_warps, num_stages)
+
+
+@triton.jit
+def _score(q, k, softmax_scale, f):
+    products = tl.expand_dims(q.to(tl.float32), 1) * tl.expand_dims(k.to(tl.float32), 0)  # [BLOCK_M, TILE_SIZE, lanes]
+    s = tl.sum(products, 2)
+    if f.softcap is not None:
+        y = s * (softmax_scale / f.softcap)
+        return (f.softcap * LOG2E) * (1.0 - 2.0 / (tl.exp2(y * (2.0 * LOG2E)) + 1.0))
+    return s * (softmax_scale * LOG2E)
+
+
+@triton.jit
+def _softmax_step(s, v, m, l, acc, MASKED: tl.constexpr):
+    m_new = tl.maximum(m, tl.max(s, 1))
+    shift = m_new
+    if MASKED:
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(s - tl.expand_dims(shift, 1))
+    alpha = tl.exp2(m - shift)
+    l = l * alpha + tl.sum(p, 1)
+    # [BLOCK_M, lanes, TILE_SIZE]. Summed over the middle of [BLOCK_M, TILE_SIZE, lanes] it would be a matrix product:
+    # Triton recognises that form, and multiplies in tf32.
+    products = tl.expand_dims(p.to(v.dtype).to(tl.float32), 1) * tl.expand_dims(tl.trans(v.to(tl.float32)), 0)
+    return m_new, l, acc * tl.expand_dims(alpha, 1) + tl.sum(products, 2)
+
+
+_attend_tile = with_nouns(primitives.attend_tile, score=_score, softmax_step=_softmax_step)
+_elementwise_kernel = with_nouns(q_block._q_block_kernel, attend_tile=_attend_tile)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/ablations.elementwise", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    shape = batch.shape
+    block_m = max(config.block_m, smallest_block_m(shape))
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    _elementwise_kernel[(shape.num_kv_heads * q_blocks,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
+        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        out.stride(), strides(lse),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""One launch of parallel_softmax.py: the segment of a Q Block that ends last merges what the others left.
+
+Every segment with tiles counts itself in once its part is written. The atomic releases that part and acquires the
+parts of all before it; a barrier ahead of it joins the program's threads to its release. Who counts last merges, and
+sets the counter back to zero, so that a graph replays without a memset.
+"""
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, require
+from common.metadata import BatchStats, num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import parallel_softmax, reduce_segments
+from dsl_triton.ablations.parts import find_sequence
+from dsl_triton.binding import padded, smallest_block_m, strides
+from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, SUPPORTS, Config, _segments_kernel, space
+from dsl_triton.primitives import bundle, kv_tile_range, segment_range, store_lse
+
+__all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
+
+
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    return replace(heuristics.parallel_softmax(shape, stats, gpu), overlap=False)  # no launch that could overlap
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """parts: see reduce_segments.py. arrived: int32, one counter a Q Block and KV head, zero between launches."""
+
+    parts: reduce_segments.Workspace
+    arrived: torch.Tensor
+
+
+@triton.jit(do_not_specialize=["num_seqs"])
+def _last_arriver_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE]
+    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    arrived_ptr,  # i32 [Q Blocks, num_kv_heads]
+    num_seqs,
+    softmax_scale,
+    f,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, LONGEST_QUERY: tl.constexpr,
+):  # fmt: skip
+    _segments_kernel(
+        query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, query_start_loc_ptr, seq_lens_ptr,
+        out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, num_seqs, softmax_scale, f,
+        query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
+        m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, NUM_SEGMENTS,
+        OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
+    )  # fmt: skip
+    if NUM_SEGMENTS > 1:
+        BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+        kv_head = tl.program_id(0) % NUM_KV_HEADS
+        segment = tl.program_id(0) // NUM_KV_HEADS % NUM_SEGMENTS
+        q_block_idx = tl.program_id(0) // (NUM_KV_HEADS * NUM_SEGMENTS)
+        seq = find_sequence(q_block_idx, query_start_loc_ptr, num_seqs, BLOCK_Q)
+        query_start = tl.load(query_start_loc_ptr + seq)
+        query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+        first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+        if first < query_len:
+            seq_len = tl.load(seq_lens_ptr + seq)
+            end = tl.minimum(first + BLOCK_Q, query_len)
+            context_len = seq_len - query_len
+            _, _, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, context_len + end - 1, seq_len, f, TILE_SIZE
+            )
+            _, _, _, _, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+            if (used > 1) & (segment < used):
+                arrived_ptr += q_block_idx * NUM_KV_HEADS + kv_head
+                tl.debug_barrier()  # the part was written by all threads, the atomic is one thread's
+                if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == used - 1:
+                    tl.store(arrived_ptr, 0)
+                    for r in range((end - first) * QUERIES_PER_KV):
+                        row = query_start + first + r // QUERIES_PER_KV
+                        head = kv_head * QUERIES_PER_KV + r % QUERIES_PER_KV
+                        _merge(
+                            row, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr,
+                            acc_strides, m_strides, out_strides, lse_strides, HEAD_SIZE, NUM_SEGMENTS,
+                        )  # fmt: skip
+
+
+@triton.jit
+def _merge(
+    row, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, acc_strides, m_strides, out_strides, lse_strides,
+    HEAD_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """One row of reduce_segments.py."""
+    part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
+    live = part < used
+    stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
+    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))
+    l = tl.load(l_ptr + stat, mask=live, other=0.0)
+    top = tl.max(m, 0)
+    weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
+    lane = tl.arange(0, padded(HEAD_SIZE))
+    offset = part.to(tl.int64) * acc_strides[0] + row.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
+    mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
+    acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
+    total = tl.sum(l * weight, 0)
+    x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)
+    out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
+    tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
+    store_lse(lse_ptr, lse_strides, row, head, True, top, total)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+    """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
+    parts = parallel_softmax.workspace(shape, capacity, config)
+    if parts is None:
+        return None
+    q_blocks = _q_blocks(shape, capacity.num_tokens, capacity.num_seqs, config)
+    return Workspace(parts, torch.zeros(q_blocks * shape.num_kv_heads, dtype=torch.int32, device=capacity.device))
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/ablations.last_arriver", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    shape = batch.shape
+    parts = reduce_segments.scratch(workspace.parts if workspace else None)
+    q_blocks = _q_blocks(shape, batch.num_tokens, batch.num_seqs, config)
+    _last_arriver_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, *parts, workspace.arrived if workspace else None, batch.num_seqs, batch.softmax_scale,
+        bundle(features), batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(),
+        batch.block_table.stride(), out.stride(), strides(lse), *map(strides, parts[:2]),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=max(config.block_m, smallest_block_m(shape)),
+        TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments, LONGEST_QUERY=ANY_QUERY,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+
+
+def _q_blocks(shape: AttentionShape, num_tokens: int, num_seqs: int, config: Config) -> int:
+    return num_q_blocks(num_tokens, num_seqs, max(config.block_m, smallest_block_m(shape)) // shape.queries_per_kv)
