@@ -17,7 +17,7 @@ import triton.language as tl
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
-from common.spec import AttentionShape, Features, Layout, PagedBatch
+from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.primitives import (
     bundle,
@@ -278,4 +278,9 @@ def _launch_decode(batch, features, out, config, lse) -> None:
 
 def _x(batch: PagedBatch) -> int | None:
     """Lanes of a head that lie together in an x-packed K; None where pages hold whole heads."""
-    return batch.key_cache.shape[-1] if batch.layout is Layout.X_PACKED else None
+    if batch.layout is Layout.PAGED:
+        return None
+    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(3)
+    if slot % x:
+        raise SpecError("key_cache", f"slots {slot} elements apart", f"a multiple of x = {x}")
+    return x
