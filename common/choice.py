@@ -7,7 +7,9 @@ they can all be compiled before the first request.
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
+from common.handle import Launch
 from common.metadata import BatchStats, cdiv
 from common.spec import AttentionShape
 
@@ -37,12 +40,13 @@ class Choice:
     provenance: str = ""
 
 
+# 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two and one and a half times
+GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
+
+
 def rounded(n: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is at least n: powers of two and one and a half times."""
-    if n <= 2:
-        return max(n, 1)
-    power = 1 << (n - 1).bit_length()
-    return power // 4 * 3 if power // 4 * 3 >= n else power
+    """The smallest of GRID that is at least n."""
+    return GRID[bisect_left(GRID, n)]
 
 
 def power_of_two(n: int) -> int:
@@ -113,11 +117,13 @@ class Family:
 
     kernels: the names that may be chosen, by falling preference where a batch needs what the tree's choice lacks.
     load: the module of that name within the family (`q_block`, `heuristics.default`); ImportError where there is none.
+    recorded: a context that lists the JIT's launches (common.handle.Launch) on a device.
     """
 
     name: str
     kernels: tuple[str, ...]
     load: Callable[[str], Any]
+    recorded: Callable[[torch.device], AbstractContextManager[list[Launch]]]
     _trees: dict[str, Any] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
 

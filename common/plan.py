@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from common import scratch
-from common.call import public_call
+from common.call import PagedAttention
 from common.choice import Family, gpu_of
 from common.kernel import Capacity
 from common.metadata import cdiv
@@ -51,7 +51,7 @@ class Plan:
             for choice, (tokens, seqs, _) in reached.items()
         )
         self.workspace = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.device)
-        self._call = public_call(family)
+        self._call = PagedAttention(family)
 
     def __call__(self, query: torch.Tensor, *tensors: torch.Tensor, out: torch.Tensor, **options: Any) -> torch.Tensor:
         """`paged_attention` in the plan's scratch; `out` is required. Raises SpecError beyond the capacity."""

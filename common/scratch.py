@@ -1,7 +1,8 @@
 """A kernel's workspace inside one buffer of bytes: one allocation, or none where the caller brings the buffer.
 
-`workspace(shape, capacity, config)` is asked once on the meta device, which allocates nothing; its tensors are then
-laid one behind another.
+`workspace(shape, capacity, config)` is asked once with `torch.empty` giving tensors without memory, which are then laid
+one behind another. What it makes by other means (zeros, a stream) stays as it is and belongs to the layout: only memory
+whose content means nothing between launches is shared with other calls.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from common.kernel import Capacity
 from common.spec import ALIGNMENT, AttentionShape, SpecError
@@ -17,9 +19,19 @@ from common.spec import ALIGNMENT, AttentionShape, SpecError
 SPACING = 256  # bytes between the starts of two tensors: a multiple of ALIGNMENT and of a cache line
 
 
+class _Deferred(TorchFunctionMode):
+    """torch.empty on the meta device, which has no memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the tensors of `template` (dataclasses, tuples, None, meta tensors) lie; offsets and size in bytes."""
+    """Where the meta tensors of `template` (dataclasses, tuples, anything else) lie; offsets and size in bytes."""
 
     template: Any
     offsets: tuple[int, ...]
@@ -27,8 +39,8 @@ class Layout:
 
     @classmethod
     def of(cls, kernel: Any, shape: AttentionShape, capacity: Capacity, config: Any) -> Layout:
-        meta = dataclasses.replace(capacity, device=torch.device("meta"))
-        template = kernel.workspace(shape, meta, config)
+        with _Deferred():
+            template = kernel.workspace(shape, capacity, config)
         offsets, at = [], 0
         for tensor in tensors(template):
             offsets.append(at)
@@ -58,9 +70,9 @@ def check_buffer(buffer: object, num_bytes: int) -> None:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a workspace in a fixed order."""
+    """The meta tensors of a workspace in a fixed order."""
     if isinstance(value, torch.Tensor):
-        return [value]
+        return [value] if value.is_meta else []
     if dataclasses.is_dataclass(value):
         return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name))]
     if isinstance(value, tuple | list):
@@ -70,7 +82,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 def _rebuilt(value: Any, views: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return next(views)
+        return next(views) if value.is_meta else value
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(
             value, **{f.name: _rebuilt(getattr(value, f.name), views) for f in dataclasses.fields(value)}

@@ -10,6 +10,7 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, PagedBatch
+from dsl_helion.handle import launcher
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
 #   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
@@ -103,7 +104,8 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
             _compiled.clear()
         if not same:
             _compiled[key] = compiled
-    compiled(*args)
+    launch = launcher()
+    compiled(*args) if launch is None else compiled(*args, _launcher=launch)
 
 
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -3,25 +3,26 @@
 `paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
 """
 
-import importlib
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from common.call import public_call
+from common.call import PagedAttention
 from common.choice import Choice, Family
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision
 from common.metadata import BatchStats
 from common.plan import planner
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.handle import recorded
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
 
-FAMILY = Family("triton", ("parallel_softmax", "q_block"), lambda name: importlib.import_module(f"dsl_triton.{name}"))
-paged_attention = public_call(FAMILY)
+FAMILY = Family("triton", ("parallel_softmax", "q_block"), lambda name: import_module(f"dsl_triton.{name}"), recorded)
+paged_attention = PagedAttention(FAMILY)
 plan_paged_attention = planner(FAMILY)
 
 Config = Choice

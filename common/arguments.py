@@ -1,0 +1,67 @@
+"""The arguments of the public call: the batch and the features that they stand for, and their signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from common.choice import hinted_stats
+from common.spec import Features, Layout, PagedBatch, SpecError
+
+WITHIN = 2**31 - 1  # bytes of storage up to which AMD's compiler uses buffer instructions: another binary
+_PLAIN = Features()
+_RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
+
+
+def features_of(causal: bool, sliding_window: int | None, features: Features | None) -> Features:
+    """`features`, or those that the two short forms name. Raises SpecError where both are given."""
+    if features is None:
+        return _PLAIN if causal is True and sliding_window is None else Features(causal, sliding_window)
+    if causal is not True or sliding_window is not None:
+        found = f"causal={causal}, sliding_window={sliding_window} beside features"
+        raise SpecError("features", found, "features, or causal and sliding_window")
+    return features
+
+
+def batch_of(
+    tensors: Sequence[Any], softmax_scale: float | None, hints: tuple[int | None, int | None, int | None]
+) -> PagedBatch:
+    """The batch of a call.
+
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: max_query_len,
+    max_seq_len, num_decodes. Only what its stats need is looked at. Raises SpecError.
+    """
+    query, key_cache, _, block_table, _, seq_lens, key, value = tensors
+    for (name, ranks), tensor in zip({**_RANKS, "seq_lens": (1,)}.items(), tensors, strict=False):
+        if not isinstance(tensor, torch.Tensor):
+            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
+        if tensor.dim() not in ranks:
+            raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{' or '.join(map(str, ranks))} dimensions")
+    for name, hint in zip(("max_query_len", "max_seq_len", "num_decodes"), hints, strict=True):
+        if hint is not None and (not isinstance(hint, int) or isinstance(hint, bool)):
+            raise SpecError(name, repr(hint), "None or an integer")
+    packed = key_cache.dim() == 5
+    most_keys = block_table.shape[1] * key_cache.shape[3 if packed else 1]
+    stats = hinted_stats(seq_lens.shape[0], query.shape[0], most_keys, *hints)
+    scale = max(query.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
+    layout = Layout.X_PACKED if packed else Layout.PAGED
+    return PagedBatch(*tensors[:6], scale, stats, layout, key, value)
+
+
+def signature(tensors: Sequence[torch.Tensor | None], pointers: tuple[int, ...], others: tuple) -> tuple:
+    """All that the host code of a launch and Triton's specialisation read of a call, but the addresses.
+
+    Finer than Triton's own key, which keeps of a stride whether it is 1 and whether 16 divides it: two calls with one
+    signature launch the same binaries with the same arguments. `others` holds what is no tensor.
+    """
+    low = 0
+    for pointer in pointers:
+        low |= pointer
+    return (
+        others,
+        tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]),
+        tuple([pointer & 15 for pointer in pointers]) if low & 15 else 0,
+        tuple([t is not None and t.untyped_storage().size() > WITHIN for t in tensors]) if torch.version.hip else 0,
+    )

@@ -1,0 +1,82 @@
+"""A call that was checked, chosen and launched once, ready to be launched again on other tensors of its signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from common import handle, scratch
+from common.choice import Choice, Family, gpu_of
+from common.handle import Tape
+from common.kernel import Capacity, asked_of
+from common.metadata import cdiv
+from common.spec import Features, PagedBatch
+
+MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator for at most
+
+
+class Prepared:
+    """The choice for one signature, the place of its scratch, and the tape of its launches where it can have one.
+
+    num_bytes: scratch that each call needs.
+    """
+
+    __slots__ = ("_layout", "choice", "family", "kernel", "num_bytes", "tape")
+
+    def __init__(self, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> None:
+        """buffer: the caller's scratch. Raises SpecError where it is too small."""
+        self.family = family
+        self.choice = choice_for(family, batch, features)
+        self.kernel = family.kernel(self.choice.kernel)
+        self._layout = _fitting(self.kernel, self.choice, batch, buffer)
+        self.num_bytes = self._layout.num_bytes
+        self.tape: Tape | None = None
+
+    @property
+    def needs_buffer(self) -> bool:
+        return bool(self._layout.offsets)
+
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        buffer: torch.Tensor | None,
+    ) -> None:
+        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's tensors."""
+        workspace = self._layout.place(buffer)
+        with self.family.recorded(batch.device) as launches:
+            self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
+        if launches and "full_graph" in self.kernel.SUPPORTS:
+            slots = (
+                batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
+                batch.seq_lens, batch.key, batch.value, features.sinks, out, lse, buffer,
+            )  # fmt: skip
+            self.tape = Tape.of(launches, slots, handle.current_stream(batch.device.index))
+
+
+def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:
+    return family.choose(batch.shape, batch.stats, gpu_of(batch.device), asked_of(batch, features))
+
+
+def capacity_of(batch: PagedBatch) -> Capacity:
+    """What scratch must hold: tokens in sixteens, so that its strides are divisible alike at every batch, and keys of
+    the sequences that are no decodes, at most what the cache holds."""
+    stats, cache = batch.stats, batch.by_token()[0]
+    keys = min((stats.num_seqs - stats.num_decodes) * stats.max_seq_len, cache.shape[0] * cache.shape[1])
+    return Capacity(max(cdiv(batch.num_tokens, 16), 1) * 16, batch.num_seqs, batch.device, keys)
+
+
+def _fitting(kernel: Any, choice: Choice, batch: PagedBatch, buffer: torch.Tensor | None) -> scratch.Layout:
+    """The scratch for this batch, its room for keys halved until it fits into `buffer`, or into MOST_SCRATCH."""
+    if buffer is not None:
+        scratch.check_buffer(buffer, 0)
+    limit = MOST_SCRATCH if buffer is None else buffer.numel()
+    capacity = capacity_of(batch)
+    while True:
+        layout = scratch.Layout.of(kernel, batch.shape, capacity, choice.config)
+        if layout.num_bytes <= limit or capacity.num_keys == 0:
+            return layout
+        capacity = Capacity(capacity.num_tokens, capacity.num_seqs, capacity.device, capacity.num_keys // 2)

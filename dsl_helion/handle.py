@@ -1,0 +1,41 @@
+"""Recording what Helion's generated host code hands to its launcher, so that common.handle can repeat it without both.
+
+The one private hook, the `_launcher` of a generated function, is used in binding.run and here alone.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import helion.runtime
+import torch
+
+from common.handle import Launch, current_stream
+
+_recording = threading.local()
+
+
+@contextmanager
+def recorded(device: torch.device) -> Iterator[list[Launch]]:
+    """The launches of this thread, as they happen; empty where kernels are interpreted."""
+    launches: list[Launch] = []
+    if device.type != "cuda":
+        yield launches
+        return
+
+    def launcher(function: Any, grid: Any, *args: Any, **options: Any) -> Any:
+        compiled = helion.runtime.default_launcher(function, grid, *args, **options)
+        launches.append(Launch.of(function, compiled, grid, args, options, current_stream(device.index)))
+        return compiled
+
+    _recording.launcher = launcher
+    try:
+        yield launches
+    finally:
+        _recording.launcher = None
+
+
+def launcher() -> Callable | None:
+    """What a generated function should launch with; None for its own."""
+    return getattr(_recording, "launcher", None)
