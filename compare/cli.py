@@ -74,6 +74,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--block-size", type=int, help="tokens of a KV-cache page, of these (default 16)")
     what.add_argument("--dtype", help="bf16 (default), fp16, fp32, of these")
     what.add_argument("--window", type=int, help="sliding window, the query's own token included")
+    what.add_argument(
+        "--new-kv", action="store_true", help="give kernels the step's new K and V too; the rows get +kv as a suffix"
+    )
     what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
     _add_where(new)
     steps = new.add_argument_group("assumptions of --trace")
@@ -146,6 +149,13 @@ class Selection:
 
 def selection(arguments: argparse.Namespace, now: Situation) -> Selection:
     """What was selected. Raises the typed errors of suites, registry, workloads and trace."""
+    chosen = _selected(arguments, now)
+    if not arguments.new_kv:
+        return chosen
+    return replace(chosen, workloads=tuple(row.with_new_kv() for row in chosen.workloads))
+
+
+def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
     kernels = select(arguments.kernels) if arguments.kernels is not None else OWN + BASELINES * now.measure
     _refuse_idle(arguments)
     given = {name: getattr(arguments, name) for name in _OF_A_BATCH if getattr(arguments, name) is not None}

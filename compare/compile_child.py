@@ -45,6 +45,7 @@ class CompileJob:
     sinks: bool = False
     lse: bool = False
     cache_style: str = "nhd"
+    new_kv: bool = False
     large_cache: bool = False
 
     def to_json(self) -> str:
@@ -156,7 +157,7 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
 
     heads = job.shape.num_query_heads
     features = Features(job.causal, job.sliding_window, job.softcap, torch.zeros(heads) if job.sinks else None)
-    batch = make_batch(job.lens, job.shape, style=job.cache_style, fill=False)
+    batch = make_batch(job.lens, job.shape, style=job.cache_style, new_kv=job.new_kv, fill=False)
     lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
     answer: dict[str, Any] = {}
     try:

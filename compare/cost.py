@@ -118,7 +118,7 @@ def info(workload: Workload) -> WorkloadInfo:
         head_size=shape.head_size,
         block_size=shape.block_size,
         dtype=str(shape.dtype).removeprefix("torch."),
-        features=workload.ask.names(),
+        features=workload.asked,
         cache_style=workload.style,
         kv_bytes=needed.kv_bytes,
         flops=needed.flops,

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from compare.crew import environment
@@ -24,7 +25,7 @@ def ahead(
     workloads: Sequence[Workload], kernels: Sequence[str], gpu: str, count: int, seed: int
 ) -> tuple[int, list[str]]:
     """Fill the cache for every distinct shape and features of the rows: (how many compiled, what the others said)."""
-    distinct = {json.dumps([w.to_dict()["shape"], w.to_dict()["ask"], w.style]): w for w in workloads}
+    distinct = {json.dumps([w.to_dict()["shape"], w.to_dict()["ask"], w.style, w.new_kv]): w for w in workloads}
     lanes = max((os.cpu_count() or 1) - CORES_LEFT, 1)
     task = {
         "workloads": [_small(row).to_dict() for row in distinct.values()],
@@ -47,7 +48,7 @@ def ahead(
 
 def _small(row: Workload) -> Workload:
     """A batch that is specialised alike: its integers are above 1 and its strides as divisible as the row's."""
-    return Workload("ahead", ((1, 40), (3, 500)), row.shape, row.ask, row.style)
+    return replace(row, label="ahead", lens=((1, 40), (3, 500)), shared_pages=0, seed=0)
 
 
 def _start(task: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -32,7 +32,7 @@ from compare.registry import ABLATIONS, OWN, UnknownKernel
 from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.trace import TraceError
-from compare.workloads import GrammarError
+from compare.workloads import NEW_KV, GrammarError
 
 OK, WRONG, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 1, 2, 3, 5, 130
 _USAGE_ERRORS = (
@@ -161,15 +161,17 @@ class Run:
     def _command(self, cell: Cell) -> str:
         """The command that repeats one cell."""
         arguments, words = self.arguments, []
+        label = cell.workload.label.removesuffix(NEW_KV)
         for name in ("gpu", "trace", "device", "window"):
             words += _said(arguments, name)
         if self.chosen.suite in SUITES:
-            suite = "static" if cell.workload.label in _labels("static") else self.chosen.suite
+            suite = "static" if label in _labels("static") else self.chosen.suite
             words += ["--suite", suite]
         for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us"):
             words += _said(arguments, name)
         words += _said(arguments, "seed") if arguments.seed else []
-        return rundir.command([*words, "--workload", cell.workload.label, "--kernels", cell.kernel])
+        words += ["--new-kv"] if arguments.new_kv else []
+        return rundir.command([*words, "--workload", label, "--kernels", cell.kernel])
 
     def _conclude(self, records: list[Record]) -> None:
         """The report, the table and the last line."""

@@ -57,7 +57,8 @@ class StaticFacts:
 
 def _compile_job(cell: Cell) -> CompileJob:
     row = cell.workload
-    return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, cache_style=row.style, **asdict(row.ask))
+    how = {"cache_style": row.style, "new_kv": row.new_kv}
+    return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, **how, **asdict(row.ask))
 
 
 def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool) -> dict[str, Any]:

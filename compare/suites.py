@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 
 from common.spec import AttentionShape
-from compare.workloads import Ask, Workload, parse_lens, vary
+from compare import tuning_rows
+from compare.workloads import LLAMA_3_8B, Ask, Workload, parse_lens, vary
 
 _KB = 1024
 
@@ -85,12 +86,67 @@ def peers(seed: int = 0) -> tuple[Workload, ...]:
     return tuple(_seeded([*decode, verify, *prompts, mixed], seed))
 
 
+_EXTEND = ("q128s8k", "q512s8k", "q512s32k", "q2ks32k", "8q256s4k")
+_MIXED = (
+    "16q1s2k_16q512s1536", "64q1s2k_2q2ks2k", "255q1s1k_1q2ks8k", "128q1s4k_1q512s16k", "32q1s8k_8q256s4k",
+    "240q1s512_4q2ks2k",
+)  # fmt: skip
+_VERIFY = ("q4s8k", "8q8s4k", "32q4s4k", "128q3s1k")
+_DECODE = ("256q1s1k", "1024q1s512")
+_ONE_A_CLASS = ("64q1s4k", "16q4s4k", "4q512s2k", "48q1s3k_2q1ks4k")
+_HEADS = (  # beside Llama-3-8B: what the row is called, its heads, what it asks
+    ("8:1:128", (8, 1, 128), Ask()),
+    ("16:1:128", (16, 1, 128), Ask()),
+    ("28:4:128", (28, 4, 128), Ask()),
+    ("64:8:64+window128+sinks", (64, 8, 64), Ask(sliding_window=128, sinks=True)),
+    ("16:8:256", (16, 8, 256), Ask()),
+)
+
+
+def _serving_row(number: int, text: str, shape: AttentionShape, ask: Ask, name: str) -> Workload:
+    """Row `number` from 0. A group of several sequences with a context varies in [0.5, 1] of the length it names."""
+    lens: list[tuple[int, int]] = []
+    words = []
+    for part in text.split("_"):
+        group = parse_lens(part)
+        query_len, seq_len = group[0]
+        varied = len(group) > 1 and seq_len > query_len
+        lengths = vary(len(group), seq_len, 2000 + number) if varied else [s for _, s in group]
+        lens += [(query_len, max(length, query_len)) for length in lengths]
+        words.append(part + "~" * varied)
+    label = "_".join(words) + (f"@{name}" if name else "")
+    return Workload(label, tuple(lens), shape, ask)
+
+
+def serving(seed: int = 0) -> tuple[Workload, ...]:
+    """What an engine sends: prompts over contexts, mixtures, verification of drafts, wide decodes; and one row of each
+    class under other heads and pages. No row over an fp8 cache: no kernel reads one yet.
+    """
+    plain = [(text, LLAMA_3_8B, Ask(), "") for text in (*_EXTEND, *_MIXED, *_VERIFY, *_DECODE)]
+    variants = [(name, AttentionShape(*heads), ask) for name, heads, ask in _HEADS]
+    variants += [(f"page{page}", replace(LLAMA_3_8B, block_size=page), Ask()) for page in (64, 128)]
+    others = [(text, shape, ask, name) for name, shape, ask in variants for text in _ONE_A_CLASS]
+    rows = [_serving_row(number, *row) for number, row in enumerate([*plain, *others])]
+    return tuple(_seeded(rows, seed))
+
+
+def tuning(seed: int = 0) -> tuple[Workload, ...]:
+    """The rows that trees are fitted to; no other suite has one of them (`compare.tuning_rows`)."""
+    return tuple(_seeded(tuning_rows.draw(), seed))
+
+
 def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
     """Values by run seed and row; the lengths do not move with it."""
     return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
 
 
-SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {"smoke": smoke, "static": static, "peers": peers}
+SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
+    "smoke": smoke,
+    "static": static,
+    "peers": peers,
+    "serving": serving,
+    "tuning": tuning,
+}
 
 
 def suite(name: str, seed: int = 0) -> tuple[Workload, ...]:

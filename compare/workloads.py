@@ -39,6 +39,7 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
 }
+NEW_KV = "+kv"  # behind the label of a row that has the step's new K and V
 SPECULATIVE_MAX = 16  # query tokens; more over a context is a chunk of a prompt
 _GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)")
 
@@ -74,7 +75,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one row of a suite asks of every kernel. `label` is unique in its suite; `lens` are (query_len, seq_len)."""
+    """What one row of a suite asks of every kernel. `label` is unique in its suite; `lens` are (query_len, seq_len).
+
+    new_kv: kernels are also given the step's new K and V, contiguous; those that do not read them ignore them.
+    """
 
     label: str
     lens: tuple[tuple[int, int], ...]
@@ -83,13 +87,25 @@ class Workload:
     style: str = "nhd"
     shared_pages: int = 0
     seed: int = 0
+    new_kv: bool = False
 
     @property
     def id(self) -> str:
         """16 hex digits over all that decides the tensors, the seed included and the label not."""
         plain = self.to_dict()
         del plain["label"]
+        if not self.new_kv:
+            del plain["new_kv"]  # rows keep the ids that they had before there was such a field
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+    def with_new_kv(self) -> Workload:
+        """The same row with the step's new K and V given, under a label that says so."""
+        return self if self.new_kv else dataclasses.replace(self, new_kv=True, label=self.label + NEW_KV)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What differs from plain causal attention over pages alone, as text."""
+        return self.ask.names() + (("new_kv",) if self.new_kv else ())
 
     @property
     def stats(self) -> BatchStats:
@@ -122,9 +138,18 @@ class Workload:
         return self.ask.features(self.shape, self.stats.max_seq_len, self.seed + 1, device)
 
     def batches(
-        self, copies: int, device: torch.device | str, guards: Guards | None = None, pad_tokens: int = 0
+        self,
+        copies: int,
+        device: torch.device | str,
+        guards: Guards | None = None,
+        pad_tokens: int = 0,
+        *,
+        fill: bool = True,
     ) -> list[PagedBatch]:
-        """`copies` page sets of this workload over one pool; values by `seed`. pad_tokens: rows past the last one."""
+        """`copies` page sets of this workload over one pool; values by `seed`. pad_tokens: rows past the last one.
+
+        fill: False leaves the values out, for a compiler.
+        """
         return make_batches(
             self.lens,
             self.shape,
@@ -135,6 +160,8 @@ class Workload:
             shared_pages=self.shared_pages,
             pad_tokens=pad_tokens,
             guards=guards,
+            new_kv=self.new_kv,
+            fill=fill,
         )
 
 

@@ -105,6 +105,23 @@ class EatsInputs(Honest):
         batch.query[0, 0, 0] = 1.0
 
 
+class EatsNewTokens(Honest):
+    def spoil(self, batch, out):
+        batch.value[-1, 0, 0] = 1.0
+
+
+class NewTokensAlone(Honest):
+    """Serves whole prompts from the step's new K and V: pages are never read."""
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        for start, end in zip(batch.query_start_loc[:-1].tolist(), batch.query_start_loc[1:].tolist(), strict=True):
+            q, k, v = (x[start:end].double().transpose(0, 1) for x in (batch.query, batch.key, batch.value))
+            group = q.shape[0] // k.shape[0]
+            k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+            done = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=batch.softmax_scale)
+            out[start:end] = done.transpose(0, 1).to(out.dtype)
+
+
 class Refuses(Honest):
     def launch(self, batch, features, out, config, workspace, *, lse=None):
         raise UnsupportedFeature("fake", "head_size 64", "none")
@@ -145,4 +162,5 @@ class Sleeps(Honest):
 
 honest, lies, remembers, skips, skips_seven, dithers = Honest(), Lies(), Remembers(), Skips(), SkipsSeven(), Dithers()
 overruns, pads, eats_inputs, refuses, no_features = Overruns(), Pads(), EatsInputs(), Refuses(), NoFeatures()
+eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
 raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()

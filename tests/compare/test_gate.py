@@ -53,6 +53,19 @@ def test_a_liar_is_caught_and_named(name):
     assert caught.value.status is LIARS[name][0]
 
 
+PROMPT = pick(suite("smoke"), "prefill-33")[0].with_new_kv()
+
+
+def test_new_tokens_are_an_input_that_nobody_may_change():
+    assert judged("honest", row=PROMPT).page_sets == 2
+    with pytest.raises(Rejected, match="changed one of its inputs"):
+        judged("eats_new_tokens", row=PROMPT)
+
+
+def test_new_tokens_are_what_every_set_of_pages_and_values_holds():
+    assert judged("new_tokens_alone", row=PROMPT).value_sets == 2
+
+
 def test_rows_of_nobody_must_stay_as_they_were():
     assert judged("honest", pad_tokens=2).page_sets == 2
     with pytest.raises(Rejected, match="belong to no sequence"):

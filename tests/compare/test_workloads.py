@@ -73,8 +73,9 @@ def test_sizes_that_are_not_attention_are_refused_by_name():
 
 
 def test_every_row_survives_the_pipe_to_the_worker():
-    for row in suite("smoke") + suite("peers") + suite("static"):
-        assert Workload.from_dict(row.to_dict()) == row
+    for row in (row for name in suites.SUITES for row in suite(name)):
+        for same in (row, row.with_new_kv()):
+            assert Workload.from_dict(same.to_dict()) == same
 
 
 def test_ids_follow_values_and_not_labels():
@@ -82,6 +83,8 @@ def test_ids_follow_values_and_not_labels():
     renamed = Workload("other", row.lens, row.shape, row.ask, row.style, row.shared_pages, row.seed)
     assert renamed.id == row.id
     assert len({r.id for r in suite("smoke") + suite("peers") + suite("peers", seed=1)}) == 8 + 23 + 23
+    assert row.with_new_kv().id != row.id
+    assert suite("peers")[0].id == "402a9c4adea9ca50"  # what committed results call it
 
 
 def test_smoke_is_what_was_decided():
