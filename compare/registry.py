@@ -68,6 +68,11 @@ def select(patterns: str) -> tuple[str, ...]:
     return tuple(chosen)
 
 
+def package(family: str) -> str:
+    """The package of a family: `triton` is dsl_triton."""
+    return _PACKAGES[family]
+
+
 def module_path(kernel_id: str) -> tuple[str, str | None]:
     """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
     if kernel_id in KERNELS or kernel_id in ABLATIONS:

@@ -1,12 +1,13 @@
 """The compiling lane of the tuner: one job is a policy of a kernel, compiled for every row and launched on none.
 
 It needs no GPU. What it compiled lies in Triton's disk cache, from which the process that times it takes it. A row of
-its answer says what became of the config: ok with the identity of its code, or spills, shared_memory, compile_error,
-unsupported.
+its answer says what became of the config: ok with the identity of its code, or spills, shared_memory, workspace,
+compile_error, unsupported.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -16,7 +17,6 @@ from typing import Any
 
 import torch
 
-from common.batch import make_batch
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import PagedBatch, UnsupportedFeature
@@ -28,12 +28,26 @@ from compare.workloads import Workload
 # Bytes of registers that a thread may keep in memory. On an H200 the fastest prefill shape spills 64 and a decode with
 # 8 loses nothing; an AMD unit's spills go through the vector cache of all its waves.
 MAX_SPILL_BYTES = {"nvidia": 64, "amd": 0}
+MAX_WORKSPACE = 2 * 2**30  # a serving engine gives its scratch for all layers once; more is not worth a candidate
+
+
+class _TooLarge(Exception):
+    """A workspace that nobody would give."""
+
+
+def _tensor_bytes(value: Any) -> int:
+    """Bytes of all tensors in a workspace: a tensor, a dataclass or tuple of such, or None."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 @functools.cache
 def _batch(row: Workload) -> PagedBatch:
     """The row on the CPU, its K and V never touched (so never resident)."""
-    return make_batch(row.lens, row.shape, style=row.style, fill=False)
+    return row.batches(1, "cpu", fill=False)[0]
 
 
 class Lane:
@@ -58,6 +72,8 @@ class Lane:
             facts = [self._compiled(launch) for launch in launches]
         except UnsupportedFeature as error:
             return answer | {"status": "unsupported", "reason": str(error)}
+        except _TooLarge as error:
+            return answer | {"status": "workspace", "reason": str(error)}
         except Exception as error:  # whatever a compiler raises is what became of this candidate
             first = (str(error).strip().splitlines() or [""])[0]
             return answer | {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300]}
@@ -65,6 +81,8 @@ class Lane:
 
     def _launches(self, kernel: Any, batch: PagedBatch, row: Workload, config: Any) -> list[crosscompile.Launch]:
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+        if (size := _tensor_bytes(workspace)) > MAX_WORKSPACE:
+            raise _TooLarge(f"{size >> 20} MiB, allowed {MAX_WORKSPACE >> 20}")
         features = row.features("cpu")
         if hasattr(kernel, "prepare"):
             workspace = kernel.prepare(batch, features, config, workspace)
@@ -114,10 +132,13 @@ def main() -> None:
     for job in task["jobs"]:
         if time.time() > task["deadline"]:
             break
+        if job["id"] in task["lost"]:
+            continue
         channel.send("start", cell=job["id"])
         policy = Policy.from_dict(job["policy"])
         answers = {label: lane.compile(job["kernel"], row, policy) for label, row in rows.items()}
         channel.send("row", cell=job["id"], answers=answers)
+        channel.send("finished", job=job["id"])
     channel.send("done")
 
 

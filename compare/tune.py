@@ -1,0 +1,250 @@
+"""Tune the kernels of both DSLs for the GPU that is here, and write what was learnt as short if-trees.
+
+    python -m compare.tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
+
+Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
+of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/<gpu>.py. docs/tuning.md says how to read
+them. `--fit DIR` writes the trees of an earlier run again and needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.gpus import UnknownGpu, resolve
+from common.spec import SpecError
+from compare import cli, registry, rundir, suites, tune_render, tune_tree
+from compare.identity import StrangerPackage, ensure_own_packages
+from compare.records import write_manifest
+from compare.tune_arm import Arm, Machine, candidates
+from compare.tune_fit import Fitted
+from compare.tune_records import Log, read
+from compare.tune_space import Policy
+from compare.workloads import GrammarError, Workload
+
+OK, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 2, 3, 5, 130
+KINDS = ("prefill", "decode", "mixed", "speculative")
+_USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, rundir.CannotWrite)
+
+
+class NotThisRun(rundir.CannotWrite):
+    """The folder holds another run: other rows, kernels, seed, candidates or GPU."""
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(
+        prog="python -m compare.tune",
+        description="Time candidates of each kernel's space on the suite `tuning` and write dsl_*/heuristics/<gpu>.py.",
+        epilog="Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; "
+        "130 interrupted, what was measured is kept: --resume goes on.",
+    )
+    new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto: the one that is)")
+    new.add_argument("--minutes", type=cli._positive, default=10.0, help="wall budget of each DSL (default 10)")
+    new.add_argument("--rows", type=cli._count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
+    new.add_argument("--candidates", type=cli._count, default=16, metavar="N", help="policies a kernel (default 16)")
+    new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
+    new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
+    new.add_argument("--cores", type=cli._count, default=0, help="cores to use (default 0: all)")
+    new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
+    new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
+    new.add_argument("--fit", metavar="DIR", help="no measuring: write the trees of the run in DIR again")
+    new.add_argument("--no-install", action="store_true", help="leave dsl_*/heuristics alone: trees go to OUT only")
+    new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
+    return new
+
+
+def pick_rows(count: int) -> tuple[Workload, ...]:
+    """`count` rows of the suite: the kinds take turns, each giving its rows from the one with most keys downwards.
+
+    Rows that need next to nothing differ in launches alone; they come last. 0: all.
+    """
+    rows = suites.suite("tuning")
+    queues = [sorted((r for r in rows if r.kind == kind), key=lambda r: -_work(r)) for kind in KINDS]
+    dealt: list[Workload] = []
+    while any(queues):
+        dealt += [queue.pop(0) for queue in queues if queue]
+    return tuple(dealt[: count or None])
+
+
+def _work(row: Workload) -> int:
+    """(Query row, key) pairs and keys, whichever takes a GPU longer: 64 rows of products cost what a key's bytes do."""
+    return sum(seq_len * max(query_len * row.shape.queries_per_kv // 64, 1) for query_len, seq_len in row.lens)
+
+
+def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.Namespace, gpu: Any) -> dict:
+    """Policies of every kernel that has a space and can be imported; the others are named on stderr."""
+    found: dict[str, list[Policy]] = {}
+    for kernel_id in kernels:
+        try:
+            if kernel_id.endswith("/auto") or not hasattr(registry.load(kernel_id), "space"):
+                continue
+            found[kernel_id] = candidates(kernel_id, rows, gpu, arguments.candidates, arguments.seed)
+        except registry.Unavailable as error:
+            print(f"{kernel_id} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def arms(kernels: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(kernel_id.split("/")[0] for kernel_id in kernels))
+
+
+class Tuning:
+    """A run in a folder: its manifest, its log, its trees."""
+
+    def __init__(self, arguments: argparse.Namespace, argv: list[str], machine: Machine) -> None:
+        self.arguments, self.machine = arguments, machine
+        self.rows = pick_rows(arguments.rows)
+        self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
+        self.folder = _folder(arguments.out, machine.gpu.name)
+        self.manifest = self._manifest(argv)
+        before = self.folder / "manifest.json"
+        if before.exists():
+            found = json.loads(before.read_text())
+            if not arguments.resume or found["plan"] != self.manifest["plan"]:
+                why = "another plan" if arguments.resume else "a run already; allowed a new folder, or --resume"
+                raise NotThisRun(f"out: found {self.folder}, which holds {why}")
+        write_manifest(before, self.manifest)
+
+    def _manifest(self, argv: list[str]) -> dict[str, Any]:
+        policies = {kernel: [policy.to_dict() for policy in found] for kernel, found in self.plan.items()}
+        rows = [row.to_dict() for row in self.rows]
+        identity = json.dumps([rows, policies, self.machine.gpu.name], sort_keys=True)
+        return {
+            "command": " ".join(["python -m compare.tune", *argv]),
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": rundir.commit(),
+            "gpu": self.machine.gpu.name,
+            "gpus": len(self.machine.devices),
+            "cores": self.machine.cores,
+            "minutes": self.arguments.minutes,
+            "seed": self.arguments.seed,
+            "versions": rundir.versions(),
+            "plan": hashlib.sha256(identity.encode()).hexdigest()[:16],
+            "rows": rows,
+            "policies": policies,
+        }
+
+    def search(self) -> None:
+        """Every arm in turn, each with the whole budget and the whole machine."""
+        for name in arms(list(self.plan)):
+            mine = {kernel: policies for kernel, policies in self.plan.items() if kernel.split("/")[0] == name}
+            log = Log(self.folder / "candidates.jsonl")
+            try:
+                arm = Arm(name, mine, self.rows, self.machine, log, self.folder)
+                arm.run(self.arguments.minutes * 60)
+            finally:
+                log.close()
+            print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
+
+
+def _folder(out: str | None, gpu: str) -> Path:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(out) if out else Path("results") / f"tune_{now}_{gpu}_{rundir.commit()}"
+    rundir.ensure_writable(folder)
+    return folder
+
+
+def write_trees(folder: Path, install: bool) -> int:
+    """The heuristics files of a run's folder. Returns the exit code."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
+    policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
+    lines, gpu, written = read(folder / "candidates.jsonl"), resolve(manifest["gpu"]), 0
+    for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
+        fitted = Fitted(arm, lines, rows, policies, gpu)
+        if not fitted.kernels:
+            print(f"{arm}: no kernel has enough rows for a tree")
+            continue
+        text = fitted.source(_provenance(manifest, gpu.title))
+        name = Path(registry.package(arm)) / "heuristics" / f"{gpu.name}.py"
+        for root in (folder, *([rundir.ROOT] if install else [])):
+            tune_render.write(root / name, text)
+        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
+        written += 1
+    return OK if written else NOTHING
+
+
+def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
+    versions = manifest["versions"]
+    return {
+        "gpu": title,
+        "date": manifest["started"][:10],
+        "commit": manifest["commit"],
+        "versions": ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "helion")),
+        "minutes": manifest["minutes"],
+        "machine": f"{manifest['gpus']} GPU, {manifest['cores']} cores",
+        "seed": manifest["seed"],
+        "plan": manifest["plan"],
+    }
+
+
+def _machine(arguments: argparse.Namespace) -> Machine | None:
+    """The GPUs that are here; None, said aloud, where the one asked for is not."""
+    now = cli.situation(arguments.gpu, None)
+    if not now.measure:
+        print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
+        return None
+    here = torch.cuda.device_count()
+    wanted = here if arguments.gpus == "all" else int(arguments.gpus)
+    if not 1 <= wanted <= here:
+        raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {here} or all")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(n) for n in range(here)]
+    return Machine(now.target, tuple(names[:wanted]), arguments.cores or os.cpu_count() or 1)
+
+
+def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
+    ensure_own_packages()
+    tune_tree.ensure_library()
+    if arguments.fit:
+        return write_trees(Path(arguments.fit), not arguments.no_install)
+    machine = _machine(arguments)
+    if machine is None:
+        return NO_GPU
+    return tune(arguments, argv, machine)
+
+
+def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:
+    """Search on `machine` and write the trees; returns the exit code."""
+    run = Tuning(arguments, argv, machine)
+    if not run.plan or not run.rows:
+        print("nothing selected", file=sys.stderr)
+        return NOTHING
+    print(
+        f"{machine.gpu.name} x {len(machine.devices)}, {machine.cores} cores: {len(run.rows)} rows, "
+        f"{len(run.plan)} kernels, {sum(map(len, run.plan.values()))} policies, {arguments.minutes:g} min a DSL",
+        flush=True,
+    )
+    if arguments.arm == "helion-autotuner":
+        from compare import tune_helion
+
+        return tune_helion.search(run)
+    run.search()
+    return write_trees(run.folder, not arguments.no_install)
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(argv)
+    try:
+        return _main(arguments, argv)
+    except (*_USAGE_ERRORS, tune_tree.NoTreeLibrary) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

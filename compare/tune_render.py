@@ -1,0 +1,229 @@
+"""The fitted trees as readable Python: dsl_*/heuristics/<gpu>.py, formatted as ruff would."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.gpus import Gpu
+from compare.tune_space import DEFAULT, MOST_SEGMENTS, Policy
+from compare.tune_tree import FEATURES, Fit, Tree
+
+WIDTH = 120
+_EXPRESSION = {name: expression for name, expression, _ in FEATURES}
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class KernelTree:
+    """A kernel's fit. policies: what the tree's choices index; samples: a config by each of them, for its types.
+
+    default: (mean, worst) regret of the untuned default on the same rows.
+    """
+
+    name: str
+    fit: Fit
+    policies: tuple[Policy, ...]
+    samples: tuple[Any, ...]
+    default: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class AutoTree:
+    """Which kernel: the fit's choices index `kernels`."""
+
+    fit: Fit
+    kernels: tuple[str, ...]
+
+
+def _short(config: Any) -> str:
+    return type(config).__module__.split(".")[-1]
+
+
+def _type(config: Any) -> str:
+    return f"{_short(config)}_kernel.{type(config).__qualname__}"
+
+
+def _modules(config: Any) -> set[str]:
+    """Short names of the modules whose Config classes a config is made of."""
+    found = {_short(config)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= _modules(value)
+    return found
+
+
+def _value(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _call(head: str, arguments: Sequence[str], indent: str) -> list[str]:
+    """`head(arguments)` on one line, or an argument a line where that is too long."""
+    line = f"{indent}{head}({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{indent}{head}(", *(f"{indent}{_INDENT}{argument}," for argument in arguments), f"{indent})"]
+
+
+def _fields(config: Any) -> list[str]:
+    words = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        inside = f"{_type(value)}({', '.join(_fields(value))})" if dataclasses.is_dataclass(value) else _value(value)
+        words.append(f"{field.name}={inside}")
+    return words
+
+
+def _replacements(policy: Policy) -> list[str]:
+    """Arguments of `replace(config, ...)`, nested where a field lies in a part."""
+    own, parts = [], {}
+    words = [(field, _value(value)) for field, value in policy.set]
+    for field, factor in policy.times:
+        there = f"config.{field}"
+        halved, doubled = f"max({there} // 2, 1)", f"min(2 * {there}, {MOST_SEGMENTS})"
+        words.append((field, halved if factor < 1 else doubled))
+    for field, word in words:
+        part, _, inner = field.rpartition(".")
+        if part:
+            parts.setdefault(part, []).append(f"{inner}={word}")
+        else:
+            own.append(f"{field}={word}")
+    return own + [f"{part}=replace(config.{part}, {', '.join(inner)})" for part, inner in parts.items()]
+
+
+def _leaf(tree: KernelTree, choice: int, indent: str) -> list[str]:
+    policy = tree.policies[choice]
+    fallback = f"default.{tree.name}(shape, stats, gpu)"
+    if policy == DEFAULT:
+        return [f"{indent}return {fallback}"]
+    if policy.base == "fixed":
+        config = tree.samples[choice]
+        return _call(f"return {_type(config)}", _fields(config), indent)
+    return [
+        f"{indent}config = {fallback}",
+        *_call("return replace", ["config", *_replacements(policy)], indent),
+    ]
+
+
+def _branches(tree: Tree, leaf: Any, indent: str) -> list[str]:
+    if tree.left is None or tree.right is None:
+        return leaf(tree.choice, indent)
+    condition = f"{indent}if {_EXPRESSION[tree.feature]} <= {tree.threshold}:"
+    return [condition, *_branches(tree.left, leaf, indent + _INDENT), *_branches(tree.right, leaf, indent)]
+
+
+def _regret(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:.3f} (worst {pair[1]:.2f})"
+
+
+def _guard(name: str) -> list[str]:
+    return [f"{_INDENT}if not covers(shape, gpu):", f"{_INDENT * 2}return default.{name}(shape, stats, gpu)"]
+
+
+def _function(tree: KernelTree) -> list[str]:
+    only_default = tree.fit.tree.left is None and tree.policies[tree.fit.tree.choice] == DEFAULT
+    returned = f"{_short(tree.samples[0])}_kernel.Config"
+    return [
+        f"def {tree.name}(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> {returned}:",
+        f'{_INDENT}"""Held out {_regret(tree.fit.held_out)} of the best measured; default {_regret(tree.default)}."""',
+        *([] if only_default else _guard(tree.name)),
+        *_branches(tree.fit.tree, lambda choice, indent: _leaf(tree, choice, indent), _INDENT),
+    ]
+
+
+def _auto(auto: AutoTree) -> list[str]:
+    def leaf(choice: int, indent: str) -> list[str]:
+        name = auto.kernels[choice]
+        return [f'{indent}return "{name}", {name}(shape, stats, gpu)']
+
+    return [
+        "def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:",
+        f'{_INDENT}"""Held out {_regret(auto.fit.held_out)} of the best kernel with the best config."""',
+        *_guard("auto"),
+        *_branches(auto.fit.tree, leaf, _INDENT),
+    ]
+
+
+def _table(name: str, values: dict[str, Any]) -> list[str]:
+    return [f"{name} = {{", *(f'{_INDENT}"{key}": {_value(value)},' for key, value in values.items()), "}"]
+
+
+def _held_out(trees: Sequence[KernelTree], auto: AutoTree | None) -> dict[str, Any]:
+    """Kernel -> (mean, worst)."""
+    fits = {tree.name: tree.fit for tree in trees} | ({"auto": auto.fit} if auto else {})
+    return {name: tuple(round(value, 3) for value in fit.held_out) for name, fit in fits.items()}
+
+
+def _used(tree: KernelTree) -> set[str]:
+    modules = {_short(tree.samples[0])}
+    for choice in tree.fit.tree.choices:
+        if tree.policies[choice].base == "fixed":
+            modules |= _modules(tree.samples[choice])
+    return modules
+
+
+def _imports(package: str, trees: Sequence[KernelTree], auto: AutoTree | None) -> list[str]:
+    replaced = any(
+        t.policies[c].base == "default" and t.policies[c] != DEFAULT for t in trees for c in t.fit.tree.choices
+    )
+    modules = sorted(set().union(*(_used(tree) for tree in trees)))
+    return [
+        *(["from dataclasses import replace"] if replaced else []),
+        *(["from typing import Any"] if auto else []),
+        *([""] if replaced or auto else []),
+        "import torch",
+        "",
+        "from common.gpus import Gpu",
+        "from common.metadata import BatchStats",
+        "from common.spec import AttentionShape",
+        *(f"from {package} import {name} as {name}_kernel" for name in modules),
+        f"from {package}.heuristics import default",
+    ]
+
+
+def source(
+    package: str,
+    gpu: Gpu,
+    trees: Sequence[KernelTree],
+    auto: AutoTree | None,
+    measured: Sequence[tuple[int, int, str]],
+    provenance: dict[str, Any],
+) -> str:
+    """The module's text. measured: (head size, page, dtype as `bfloat16`) of the rows."""
+    classes = ", ".join(f"({head}, {page}, torch.{dtype})" for head, page, dtype in measured)
+    lines = [
+        f'"""Measured choices for the {gpu.title}, written by compare.tune and reviewed as code.',
+        "",
+        "The functions answer for the shapes of MEASURED on that GPU; all others get heuristics.default. A regret is a",
+        "time over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of",
+        "the fit that chose for it.",
+        '"""',
+        "",
+        *_imports(package, trees, auto),
+        "",
+        *_table("PROVENANCE", provenance),
+        *_table("HELD_OUT", _held_out(trees, auto)),
+        f"MEASURED = {{{classes}}}  # head size, page, dtype",
+        "",
+        "",
+        "def covers(shape: AttentionShape, gpu: Gpu) -> bool:",
+        f'{_INDENT}"""Whether the trees answer for a shape; above 16 query heads a KV head Q Blocks are larger."""',
+        f"{_INDENT}known = (shape.head_size, shape.block_size, shape.dtype) in MEASURED",
+        f'{_INDENT}return gpu.name == "{gpu.name}" and known and shape.queries_per_kv <= 16',
+    ]
+    for block in [*(_function(tree) for tree in trees), *([_auto(auto)] if auto else [])]:
+        lines += ["", "", *block]
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,231 @@
+"""The measuring lane of the tuner: gates, screens and times the candidates of some kernels, row by row, on one GPU.
+
+Several lanes share a GPU: what a candidate costs the host (Helion's code generation, loading code) happens beside the
+others, what touches the device happens under a lock, so nobody is timed while another launches. A screened candidate
+passed one poisoned run; a finalist passed the whole gate and was timed again, in fresh rounds, beside the other
+finalists of its kernel. Rules of a sample: compare/timing.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from common import gpus
+from compare import gate, registry, timing
+from compare.arena import Arena, page_sets
+from compare.subject import Subject, device_is_sick, failure
+from compare.tune_space import DEFAULT, Policy
+from compare.worker import Channel, versions
+from compare.workloads import Workload
+
+FINALISTS = 5
+SCREEN_ROUNDS = 2  # of all, then of the better half
+FINAL_S = 0.4  # of fresh rounds for the finalists of a kernel and row; ten rounds at least
+MAX_SETS = 64  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
+HOPELESS, HOST_US = 3.0, 200.0  # a first launch above 3 x the default's + what the host may add is not screened
+LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: not tried in the others of that kind
+
+
+@dataclass
+class Candidate:
+    """A policy's config, set up on an arena; its runner and times as they come."""
+
+    cell: str
+    policy: Policy
+    subject: Subject
+    runner: Any = None
+    samples: tuple[float, ...] = ()
+
+    @property
+    def us(self) -> float:
+        return timing.quantile(self.samples, 0.5)
+
+    @property
+    def sets(self) -> list[int]:
+        return sorted({number for part in self.runner.parts for number in part})
+
+
+def _parts(sets: int, call_us: float) -> list[tuple[int, ...]]:
+    """Every set once; a cycle that would be long is cut as compare.timing cuts it."""
+    if sets * call_us <= timing.WHOLE_CYCLE_US:
+        return [tuple(range(sets))]
+    return timing.partition(sets, call_us)
+
+
+class Bench:
+    """One lane. `task`: gpu, device, lock (a file), memory_share, deadline, lost (cells that took a process along) and
+    done ([row, kernel] pairs)."""
+
+    def __init__(self, task: dict[str, Any], channel: Any) -> None:
+        self.channel, self.deadline, self.lost, self.done = channel, task["deadline"], set(task["lost"]), task["done"]
+        self.device = torch.device(task["device"])
+        self.gpu = gpus.resolve(task["gpu"]) if task["gpu"] in gpus.TABLE else gpus.detect()
+        self._lock = task["lock"]
+        self._ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)  # kind, kernel, policy
+        if self.device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(task["memory_share"])
+        self.clock = timing.make_clock(self.device)
+
+    @contextlib.contextmanager
+    def device_alone(self) -> Iterator[None]:
+        with open(self._lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def late(self) -> bool:
+        return time.time() > self.deadline
+
+    def say(self, cell: str, status: str, reason: str = "", **fields: Any) -> None:
+        self.channel.send("row", cell=cell, fields={"status": status, "reason": reason} | fields)
+
+    def job(self, job: dict[str, Any]) -> None:
+        """All kernels of a job on its row."""
+        row = Workload.from_dict(job["row"])
+        self.channel.send("start", cell=job["id"])
+        with self.device_alone():
+            arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
+            arena.sync()
+        for kernel_id, entries in job["kernels"].items():
+            if self.late():
+                return
+            if [row.label, kernel_id] in self.done:
+                continue
+            candidates = self._set_up(arena, kernel_id, entries)
+            with self.device_alone():
+                if candidates and not self.late():
+                    self._compete(arena, kernel_id, candidates)
+            del candidates
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if not self.late():
+                self.channel.send("row", cell=job["id"], done=[row.label, kernel_id])
+        self.channel.send("finished", job=job["id"])
+
+    def _failed(self, cell: str, error: Exception) -> None:
+        """The row of a candidate that raised. A process whose device is lost says nothing more: it ends."""
+        if device_is_sick(self.device):
+            raise error
+        found = failure(error)
+        self.say(cell, str(found["status"]), found["reason"])
+
+    def _set_up(self, arena: Arena, kernel_id: str, entries: list[dict[str, Any]]) -> list[Candidate]:
+        """Everything of the candidates that the host does, code included; nothing is launched."""
+        candidates, kind, row = [], arena.workload.kind, arena.workload
+        for entry in entries:
+            cell, policy = entry["cell"], Policy.from_dict(entry["policy"])
+            if cell in self.lost or self.late():
+                continue
+            ratios = self._ratios[kind, kernel_id, policy.name]
+            if policy != DEFAULT and len(ratios) >= TWICE and min(ratios) > LOSES:
+                self.say(cell, "raced", f"above {LOSES:g} x the best in {len(ratios)} rows of {kind}")
+                continue
+            self.channel.send("start", cell=cell)
+            try:
+                kernel = registry.load(kernel_id)
+                default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
+                subject = Subject(kernel_id, arena, self.gpu, policy.config(default), "tuning")
+                with _compiled_only():
+                    subject.launch(0)
+                candidates.append(Candidate(cell, policy, subject))
+            except Exception as error:
+                self._failed(cell, error)
+        return candidates
+
+    def _compete(self, arena: Arena, kernel_id: str, candidates: list[Candidate]) -> None:
+        """Gate and screen all, then time the best and the default again."""
+        ready = self._enter(arena, candidates)
+        if not ready:
+            return
+        self._rounds(ready)
+        ready.sort(key=lambda c: c.us)
+        self._rounds(ready[: max(len(ready) // 2, FINALISTS)])
+        ready.sort(key=lambda c: c.us)
+        best = ready[0].us
+        for c in ready:
+            self._ratios[arena.workload.kind, kernel_id, c.policy.name].append(c.us / best)
+            self.say(c.cell, "ok", screen_us=round(c.us, 3))
+        finalists = ready[:FINALISTS] + [c for c in ready[FINALISTS:] if c.policy == DEFAULT]
+        self._final(arena, finalists)
+
+    def _enter(self, arena: Arena, candidates: list[Candidate]) -> list[Candidate]:
+        """Those that are right and not hopeless, each with a runner that is warm."""
+        ready, default_us = [], math.inf
+        for c in candidates:
+            if self.late():
+                break
+            self.channel.send("start", cell=c.cell)
+            try:
+                call_us = timing.first_launch_us(c.subject.launch, len(arena.batches))
+                if c.policy == DEFAULT:
+                    default_us = call_us
+                elif call_us > HOPELESS * default_us + HOST_US:
+                    self._ratios[arena.workload.kind, c.subject.kernel_id, c.policy.name].append(math.inf)
+                    self.say(c.cell, "hopeless", f"{call_us:.0f} us at first, the default {default_us:.0f}")
+                    continue
+                c.runner = timing.GraphRunner(c.subject.launch, _parts(len(arena.batches), call_us), self.clock)
+                gate.once(arena, c.runner.run, c.sets, c.subject.kernel.CONTRACT)
+                c.runner.sample(0)  # the first replay uploads the graph
+                ready.append(c)
+            except Exception as error:
+                self._failed(c.cell, error)
+        return ready
+
+    def _rounds(self, candidates: list[Candidate]) -> None:
+        for number in range(SCREEN_ROUNDS):
+            for i in timing.round_order(len(candidates), number):
+                c = candidates[i]
+                self.channel.send("start", cell=c.cell)
+                c.samples += (c.runner.sample(len(c.samples) % len(c.runner.parts)),)
+
+    def _final(self, arena: Arena, finalists: list[Candidate]) -> None:
+        """The whole gate, then fresh rounds, interleaved: what alone is quoted."""
+        tracks = []
+        for c in finalists:
+            self.channel.send("start", cell=c.cell)
+            try:
+                gate.before(arena, c.runner.run, c.sets, c.subject.kernel.CONTRACT)
+                tracks.append((c, timing.Track(c.cell, c.runner, [])))
+            except Exception as error:
+                self._failed(c.cell, error)
+        timing.interleave([t for _, t in tracks], FINAL_S, before=lambda cell: self.channel.send("start", cell=cell))
+        for c, track in tracks:
+            low, middle, high = (round(timing.quantile(track.samples, q), 3) for q in (0.05, 0.5, 0.95))
+            times = {"final_us": middle, "p05_us": low, "p95_us": high, "rounds": len(track.samples)}
+            self.say(c.cell, "ok", screen_us=round(c.us, 3), **times)
+
+
+def _compiled_only() -> contextlib.AbstractContextManager[None]:
+    """Launches compile and run nothing; kernels without Triton are left alone."""
+    if "triton" not in sys.modules:
+        return contextlib.nullcontext()
+    from compare.crosscompile import compiled_only
+
+    return compiled_only()
+
+
+def main() -> None:
+    channel = Channel()
+    channel.send("ready", versions=versions())
+    task = json.loads(sys.stdin.readline())
+    bench = Bench(task, channel)
+    for job in task["jobs"]:
+        if bench.late():
+            break
+        if job["id"] not in bench.lost:
+            bench.job(job)
+    channel.send("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Stand-ins for the tuner's two kinds of process on a CPU: `compile` answers by rule, `time` is the real lane over
+kernels that return the reference and a clock that a formula drives.
+
+The formula: a batch of short queries wants tile_size 128 and block_m 16, a prompt block_m 64; every doubling away from
+that costs half again. num_stages 4 spills, num_warps 8 with num_stages 3 gives wrong results, block_m 128 with tile 16
+ends the process.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import torch
+
+from common.reference import reference
+from common.spec import AttentionShape
+from compare import registry, timing, tune_worker
+from compare.tune_space import Policy, flatten
+from compare.worker import Channel
+from compare.workloads import Workload
+
+SHAPE = AttentionShape(4, 2, 64, 16, torch.bfloat16)
+FAST_US = 50.0
+
+
+def rows() -> tuple[Workload, ...]:
+    """Small enough for a CPU: eight decodes and eight prompts."""
+    decodes = [Workload(f"decode-{n}", ((1, 20 + n),) * n, SHAPE) for n in range(1, 9)]
+    prompts = [Workload(f"prompt-{n}", ((n, n),), SHAPE) for n in range(20, 100, 10)]
+    return tuple(row for pair in zip(decodes, prompts, strict=True) for row in pair)
+
+
+def model_us(config, row: Workload) -> float:
+    flat = flatten(config)
+    wanted = {"block_m": 64 if row.stats.max_query_len > 16 else 16, "tile_size": 128}
+    away = sum(abs(math.log2(flat[name] / value)) for name, value in wanted.items())
+    return FAST_US * 1.5**away + flat["num_warps"] / 10
+
+
+def compile_by_rule() -> None:
+    channel = Channel()
+    channel.send("ready", versions={"lane": "compile"})
+    task = json.loads(sys.stdin.readline())
+    for job in task["jobs"]:
+        policy, labels = Policy.from_dict(job["policy"]), [row["label"] for row in task["rows"]]
+        flat = dict(policy.set)
+        bad = flat.get("num_stages") == 4
+        verdict = {"status": "spills", "reason": "spills 128 B, allowed 64"} if bad else {"status": "ok", "reason": ""}
+        code = "one" if flat.get("num_stages") == 1 else policy.name  # all with one stage are the same code
+        channel.send("row", cell=job["id"], answers={n: verdict | {"config": flat, "code": code} for n in labels})
+        channel.send("finished", job=job["id"])
+    channel.send("done")
+
+
+class Kernel:
+    """The real kernel's configs, with the reference in place of its launch."""
+
+    def __init__(self, real) -> None:
+        self.SUPPORTS, self.CONTRACT, self.DEFAULT, self.space = real.SUPPORTS, real.CONTRACT, real.DEFAULT, real.space
+
+    def workspace(self, shape, capacity, config):
+        return None
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        if (config.block_m, config.tile_size) == (128, 16):
+            os._exit(11)
+        found = reference(batch, features)
+        out[: found.num_tokens] = found.out[: found.num_tokens].to(out.dtype)
+        if (config.num_warps, config.num_stages) == (8, 3):
+            out[0, 0, 0] += 1.0
+
+
+class Graph:
+    timer, note = "graph", ""
+
+    def __init__(self, launch, parts, clock) -> None:
+        self.launch, self.parts = launch, parts
+        subject = launch.__self__
+        self.us = model_us(subject.config, subject.arena.workload)
+
+    def run(self) -> None:
+        for part in self.parts:
+            for number in part:
+                self.launch(number)
+
+    def sample(self, part: int) -> float:
+        time.sleep(float(os.environ.get("SAMPLE_S", "0")))
+        return self.us
+
+
+def first_launch_us(launch, sets: int) -> float:
+    launch(0)
+    return model_us(launch.__self__.config, launch.__self__.arena.workload)
+
+
+def time_by_formula() -> None:
+    real = registry.load
+    registry.load = lambda kernel_id: Kernel(real(kernel_id))
+    tune_worker.page_sets = lambda *_: 1
+    tune_worker.FINAL_S = 0.01
+    tune_worker.device_is_sick = lambda device: False
+    timing.make_clock = lambda device: SimpleNamespace()
+    timing.GraphRunner, timing.first_launch_us = Graph, first_launch_us
+    tune_worker.main()
+
+
+if __name__ == "__main__":
+    {"compile": compile_by_rule, "time": time_by_formula}[sys.argv[1]]()
