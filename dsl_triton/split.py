@@ -128,28 +128,28 @@ def _prefill_kernel(
         m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
 
         # the context, which every row sees but for a window; all keys where the new ones are in pages alone
-        paged_len = seq_len
+        cached = seq_len
         if key_ptr is not None:
-            paged_len = context_len
+            cached = context_len
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            context_len + first, context_len + last, paged_len, f_paged, TILE_SIZE
+            context_len + first, context_len + last, cached, f_paged, TILE_SIZE
         )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
         for j in range(full_lo, full_hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
             )  # fmt: skip
         for j in range(full_hi, hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, paged_len, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip

@@ -7,7 +7,16 @@ import triton
 import triton.language as tl
 
 from dsl_triton.binding import keys_per_page, padded
-from dsl_triton.primitives import attend_tile, dequantise, find_slots, load_kv_tile, score, softmax_step, visible
+from dsl_triton.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    find_slots,
+    load_kv_tile,
+    score,
+    softmax_step,
+    visible,
+)
 
 
 @triton.jit
@@ -53,14 +62,16 @@ def attend_paged_tile(
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
         page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
-        k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, BLOCK_SIZE, X, False)
+        k = load_packed_tile(
+            key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, BLOCK_SIZE, X, False
+        )
         s = score(q, k, softmax_scale, f)
         if MASKED:
             s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
         v = load_packed_tile(
             value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, BLOCK_SIZE, 1, MASKED
         )
-        return softmax_step(s, v, m, l, acc, MASKED)
+        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
 
 
 @triton.jit
@@ -85,4 +96,4 @@ def attend_new_tile(
     if MASKED:
         s = tl.where(visible(token, key_pos, new_len, f), s, float("-inf"))
     v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, f, HEAD_SIZE, MASKED)
-    return softmax_step(s, v, m, l, acc, MASKED)
+    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)

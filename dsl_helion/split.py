@@ -1,0 +1,296 @@
+"""Split (AMD's blog, phases 1 and 2): a prefill kernel and a decode kernel, both launched over the whole batch.
+
+Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V come from the
+contiguous tensors that the model has just made, only the context is gathered from pages: two phases of loops.
+Decode, sequences of one query token: num_seqs x num_kv_heads programs, the query heads padded to 16 rows, no segments.
+Which kernel serves a sequence is decided on the device; a program of the other class leaves at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, Features, Layout, PagedBatch
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
+from dsl_helion.primitives import (
+    bundle,
+    div,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+
+    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int = 64
+    tile_size: int = 64
+    gather: Gather = "page"
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+@dataclass(frozen=True)
+class Decode:
+    """A program has the query heads of one KV head as rows: 16, or the next power of two of a larger GQA ratio."""
+
+    tile_size: int = 64
+    gather: Gather = "flat"
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """One part for each of the two launches."""
+
+    prefill: Prefill = Prefill()
+    decode: Decode = Decode()
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Pairs of configs that fit, each prefill with every decode."""
+    axes = ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3), matrix_instrs(gpu)
+    decodes = [Decode(*v) for v in product((64, 128), *axes[:3]) if fits(Prefill(16, *v), shape, gpu)]
+    for values in product((16, 32, 64, 128), (16, 32, 64, 128), *axes):
+        if fits(prefill := Prefill(*values), shape, gpu):
+            for decode in decodes:
+                yield Config(prefill, decode)
+
+
+def _prefill_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], its flat view, or x-packed
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    key: torch.Tensor | None,  # [num_tokens, num_kv_heads, head_size]; None: every key is read from the pages
+    value: torch.Tensor | None,  # the same
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    softmax_scale: float,
+    f: dict,
+    f_paged: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    x: hl.constexpr,
+    min_block_m: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+
+        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
+        # The first guess is exact where every query has one token: then these programs leave after two loads.
+        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        if (first < query_len) & (query_len > 1):
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
+            token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+            query_pos = context_len + token
+            last = torch.minimum(first + block_q, query_len) - 1
+            q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+
+            # the context, which every row sees but for a window; all keys where the new ones are in pages alone
+            cached = seq_len
+            if key is not None:
+                cached = context_len
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, context_len + last, cached, f_paged, tile_size
+            )
+            for j_left in hl.grid(lo, full_lo):
+                m, l, acc = attend_paged_tile(
+                    j_left, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                )  # fmt: skip
+            for j_full in hl.grid(full_lo, full_hi):
+                m, l, acc = attend_paged_tile(
+                    j_full, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, False,
+                )  # fmt: skip
+            for j_right in hl.grid(full_hi, hi):
+                m, l, acc = attend_paged_tile(
+                    j_right, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                )  # fmt: skip
+
+            if key is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
+                new_len = torch.minimum(query_len, seq_len)
+                new_key, new_end, new_lo, new_full_lo, new_full_hi, new_hi = kv_tile_range(
+                    first, last, new_len, f, tile_size
+                )
+                for n_left in hl.grid(new_lo, new_full_lo):
+                    m, l, acc = attend_new_tile(
+                        n_left, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
+                        key, value, query_start, head_size, tile_size, True,
+                    )  # fmt: skip
+                for n_full in hl.grid(new_full_lo, new_full_hi):
+                    m, l, acc = attend_new_tile(
+                        n_full, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
+                        key, value, query_start, head_size, tile_size, False,
+                    )  # fmt: skip
+                for n_right in hl.grid(new_full_hi, new_hi):
+                    m, l, acc = attend_new_tile(
+                        n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
+                        key, value, query_start, head_size, tile_size, True,
+                    )  # fmt: skip
+            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_lse(lse, query_start + token, head, live, m, l)
+
+
+def _decode_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], its flat view, or x-packed
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    x: hl.constexpr,
+    block_m: hl.constexpr,
+) -> None:
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    tile_size = hl.register_block_size(16, 256)
+    for program, kv_head in hl.grid([seq_lens.size(0), num_kv_heads]):
+        seq = hl.full([], program, dtype=torch.int32)
+        query_start = query_start_loc[seq]
+        if query_start_loc[seq + 1] - query_start == 1:
+            seq_len = seq_lens[seq]
+            token, head, live = q_block_rows(0, kv_head, 1, queries_per_kv, block_m)
+            query_pos = seq_len - 1 + token
+            q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                seq_len - 1, seq_len - 1, seq_len, f, tile_size
+            )
+            for j_left in hl.grid(lo, full_lo):
+                m, l, acc = attend_paged_tile(
+                    j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                )  # fmt: skip
+            for j_full in hl.grid(full_lo, full_hi):
+                m, l, acc = attend_paged_tile(
+                    j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, False,
+                )  # fmt: skip
+            for j_right in hl.grid(full_hi, hi):
+                m, l, acc = attend_paged_tile(
+                    j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                )  # fmt: skip
+            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_lse(lse, query_start + token, head, live, m, l)
+
+
+_prefill = kernel(_prefill_kernel)
+_decode = kernel(_decode_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """No scratch."""
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/split", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _launch_prefill(batch, features, out, config.prefill, lse)
+    _launch_decode(batch, features, out, config.decode, lse)
+
+
+def _launch_prefill(batch, features, out, config, lse) -> None:
+    # the context lies before every new token: causality has no say there, and its mask would let new tokens in
+    paged = features if batch.key is None else replace(features, causal=False)
+    caches, forms = _operands(batch, config)
+    args = (
+        batch.query, *caches, batch.block_table, batch.query_start_loc, batch.seq_lens, batch.key, batch.value,
+        out, lse, batch.softmax_scale, bundle(features), bundle(replace(paged, sinks=None)), *forms,
+    )  # fmt: skip
+    block_m = max(config.block_m, smallest_block_m(batch.shape))
+    run(_prefill, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[1, 0]])
+
+
+def _launch_decode(batch, features, out, config, lse) -> None:
+    caches, forms = _operands(batch, config)
+    args = (
+        batch.query, *caches, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
+        bundle(features), *forms,
+    )  # fmt: skip
+    run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[[1, 0]])
+
+
+def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple]:
+    """Both kernels' K and V, and their constants from num_kv_heads on."""
+    shape, x = batch.shape, batch.key_cache.shape[-1] if batch.layout is Layout.X_PACKED else None
+    gather, rows = ("2idx", 0) if x else gather_form(config.gather, batch, config.tile_size)
+    caches = cache_view(batch.key_cache, gather, rows), cache_view(batch.value_cache, gather, rows)
+    return caches, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))

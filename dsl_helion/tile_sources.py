@@ -1,0 +1,88 @@
+"""Where a tile of keys can come from besides pages of whole heads: x-packed pages, and the step's own K and V.
+
+The rest of a step is primitives.attend_tile's; dsl_triton/tile_sources.py says the same in Triton.
+"""
+
+import helion.language as hl
+import torch
+
+from dsl_helion.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    div,
+    find_slots,
+    mod,
+    score,
+    softmax_step,
+    visible,
+)
+
+
+def load_packed_tile(cache, page, slot, kv_head, wanted, f, head_size, x, masked):
+    """K [tile_size, head_size] of one KV head out of [num_blocks, num_kv_heads, head_size / x, block_size, x].
+
+    V, [num_blocks, num_kv_heads, head_size, block_size], is the same with x = 1. Keys that are not `wanted` give zeros.
+    """
+    lane = hl.arange(head_size)
+    page, slot = page.unsqueeze(1), slot.unsqueeze(1)
+    head = torch.zeros_like(page) + kv_head
+    if x == 1:
+        at = [page, head, lane.unsqueeze(0), slot]
+    else:
+        at = [page, head, div(lane, x).unsqueeze(0), slot, mod(lane, x).unsqueeze(0)]
+    if masked:
+        tile = hl.load(cache, at, extra_mask=wanted.unsqueeze(1))
+    else:
+        tile = hl.load(cache, at)
+    return dequantise(tile, f)
+
+
+def attend_paged_tile(
+    j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, masked,
+):  # fmt: skip
+    """attend_tile over pages of either layout; x: lanes that lie together in an x-packed K, None for whole heads."""
+    if x is None:
+        return attend_tile(
+            j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
+        )  # fmt: skip
+    else:
+        key_pos = j * tile_size + hl.arange(tile_size)
+        wanted = (key_pos >= first_key) & (key_pos < end_key)
+        page, slot = find_slots(
+            block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
+        )
+        k = load_packed_tile(key_cache, page, slot, kv_head, wanted, f, head_size, x, False)
+        s = score(q, k, softmax_scale, f)
+        if masked:
+            s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+        v = load_packed_tile(value_cache, page, slot, kv_head, wanted, f, head_size, 1, masked)
+        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+
+
+def attend_new_tile(
+    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+    key, value, query_start, head_size, tile_size, masked,
+):  # fmt: skip
+    """attend_tile over a sequence's new tokens, counted from the first: rows query_start on of K and V
+    [num_tokens, num_kv_heads, head_size].
+
+    Rows that are not wanted belong to other sequences, or lie past the tensors: K reads the first instead.
+    """
+    key_pos = j * tile_size + hl.arange(tile_size)
+    wanted = (key_pos >= first_key) & (key_pos < end_key)
+    row = query_start + key_pos
+    if masked:
+        row = torch.where(wanted, row, query_start)
+    row = row.to(torch.int64).unsqueeze(1)
+    at = [row, torch.zeros_like(row) + kv_head, hl.arange(head_size).unsqueeze(0)]
+    k = dequantise(hl.load(key, at), f)
+    s = score(q, k, softmax_scale, f)
+    if masked:
+        s = torch.where(visible(token, key_pos, new_len, f), s, float("-inf"))
+        v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), f)
+    else:
+        v = dequantise(hl.load(value, at), f)
+    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
