@@ -164,6 +164,15 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
     return first_key, end_key, lo, full_lo, full_hi, hi
 
 
+def clip_range(start, stop, full_lo, full_hi, f):
+    """Of the tiles [start, stop) those that every row sees entirely, [full_start, full_stop), both inside it."""
+    full_start = start
+    if f["sliding_window"] is not None:
+        full_start = torch.minimum(torch.maximum(full_lo, start), stop)
+    full_stop = torch.minimum(torch.maximum(full_hi, full_start), stop)
+    return full_start, full_stop
+
+
 def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     """The tiles of one segment of [lo, hi), and how many segments have any.
 
@@ -174,10 +183,7 @@ def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     used = cdiv(hi - lo, per_segment)
     start = torch.minimum(lo + segment * per_segment, hi)
     stop = torch.minimum(start + per_segment, hi)
-    full_start = start
-    if f["sliding_window"] is not None:
-        full_start = torch.minimum(torch.maximum(full_lo, start), stop)
-    full_stop = torch.minimum(torch.maximum(full_hi, full_start), stop)
+    full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
     return start, full_start, full_stop, stop, used
 
 
@@ -235,25 +241,37 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, f, block_size, gather, tile
 
 
 def score(q, k, softmax_scale, f):
-    """Base-2 logits [block_m, tile_size]: scale, then softcap.
+    """Logits [block_m, tile_size], which `base2_scale` takes to base 2: raw products, or soft-capped natural logits.
 
     torch.tanh is the device library's: 1 - 2 / (exp(2y) + 1) cancels for small y (fp32 rows at 5.7 of their budget),
     and the quotient of exponentials would give inf / inf from y = 44 on.
     """
     s = hl.dot(q, k.transpose(0, 1), out_dtype=torch.float32)
     if f["softcap"] is not None:
-        return torch.tanh(s * (softmax_scale / f["softcap"])) * (f["softcap"] * LOG2E)
+        return torch.tanh(s * (softmax_scale / f["softcap"])) * f["softcap"]
     else:
-        return s * (softmax_scale * LOG2E)
+        return s
 
 
-def softmax_step(s, v, m, l, acc, masked):
-    """One step of the online softmax over base-2 logits s [block_m, tile_size] and values v [tile_size, head_size]."""
-    m_new = torch.maximum(m, s.amax(1))
+def base2_scale(softmax_scale, f):
+    """Score x this = base-2 logit: the scale waits until here, where it is one operand of a multiply-add."""
+    if f["softcap"] is not None:
+        return LOG2E
+    else:
+        return softmax_scale * LOG2E
+
+
+def softmax_step(s, v, m, l, acc, base2, masked):
+    """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, head_size].
+
+    m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
+    the registers of a second copy of s.
+    """
+    m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
     if masked:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = torch.where(m_new == float("-inf"), 0.0, m_new)
-    p = torch.exp2(s - shift.unsqueeze(1))
+    p = torch.exp2(s * base2 - shift.unsqueeze(1))
     alpha = torch.exp2(m - shift)
     l = l * alpha + p.sum(1)
     acc = hl.dot(p.to(v.dtype), v, acc=acc * alpha.unsqueeze(1))
@@ -278,7 +296,7 @@ def attend_tile(
     if masked:
         s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
     v = load_kv_tile(value_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, masked)
-    return softmax_step(s, v, m, l, acc, masked)
+    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
 
 
 def normalise(acc, l):

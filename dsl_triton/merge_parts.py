@@ -1,0 +1,124 @@
+"""Merge what several programs found for one item of a static grid: its last launch, on a grid as fixed as the others.
+
+A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs
+here share its rows. A cut at an item's border has an empty record, and its programs leave.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from common.spec import AttentionShape
+from dsl_triton.binding import padded, strides
+from dsl_triton.primitives import normalise, store_lse, store_rows
+
+RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
+#             first query row, real rows, KV head, nothing
+PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), 4
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Scratch of a static grid, float32 but for the last two.
+
+    A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
+    item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
+    capacity, else 0.
+    """
+
+    acc: torch.Tensor  # [rows, 1, head_size]
+    m: torch.Tensor  # [rows]
+    l: torch.Tensor  # [rows]
+    records: torch.Tensor  # i32 [programs, RECORD]
+    overflow: torch.Tensor  # i32 [1]
+    num_tokens: int
+    num_seqs: int
+
+
+def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) -> Workspace:
+    """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
+    floats = {"dtype": torch.float32, "device": capacity.device}
+    return Workspace(
+        torch.empty((rows, 1, shape.head_size), **floats),
+        torch.empty(rows, **floats),
+        torch.empty(rows, **floats),
+        torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
+        torch.zeros(1, dtype=torch.int32, device=capacity.device),
+        capacity.num_tokens,
+        capacity.num_seqs,
+    )
+
+
+@triton.jit
+def write_record(record_ptr, cuts, which, first_row, part_rows, query_row, real_rows, kv_head):
+    tl.store(record_ptr, cuts)
+    tl.store(record_ptr + 1, which)
+    tl.store(record_ptr + 2, first_row)
+    tl.store(record_ptr + 3, part_rows)
+    tl.store(record_ptr + 4, query_row)
+    tl.store(record_ptr + 5, real_rows)
+    tl.store(record_ptr + 6, kv_head)
+
+
+@triton.jit
+def _merge_parts_kernel(
+    acc_ptr,  # f32 [rows, 1, HEAD_SIZE]
+    m_ptr,  # f32 [rows]
+    l_ptr,  # f32 [rows]
+    records_ptr,  # i32 [programs, RECORD]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    out_strides, lse_strides,
+    QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, RECORD: tl.constexpr, HELPERS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    record_ptr = records_ptr + tl.program_id(0) // HELPERS * RECORD
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # for the parts
+    cuts = tl.load(record_ptr)
+    if cuts > 0:
+        helper = tl.load(record_ptr + 1) * HELPERS + tl.program_id(0) % HELPERS
+        first_row = tl.load(record_ptr + 2)
+        part_rows = tl.load(record_ptr + 3)
+        query_row = tl.load(record_ptr + 4)
+        real_rows = tl.load(record_ptr + 5)
+        kv_head = tl.load(record_ptr + 6)
+        lane = tl.arange(0, padded(HEAD_SIZE))
+        for begin in range(helper * ROWS, real_rows, cuts * HELPERS * ROWS):
+            row = begin + tl.arange(0, ROWS)
+            live = row < real_rows
+            top = tl.full([ROWS], float("-inf"), tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            x = tl.zeros([ROWS, padded(HEAD_SIZE)], tl.float32)
+            for first_part in range(0, cuts + 1, PARTS):
+                part = first_part + tl.arange(0, PARTS)
+                # the first is the second part of its program, the others the first of theirs
+                at = first_row + (2 * part - (part > 0).to(tl.int32)) * part_rows
+                at = tl.expand_dims(at, 1) + tl.expand_dims(row, 0)  # [PARTS, ROWS]
+                there = tl.expand_dims(part <= cuts, 1) & tl.expand_dims(live, 0)
+                m = tl.load(m_ptr + at, mask=there, other=float("-inf"))
+                l = tl.load(l_ptr + at, mask=there, other=0.0)
+                address = acc_ptr + tl.expand_dims(at.to(tl.int64) * HEAD_SIZE, 2) + lane
+                acc = tl.load(address, mask=tl.expand_dims(there, 2) & (lane < HEAD_SIZE), other=0.0)
+                new = tl.maximum(top, tl.max(m, 0))
+                shift = tl.where(new == float("-inf"), 0.0, new)
+                weight = tl.exp2(m - tl.expand_dims(shift, 0))
+                alpha = tl.exp2(top - shift)
+                total = total * alpha + tl.sum(l * weight, 0)
+                x = x * tl.expand_dims(alpha, 1) + tl.sum(acc * tl.expand_dims(weight, 2), 0)
+                top = new
+            token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
+            store_rows(out_ptr, out_strides, token, head, live, normalise(x, total), HEAD_SIZE)
+            store_lse(lse_ptr, lse_strides, token, head, live, top, total)
+
+
+def merge_parts(batch, out, workspace: Workspace, lse, overlap: bool) -> None:
+    """Write out (and lse) of every item that more than one program worked on."""
+    shape = batch.shape
+    _merge_parts_kernel[(workspace.records.shape[0] * HELPERS,)](
+        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, out.stride(), strides(lse),
+        QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, RECORD=RECORD, HELPERS=HELPERS,
+        OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip

@@ -1,0 +1,267 @@
+"""A static grid (paper 4.7): a fixed number of programs, which share the batch's tiles evenly.
+
+Grid: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
+graph serves every batch up to its capacity, and a launch at a capacity of 8192 tokens costs one decode nothing. Every
+program finds its share by itself (tile_schedule.py), walks the items in it, writes the outputs of those that lie inside
+it whole and leaves parts of the others for `merge_parts`.
+
+Three launches: long queries (more than SHORT_QUERY tokens) in Q Blocks of many rows, short ones in Q Blocks of few, and
+the merge. Long first: a batch without them passes this launch while the next one begins.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY, cdiv
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
+from dsl_triton.primitives import (
+    attend_tile,
+    bundle,
+    clip_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+from dsl_triton.tile_schedule import cut, interval, item_at, line_of, q_block_range, sequence_at
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+ANY_QUERY = 2**30  # no query is longer
+
+
+@dataclass(frozen=True)
+class Part:
+    """How one class of queries is served.
+
+    block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    programs: as many as the GPU holds at once; fewer leave units idle, more run in turns.
+    snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
+    """
+
+    block_m: int
+    tile_size: int
+    programs: int
+    snap: int = 1
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
+
+    overlap: a launch begins while the one before it runs (programmatic dependent launch: NVIDIA from sm_90 on).
+    """
+
+    decode: Part = Part(16, 32, 6)
+    prefill: Part = Part(32, 32, 5)
+    overlap: bool = False
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit, each part's axes beside the other part's first fit."""
+    axes = (32, 64, 128), (2, 4, 8), (1, 2, 3), (1, 2, 3, 4), (0, 1, 2, 4)
+    first: Config | None = None
+    for name, rows in (("decode", (16,)), ("prefill", (32, 64, 128))):
+        for block_m, tile_size, num_warps, num_stages, waves, snap in itertools.product(rows, *axes):
+            if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
+                part = Part(block_m, tile_size, waves * gpu.units, snap, num_warps, num_stages)
+                first = first or Config(part, part, can_overlap(gpu))
+                yield replace(first, **{name: part})
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys"])
+def _attend_items_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    acc_ptr,  # f32 [rows, 1, HEAD_SIZE]
+    m_ptr,  # f32 [rows]
+    l_ptr,  # f32 [rows]
+    records_ptr,  # i32 [programs, RECORD]
+    overflow_ptr,  # i32 [1]
+    num_seqs,
+    num_tokens,
+    max_keys,
+    softmax_scale,
+    f,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr,
+    PROGRAMS: tl.constexpr, SNAP: tl.constexpr, FIRST_ROW: tl.constexpr, FIRST_RECORD: tl.constexpr,
+    RECORD: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    program = tl.program_id(0)
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+    ends, length, refused_any = line_of(
+        query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
+        NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS,
+    )  # fmt: skip
+    per_program, snap = interval(length, PROGRAMS, SNAP)
+    slot = cut(
+        program, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
+        BLOCK_Q, TILE_SIZE,
+    )  # fmt: skip
+    stop = cut(
+        program + 1, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
+        BLOCK_Q, TILE_SIZE,
+    )  # fmt: skip
+    record_ptr = records_ptr + (FIRST_RECORD + program) * RECORD
+    tl.store(record_ptr, 0)
+    if program == 0:
+        tl.store(overflow_ptr, refused_any)
+
+    while slot < stop:
+        seq, kv_head, q_block, begin, end = item_at(
+            slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
+        )
+        query_start, query_len, seq_len, refused = sequence_at(
+            seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
+        )
+        first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+        start_tile = tl.minimum(lo + slot - begin, hi)
+        stop_tile = tl.where(stop < end, tl.minimum(lo + stop - begin, hi), hi)  # the item's last slot takes the rest
+        full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
+        token, head, live = q_block_rows(q_block * BLOCK_Q, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+        query_pos = seq_len - query_len + token
+        row = query_start + token
+        q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        m, l, acc = softmax_init(f, head, live, slot - begin, seq_len, BLOCK_M, HEAD_SIZE)
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(start_tile, full_start):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_start, full_stop):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_stop, stop_tile):
+            m, l, acc = attend_tile(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            )  # fmt: skip
+        if (slot == begin) & (end <= stop):
+            unserved = tl.where(refused, float("nan"), 0.0)
+            store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l) + unserved, HEAD_SIZE)
+            store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
+        else:
+            at = FIRST_ROW + (2 * program + (slot == begin).to(tl.int32)) * BLOCK_M + tl.arange(0, BLOCK_M)
+            store_rows(acc_ptr, acc_strides, at, tl.zeros_like(at), live, acc, HEAD_SIZE)
+            tl.store(m_ptr + at, m, mask=live)
+            tl.store(l_ptr + at, l, mask=live)
+            if stop < end:
+                first_program = (begin + snap) // per_program
+                write_record(
+                    record_ptr,
+                    (end - snap - 1) // per_program - first_program,
+                    program - first_program,
+                    FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
+                    BLOCK_M,
+                    query_start + q_block * BLOCK_Q,
+                    tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
+                    kv_head,
+                )
+        slot = end
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+    """Scratch of two parts a program, of the same size for every capacity."""
+    parts = (config.decode, config.prefill)
+    rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
+    return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
+
+
+def check(workspace: Workspace) -> None:
+    """Raise SpecError where the last launch met a sequence beyond the capacity. Waits for the device."""
+    if int(workspace.overflow.item()):
+        raise SpecError(
+            "query_start_loc, seq_lens",
+            "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",
+            "what the captured batch's shapes hold; rows of such a sequence are NaN",
+        )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/static_grid", SUPPORTS, batch, features, out, lse)
+    _within(batch, workspace, config)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _attend_items(batch, features, out, config, workspace, lse, config.prefill)
+    _attend_items(batch, features, out, config, workspace, lse, config.decode)
+    merge_parts(batch, out, workspace, lse, config.overlap)
+
+
+def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
+    """Raise SpecError for a batch of more tokens, sequences or slots than the workspace was made for."""
+    for name in ("num_tokens", "num_seqs"):
+        found, most = getattr(batch, name), getattr(workspace, name)
+        if found > most:
+            raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
+    shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
+    for part in (config.decode, config.prefill):
+        items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
+        slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
+        if slots >= 2**31 - part.programs:
+            raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
+
+
+def _attend_items(batch, features, out, config, workspace, lse, part) -> None:
+    shape, prefill = batch.shape, part is config.prefill
+    _attend_items_kernel[(part.programs,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, workspace.acc, workspace.m, workspace.l, workspace.records, workspace.overflow,
+        batch.num_seqs, batch.num_tokens, batch.block_table.shape[1] * shape.block_size, batch.softmax_scale,
+        bundle(features), batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(),
+        batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part), TILE_SIZE=part.tile_size,
+        SEQS=triton.next_power_of_2(workspace.num_seqs), SHORTEST=SHORT_QUERY + 1 if prefill else 1,
+        LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap,
+        FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
+        FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=config.overlap,
+        num_warps=part.num_warps, num_stages=part.num_stages,
+        **({"launch_pdl": True} if config.overlap and not prefill else {}),
+    )  # fmt: skip
+
+
+def _block_m(shape: AttentionShape, part: Part) -> int:
+    return max(part.block_m, smallest_block_m(shape))

@@ -1,0 +1,120 @@
+"""Which tiles of a batch are whose, computed by every program for itself from query_start_loc and seq_lens.
+
+An item is a Q Block under one KV head. All tiles of a class of sequences (SHORTEST .. LONGEST query tokens) stand in
+one line, sequence by sequence, KV head by KV head, item by item; a place in the line is a slot. The line is cut into
+equal intervals, one a program, however the lengths are distributed. Nothing is stored: a sum over the sequences, which
+fit into one vector, is all that a program needs, so no launch stands before the first product.
+
+Under a causal mask the items of a sequence grow one by one. They stand in pairs, the last with the first, the last but
+one with the second: all pairs of a sequence take as many slots as its middle pair, which makes the line's length a
+closed form. Where that is a slot short, the item's last slot holds what remains: a wrong length costs balance only.
+"""
+
+import triton
+import triton.language as tl
+
+from dsl_triton.primitives import kv_tile_range
+
+
+@triton.jit
+def sequence_at(seq, there, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys):
+    """First query row, query_len, seq_len and `refused` of sequences, where `there`; else an empty one.
+
+    A sequence beyond the capacity, with rows past num_tokens or more than max_keys keys, is refused: it keeps the rows
+    that exist and has no key.
+    """
+    start = tl.load(query_start_loc_ptr + seq, mask=there, other=0)
+    stop = tl.load(query_start_loc_ptr + seq + 1, mask=there, other=0)
+    seq_len = tl.load(seq_lens_ptr + seq, mask=there, other=0)
+    refused = (stop > start) & ((stop > num_tokens) | (seq_len > max_keys))
+    start = tl.minimum(start, num_tokens)
+    return start, tl.minimum(stop, num_tokens) - start, tl.where(refused, 0, seq_len), refused
+
+
+@triton.jit
+def q_block_range(q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+    """kv_tile_range of the sequence's q_block-th Q Block."""
+    first = q_block * BLOCK_Q
+    last = tl.minimum(first + BLOCK_Q, query_len) - 1
+    return kv_tile_range(seq_len - query_len + first, seq_len - query_len + last, seq_len, f, TILE_SIZE)
+
+
+@triton.jit
+def q_block_slots(q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+    """Its tiles; 1 where it sees no key, for its rows are written all the same."""
+    _, _, lo, _, _, hi = q_block_range(q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    return tl.maximum(hi - lo, 1)
+
+
+@triton.jit
+def sequence_slots(query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+    """Slots of a pair of Q Blocks and of all Q Blocks of a sequence, under one KV head."""
+    blocks = tl.cdiv(query_len, BLOCK_Q)
+    low = tl.maximum(blocks // 2 - 1, 0)
+    pair = q_block_slots(low, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    pair += q_block_slots(blocks - 1 - low, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    middle = q_block_slots(blocks // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    return pair, blocks // 2 * pair + blocks % 2 * middle
+
+
+@triton.jit
+def line_of(
+    query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
+    NUM_KV_HEADS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, BLOCK_Q: tl.constexpr,
+    TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
+):  # fmt: skip
+    """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether one was refused."""
+    seq = tl.arange(0, SEQS)
+    _, query_len, seq_len, refused = sequence_at(
+        seq, seq < num_seqs, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
+    )
+    _, slots = sequence_slots(query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    served = (query_len >= SHORTEST) & (query_len <= LONGEST)
+    ends = tl.cumsum(tl.where(served, slots * NUM_KV_HEADS, 0), 0)
+    return ends, tl.max(ends, 0), tl.max(refused.to(tl.int32), 0)
+
+
+@triton.jit
+def item_at(
+    slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
+    BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The item that holds a slot of the line: sequence, KV head, Q Block, and its slots [begin, end)."""
+    seq = tl.sum((ends <= slot).to(tl.int32), 0)
+    base = tl.max(tl.where(ends <= slot, ends, 0), 0)
+    _, query_len, seq_len, _ = sequence_at(seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
+    pair, slots = sequence_slots(query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    kv_head = (slot - base) // slots
+    base += kv_head * slots
+    blocks = tl.cdiv(query_len, BLOCK_Q)
+    number = tl.minimum((slot - base) // pair, (blocks - 1) // 2)
+    base += number * pair
+    last = blocks - 1 - number  # the pair is Q Blocks `last` and `number`, in this order
+    of_last = q_block_slots(last, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    of_last = tl.where(last == number, of_last, tl.minimum(of_last, pair - 1))
+    second = slot - base >= of_last
+    begin = tl.where(second, base + of_last, base)
+    end = tl.where(second, base + pair, base + of_last)
+    return seq, kv_head, tl.where(second, number, last), begin, end
+
+
+@triton.jit
+def interval(length, PROGRAMS: tl.constexpr, SNAP: tl.constexpr):
+    """Slots of a program, and how far a cut moves to an item's border: at most SNAP, and a quarter of the interval."""
+    per_program = tl.maximum(tl.cdiv(length, PROGRAMS), 1)
+    return per_program, tl.minimum(per_program // 4, SNAP)
+
+
+@triton.jit
+def cut(
+    program, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
+    BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The slot at which a program begins and the one before it stops."""
+    slot = tl.minimum(program * per_program, length)
+    if (slot > 0) & (slot < length):
+        _, _, _, begin, end = item_at(
+            slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
+        )
+        slot = tl.where(slot - begin <= snap, begin, tl.where(end - slot <= snap, end, slot))
+    return slot
