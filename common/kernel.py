@@ -30,6 +30,9 @@ class Precision:
     dot: Literal["ieee", "tf32"] = "ieee"
 
 
+MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
+
+
 @dataclass(frozen=True)
 class Capacity:
     """The largest batch that a workspace must serve.
@@ -45,7 +48,10 @@ class Capacity:
 
     @classmethod
     def of(cls, batch: PagedBatch) -> Capacity:
-        return cls(batch.num_tokens, batch.num_seqs, batch.device, batch.stats.total_seq_len)
+        """Enough for any batch of these shapes where that is at most MOST_KEYS keys, else for the lengths hinted at."""
+        possible = batch.num_seqs * batch.block_table.shape[1] * batch.shape.block_size
+        keys = possible if possible <= MOST_KEYS else batch.stats.total_seq_len
+        return cls(batch.num_tokens, batch.num_seqs, batch.device, keys)
 
 
 class Kernel(Protocol):

@@ -1,12 +1,20 @@
 """How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import triton
 
 from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, PagedBatch
+
+# How K and V are addressed through the block table; both give the same result (page_runs.py).
+#   key   a page id for each key: any strides, any page
+#   run   a page id for each run of keys that cannot leave a page: fewer loads and 64-bit products
+Gather = Literal["key", "run"]
 
 
 @triton.constexpr_function
@@ -44,3 +52,45 @@ def can_overlap(gpu: Gpu) -> bool:
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
     """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
     return None if tensor is None else tensor.stride()
+
+
+def value_strides(batch: PagedBatch) -> tuple[int, ...] | None:
+    """V's strides as a kernel argument; None where they are K's, whose offsets then serve both."""
+    value = batch.value_cache.stride()
+    return None if value == batch.key_cache.stride() else value
+
+
+def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
+    """How many keys of a tile share a page id: 1 for "key", else the largest power of two in tile and page.
+
+    Also 1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
+    """
+    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
+    if asked == "key" or span + batch.shape.head_size >= 2**31:
+        return 1
+    return math.gcd(batch.shape.block_size, tile_size)
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream beside the caller's; None where launches run at once (a CPU)."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
+
+    In a captured graph they are two branches.
+    """
+    if stream is None:
+        yield
+    else:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield
+
+
+def join(stream: torch.cuda.Stream | None) -> None:
+    """The current stream goes on when `stream` has ended."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)

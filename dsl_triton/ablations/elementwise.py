@@ -45,17 +45,17 @@ def _score(q, k, softmax_scale, f):
     s = tl.sum(products, 2)
     if f.softcap is not None:
         y = s * (softmax_scale / f.softcap)
-        return (f.softcap * LOG2E) * (1.0 - 2.0 / (tl.exp2(y * (2.0 * LOG2E)) + 1.0))
-    return s * (softmax_scale * LOG2E)
+        s = f.softcap * (1.0 - 2.0 / (tl.exp2(y * (2.0 * LOG2E)) + 1.0))
+    return s
 
 
 @triton.jit
-def _softmax_step(s, v, m, l, acc, MASKED: tl.constexpr):
-    m_new = tl.maximum(m, tl.max(s, 1))
+def _softmax_step(s, v, m, l, acc, base2, MASKED: tl.constexpr):
+    m_new = tl.maximum(m, tl.max(s, 1) * base2)
     shift = m_new
     if MASKED:
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(s - tl.expand_dims(shift, 1))
+    p = tl.exp2(s * base2 - tl.expand_dims(shift, 1))
     alpha = tl.exp2(m - shift)
     l = l * alpha + tl.sum(p, 1)
     # [BLOCK_M, lanes, TILE_SIZE]. Summed over the middle of [BLOCK_M, TILE_SIZE, lanes] it would be a matrix product:

@@ -1,0 +1,105 @@
+"""Copy the keys of long queries out of their pages (ours): what unpaged.py attends to.
+
+Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds a region of whole tiles per
+sequence of more than SHORT query tokens, one behind the other, so the prefix sum over the sequences says where: each
+program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
+"""
+
+import triton
+import triton.language as tl
+
+from common.metadata import SHORT_QUERY
+from dsl_triton.binding import padded
+from dsl_triton.primitives import bundle, find_slots, kv_tile_range, load_kv_tile
+
+SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
+
+
+@triton.jit
+def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
+                 NEW_KV: tl.constexpr):  # fmt: skip
+    """First tile that any query of the sequence needs, and how many are copied: none for a short query."""
+    query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
+    query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
+    seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
+    context_len = seq_len - query_len
+    _, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, TILE_SIZE)
+    if NEW_KV:  # the last tile of the context takes its first new keys from their pages too
+        hi = tl.minimum(hi, tl.cdiv(tl.maximum(context_len, 0), TILE_SIZE))
+    return lo, tl.where(query_len > SHORT, tl.maximum(hi - lo, 0), 0)
+
+
+@triton.jit
+def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
+                NEW_KV: tl.constexpr):  # fmt: skip
+    """The sequence whose region holds tile `at` of the scratch, the region's first tile, and the tiles of all."""
+    seq = 0
+    begin = 0
+    total = 0
+    for first in range(0, num_seqs, SEQUENCES):
+        index = first + tl.arange(0, SEQUENCES)
+        live = index < num_seqs
+        _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT, NEW_KV)
+        end = total + tl.cumsum(tiles, 0)
+        before = live & (end <= at)
+        seq += tl.sum(before.to(tl.int32), 0)
+        begin = tl.maximum(begin, tl.max(tl.where(before, end, 0), 0))
+        total += tl.sum(tiles, 0)
+    return seq, begin, total
+
+
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+def _copy_kernel(
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
+    value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
+    num_seqs,
+    tiles,
+    f,
+    key_strides, value_strides, block_table_strides,
+    NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
+    SHORT: tl.constexpr, NEW_KV: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+    lane = tl.arange(0, padded(HEAD_SIZE))
+    item = tl.program_id(0)
+    kv_head = item % NUM_KV_HEADS
+    at = item // NUM_KV_HEADS
+    seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
+    while at < tl.minimum(total, tiles):
+        lo, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        wanted = key_pos < tl.load(seq_lens_ptr + seq)
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        page, slot = find_slots(table_ptr, key_pos, wanted, BLOCK_SIZE, True)
+        k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, True)
+        v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, True)
+        row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        place = tl.expand_dims(row * padded(HEAD_SIZE), 1) + tl.expand_dims(lane, 0)
+        tl.store(key_ptr + place, k)
+        tl.store(value_ptr + place, v)
+        item += tl.num_programs(0)
+        kv_head = item % NUM_KV_HEADS
+        at = item // NUM_KV_HEADS
+        seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
+
+
+def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
+    """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
+
+    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are read elsewhere, so only the
+    context is copied, up to a whole tile.
+    """
+    shape = batch.shape
+    _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
+        batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        key, value, batch.num_seqs, tiles, bundle(features),
+        batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, BLOCK_SIZE=shape.block_size,
+        TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, NEW_KV=new_kv, OVERLAP=config.overlap, num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,307 @@
+"""Un-paged prefill (ours): the keys of long queries are copied out of their pages once, then read as whole tiles.
+
+Three launches. Copy: a persistent grid takes K and V of sequences with more than SHORT_QUERY query tokens, tile by tile
+and KV head by KV head, into contiguous head-major scratch. Attend: Q Blocks x num_kv_heads, one axis, as in q_block.py,
+but a tile is one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsewhere). Short queries: the
+segments of parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the
+O(query tokens x keys) loop free of block tables, and each key's address is computed once instead of once a Q Block.
+
+Where the step's new K and V are given (batch.key, batch.value), only the context is copied, up to a whole tile, and the
+tiles behind it are read where they are. Sequences that the scratch cannot hold are attended through their pages by the
+same kernel (PAGED): which those are is decided on the device, so a wrong hint costs time and never correctness.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY, cdiv, num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import parallel_softmax, reduce_segments
+from dsl_triton.binding import beside, can_overlap, fits, join, padded, side_stream, smallest_block_m, strides
+from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_triton.primitives import (
+    attend_tile,
+    base2_scale,
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    score,
+    softmax_init,
+    softmax_step,
+    store_lse,
+    store_rows,
+    visible,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
+
+    overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
+    """
+
+    block_m: int = 32
+    tile_size: int = 32
+    num_warps: int = 4
+    num_stages: int = 2
+    copy_programs: int = 1024
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others."""
+
+    prefill: Prefill = Prefill()
+    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
+    decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))
+    axes = (32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4)
+    for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
+        if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
+            prefill = Prefill(block_m, tile_size, num_warps, num_stages, 8 * gpu.units, can_overlap(gpu))
+            yield Config(prefill, decode)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
+
+    key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the cache's dtype
+    value: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED]
+    decode: reduce_segments.Workspace | None
+    side: torch.cuda.Stream | None = field(compare=False)
+
+
+@triton.jit
+def masked_tile(i, left, lo, full_hi):
+    """The i-th tile that needs a mask: `left` of them begin at lo, the others at full_hi.
+
+    One loop for both edges, after the tiles between: with a third loop ptxas 12.8 crashes on TMA loads.
+    """
+    return tl.where(i < left, lo + i, full_hi + i - left)
+
+
+@triton.jit
+def attend_block(
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, column,
+    TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
+):  # fmt: skip
+    """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
+
+    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
+    """
+    k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
+    s = score(q, k, softmax_scale, f)
+    if MASKED:
+        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+    v = values.load([row, column])
+    if MASKED and FOREIGN:
+        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
+    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+
+
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+def _unpaged_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], a block is a tile
+    values,  # the same
+    new_keys,  # descriptor of [num_tokens, num_kv_heads * HEAD_SIZE] or None
+    new_values,  # the same
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    tiles,
+    softmax_scale,
+    f,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, PAGED: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    NEW_KV: tl.constexpr = new_keys is not None
+    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+
+    # the last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i
+    left = 0
+    right = num_seqs
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    if (first < query_len) & (query_len > SHORT):
+        begin = 0  # of the sequence's region in the scratch, in tiles
+        for before in range(0, seq, SEQUENCES):
+            index = before + tl.arange(0, SEQUENCES)
+            _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT, NEW_KV)
+            begin += tl.sum(count, 0)
+        region_lo, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        if (begin + count > tiles) == PAGED:
+            seq_len = tl.load(seq_lens_ptr + seq)
+            context_len = seq_len - query_len
+            token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+            query_pos = context_len + token
+            last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+            q = load_rows(
+                query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE
+            )  # [BLOCK_M, HEAD_PADDED]
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, TILE_SIZE
+            )
+            if OVERLAP:
+                tl.extra.cuda.gdc_wait()  # for the copy
+            if PAGED:
+                table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+                for j in range(lo, hi):
+                    m, l, acc = attend_tile(
+                        j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                        HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    )  # fmt: skip
+            else:
+                copied = hi  # tiles before it are in the scratch, those from it on in new_keys and new_values
+                if NEW_KV:
+                    copied = tl.minimum(region_lo + count, hi)
+                row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
+                for j in range(tl.minimum(full_lo, copied), tl.minimum(full_hi, copied)):
+                    m, l, acc = attend_block(
+                        j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                        keys, values, row + j * TILE_SIZE, 0, TILE_SIZE, MASKED=False, FOREIGN=False,
+                    )  # fmt: skip
+                left = tl.minimum(full_lo, copied) - lo
+                for i in range(0, left + copied - tl.minimum(full_hi, copied)):
+                    j = masked_tile(i, left, lo, tl.minimum(full_hi, copied))
+                    m, l, acc = attend_block(
+                        j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                        keys, values, row + j * TILE_SIZE, 0, TILE_SIZE, MASKED=True, FOREIGN=False,
+                    )  # fmt: skip
+                if NEW_KV:
+                    row = query_start - context_len
+                    column = kv_head * HEAD_SIZE
+                    for j in range(tl.maximum(full_lo, copied), tl.maximum(full_hi, copied)):
+                        m, l, acc = attend_block(
+                            j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                            new_keys, new_values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=True,
+                        )  # fmt: skip
+                    left = tl.maximum(full_lo, copied) - tl.maximum(lo, copied)
+                    for i in range(0, left + hi - tl.maximum(full_hi, copied)):
+                        j = masked_tile(i, left, tl.maximum(lo, copied), tl.maximum(full_hi, copied))
+                        m, l, acc = attend_block(
+                            j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                            new_keys, new_values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=True,
+                        )  # fmt: skip
+            store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+            store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+    """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
+    longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
+    tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
+    rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, padded(shape.head_size))
+    return Workspace(
+        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
+        side_stream(capacity.device),
+    )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/unpaged", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    if batch.num_tokens <= SHORT_QUERY:
+        parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
+        return
+    with beside(workspace.side):
+        parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
+    attend_unpaged(batch, features, out, config.prefill, workspace, lse)
+    join(workspace.side)
+
+
+def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
+    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    shape, tile_size = batch.shape, config.tile_size
+    tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
+    new_keys, new_values = _new_tokens(batch, tile_size)
+    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new_keys is not None)
+    block_m = max(config.block_m, smallest_block_m(shape))
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    block = [tile_size, padded(shape.head_size)]
+    keys, values = (TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
+    for paged in (False, True) if _may_overflow(batch, tiles, tile_size) else (False,):
+        _unpaged_kernel[(shape.num_kv_heads * q_blocks,)](
+            batch.query, keys, values, new_keys, new_values,
+            batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+            out, lse, batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
+            batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+            out.stride(), strides(lse),
+            NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+            BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, PAGED=paged,
+            OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+            **({"launch_pdl": True} if config.overlap else {}),
+        )  # fmt: skip
+
+
+def _new_tokens(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
+
+    A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
+    """
+    head_size = batch.query.shape[2]
+    given = (batch.key, batch.value)
+    if batch.key is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
+        return None, None
+    return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)
+
+
+def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
+    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
+    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles
