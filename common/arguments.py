@@ -10,7 +10,8 @@ import torch
 from common.choice import hinted_stats
 from common.spec import Features, Layout, PagedBatch, SpecError
 
-WITHIN = 2**31 - 1  # bytes of storage up to which AMD's compiler uses buffer instructions: another binary
+# AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
+WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
 
@@ -63,5 +64,5 @@ def signature(tensors: Sequence[torch.Tensor | None], pointers: tuple[int, ...],
         others,
         tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]),
         tuple([pointer & 15 for pointer in pointers]) if low & 15 else 0,
-        tuple([t is not None and t.untyped_storage().size() > WITHIN for t in tensors]) if torch.version.hip else 0,
+        tuple([t is not None and t.untyped_storage().size() > WITHIN for t in tensors]) if WITHIN else 0,
     )

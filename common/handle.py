@@ -148,6 +148,11 @@ def observed() -> bool:
     return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
+def has_jit(device: torch.device) -> bool:
+    """Whether launches on `device` go through the JIT's dispatch: on a CPU kernels are interpreted."""
+    return device.type == "cuda"
+
+
 def current_device() -> int:
     return torch._C._cuda_getDevice()
 

@@ -11,7 +11,8 @@ from typing import Any
 import helion.runtime
 import torch
 
-from common.handle import Launch, current_stream
+from common import handle
+from common.handle import Launch
 
 _recording = threading.local()
 
@@ -20,13 +21,13 @@ _recording = threading.local()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted."""
     launches: list[Launch] = []
-    if device.type != "cuda":
+    if not handle.has_jit(device):
         yield launches
         return
 
     def launcher(function: Any, grid: Any, *args: Any, **options: Any) -> Any:
         compiled = helion.runtime.default_launcher(function, grid, *args, **options)
-        launches.append(Launch.of(function, compiled, grid, args, options, current_stream(device.index)))
+        launches.append(Launch.of(function, compiled, grid, args, options, handle.current_stream(device.index)))
         return compiled
 
     _recording.launcher = launcher

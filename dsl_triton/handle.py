@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from common.handle import Launch, current_stream
+from common import handle
+from common.handle import Launch
 
 _recording = threading.Lock()
 
@@ -20,7 +21,7 @@ _recording = threading.Lock()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted, for those have no JIT."""
     launches: list[Launch] = []
-    if device.type != "cuda":
+    if not handle.has_jit(device):
         yield launches
         return
     me, original = threading.get_ident(), JITFunction.run
@@ -28,7 +29,7 @@ def recorded(device: torch.device) -> Iterator[list[Launch]]:
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         if threading.get_ident() == me:
-            stream = current_stream(device.index)
+            stream = handle.current_stream(device.index)
             launches.append(Launch.of(self, None if warmup else compiled, grid, args, kwargs, stream))
         return compiled
 

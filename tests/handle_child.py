@@ -1,0 +1,95 @@
+"""A process that launches nothing: every planted change of a call, through the kept launches and through Triton's JIT.
+
+Run without TRITON_INTERPRET: python handle_child.py DSL GPU. Prints one JSON line per change: whether the kept tape was
+used, whether Triton's own specialisation is another one, and whether what reached the driver is what a first call of
+the same arguments hands to it.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from common import arguments, gpus, handle, prepared
+from common.call import PagedAttention
+from compare.crosscompile import Launch, code_key, flatten
+from compare.helion_target import helion_as
+from planted_changes import CHANGES, UNCHANGED, base
+
+GPU = gpus.resolve(sys.argv[2])
+driven: list = []  # what reached the driver: code, grid, stream, pointers and integers
+dispatched: list = []  # codes that the JIT was asked for
+
+
+class Compiled:
+    """A compiled kernel of triton 3.6 and 3.7 as common.handle uses it."""
+
+    packed_metadata = ()
+
+    def __init__(self, code):
+        self.function = code
+
+    def run(self, x, y, z, stream, function, packed, metadata, enter, leave, *args):
+        drive(function, (x, y, z), stream, args)
+
+
+def drive(code, grid, stream, args):
+    values = [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in flatten(args)]
+    driven.append((code, grid, stream, values))
+
+
+def jit_run(self, *args, grid, warmup, **kwargs):
+    code = code_key(Launch(self, tuple(grid), args, kwargs), GPU)
+    dispatched.append(code)
+    kept = handle.Launch.of(self, None, grid, args, kwargs, 0)
+    drive(code, kept.grid, handle.current_stream(-1), kept.args)
+    return Compiled(code)
+
+
+def call(attention, options):
+    """(what reached the driver, codes that the JIT looked up)."""
+    driven.clear()
+    dispatched.clear()
+    attention(**options)
+    return list(driven), list(dispatched)
+
+
+def judge(family, name, change):
+    """One change planted into a warm call."""
+    attention, cold = PagedAttention(family), PagedAttention(family)
+    first = base()
+    _, before = call(attention, first)
+    _, again = call(attention, first)
+    assert not again and driven, "the same call was dispatched twice"
+    with change(first) as changed:
+        got, looked_up = call(attention, changed)
+        wanted, code = call(cold, changed)
+    return {"name": name, "kept": not looked_up, "same_code": code == before, "right": got == wanted and bool(got)}
+
+
+def main():
+    family = importlib.import_module(f"dsl_{sys.argv[1]}.auto").FAMILY
+    patches = [
+        mock.patch.object(handle, "has_jit", lambda device: True),
+        mock.patch.object(handle, "current_device", lambda: -1),
+        mock.patch.object(handle, "current_stream", lambda device: 7),
+        mock.patch.object(prepared, "gpu_of", lambda device: GPU),
+        mock.patch.object(arguments, "WITHIN", 2**31 - 1),
+        mock.patch.object(JITFunction, "run", jit_run),
+    ]
+    for patch in patches:
+        patch.start()
+    changes = CHANGES | UNCHANGED
+    with helion_as(GPU):
+        for name in sys.argv[3:] or changes:
+            print(json.dumps(judge(family, name, changes[name])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
