@@ -27,20 +27,17 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import beside, can_overlap, fits, join, padded, side_stream, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_triton.dense_tiles import attend_block, masked_tile
 from dsl_triton.primitives import (
     attend_tile,
-    base2_scale,
     bundle,
     kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
-    score,
     softmax_init,
-    softmax_step,
     store_lse,
     store_rows,
-    visible,
 )
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
@@ -51,6 +48,7 @@ CONTRACT = Precision()
 class Prefill:
     """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
 
+    heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
     """
 
@@ -58,6 +56,7 @@ class Prefill:
     tile_size: int = 32
     num_warps: int = 4
     num_stages: int = 2
+    heads_fastest: bool = True
     copy_programs: int = 1024
     overlap: bool = False
 
@@ -76,10 +75,9 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))
-    axes = (32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4)
-    for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
-        if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-            prefill = Prefill(block_m, tile_size, num_warps, num_stages, 8 * gpu.units, can_overlap(gpu))
+    for values in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4), (True, False)):
+        if fits(*values[:4], shape, gpu):
+            prefill = Prefill(*values, 8 * gpu.units, can_overlap(gpu))
             yield Config(prefill, decode)
 
 
@@ -91,35 +89,6 @@ class Workspace:
     value: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED]
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
-
-
-@triton.jit
-def masked_tile(i, left, lo, full_hi):
-    """The i-th tile that needs a mask: `left` of them begin at lo, the others at full_hi.
-
-    One loop for both edges, after the tiles between: with a third loop ptxas 12.8 crashes on TMA loads.
-    """
-    return tl.where(i < left, lo + i, full_hi + i - left)
-
-
-@triton.jit
-def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, column,
-    TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
-):  # fmt: skip
-    """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
-
-    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
-    """
-    k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
-    s = score(q, k, softmax_scale, f)
-    if MASKED:
-        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-    v = values.load([row, column])
-    if MASKED and FOREIGN:
-        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
@@ -142,13 +111,19 @@ def _unpaged_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, PAGED: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, PAGED: tl.constexpr,
+    HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     NEW_KV: tl.constexpr = new_keys is not None
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
-    kv_head = tl.program_id(0) % NUM_KV_HEADS
-    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    if HEADS_FASTEST:
+        kv_head = program % NUM_KV_HEADS
+        q_block_idx = program // NUM_KV_HEADS
+    else:
+        kv_head = program // (tl.num_programs(0) // NUM_KV_HEADS)
+        q_block_idx = program % (tl.num_programs(0) // NUM_KV_HEADS)
 
     # the last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i
     left = 0
@@ -284,7 +259,8 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             out.stride(), strides(lse),
             NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
             BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, PAGED=paged,
-            OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+            HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
+            num_warps=config.num_warps, num_stages=config.num_stages,
             **({"launch_pdl": True} if config.overlap else {}),
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ Written by hand from one sweep of the Llama-3-8B shape in bf16 on an H200 (what 
 shape and GPU they only have to fit. A measured tree per GPU replaces this where one exists.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -14,6 +15,7 @@ from common.spec import AttentionShape
 from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
 from dsl_triton import q_block as q_block_kernel
+from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
@@ -55,6 +57,19 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
+
+
+def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
+    """Two programs of 128 rows a unit: one's softmax hides under the other's products."""
+    overlap = can_overlap(gpu)
+    block_m, (tile_size, warps, stages) = _rows(shape), _prefill(shape, gpu)
+    if overlap and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+        block_m, tile_size, warps, stages = 128, 64, 4, 2
+    prefill = unpaged_kernel.Prefill(block_m, tile_size, warps, stages, True, 8 * gpu.units, overlap)
+    # without a decode the other launch finds nothing to do: one segment, and no reduction behind it
+    longest = stats.max_seq_len if stats.num_decodes else 1
+    short = replace(stats, num_seqs=max(stats.num_decodes, 1), max_query_len=1, max_seq_len=longest)
+    return unpaged_kernel.Config(prefill, parallel_softmax(shape, short, gpu))
 
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:

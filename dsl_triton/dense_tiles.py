@@ -1,0 +1,35 @@
+"""Tiles whose keys lie one behind the other, as blocks of a tensor descriptor: TMA on NVIDIA from sm_90 on (ours)."""
+
+import triton
+import triton.language as tl
+
+from dsl_triton.primitives import base2_scale, score, softmax_step, visible
+
+
+@triton.jit
+def masked_tile(i, left, lo, full_hi):
+    """The i-th tile that needs a mask: `left` of them begin at lo, the others at full_hi.
+
+    One loop for both edges, after the tiles between: with a third loop ptxas 12.8 crashes on TMA loads.
+    """
+    return tl.where(i < left, lo + i, full_hi + i - left)
+
+
+@triton.jit
+def attend_block(
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, column,
+    TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
+):  # fmt: skip
+    """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
+
+    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
+    """
+    k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
+    s = score(q, k, softmax_scale, f)
+    if MASKED:
+        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+    v = values.load([row, column])
+    if MASKED and FOREIGN:
+        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
+    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
