@@ -17,12 +17,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 
-# (driver's launch, what stands between stream and arguments, whether these are one list, grid, arguments, pointers)
-_Step = tuple[Callable, tuple, bool, tuple[int, ...], tuple, tuple]
+_Source = tuple[str, int]  # a part of the pool, and the place in it
+_Step = tuple[Callable, Callable, Callable | None]  # launch, its arguments out of the pool, and those it wants apart
 _PLAIN = (int, float, bool, str, type(None))
 
 
@@ -54,10 +55,17 @@ class Launch:
 
 
 class Tape:
-    """What `Tape.of` kept: for each launch a call of the driver, and where the pointers go."""
+    """What `Tape.of` kept: the driver's calls, and for each where its arguments stand in one pool of values.
 
-    def __init__(self, steps: tuple[_Step, ...]) -> None:
-        self._steps = steps
+    The pool of a call: its pointers, the scratch pointer moved by each distance, the tuples that hold a pointer, the
+    stream, and the constants. So a launch costs one look-up in C, whatever the number of arguments.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self._distances: list[int] = []  # of scratch pointers from the start of scratch
+        self._holders: list[tuple[tuple, int, int]] = []  # (tuple, place in it, slot): the operands of features
+        self._constants: list[Any] = []
 
     @classmethod
     def of(cls, launches: Sequence[Launch], slots: Sequence[torch.Tensor | None], stream: int) -> Tape | None:
@@ -66,46 +74,62 @@ class Tape:
         slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last one is
         scratch: pointers into it are kept as distances from its start.
         """
-        steps = []
+        tape, calls = cls(), []
         for launch in launches:
             if launch.compiled is None or launch.stream != stream:
                 return None
-            patches = _patches(launch, slots)
-            if patches is None:
+            call, head, apart = _driver_call(launch.compiled)
+            sources = [tape._source(*pair, slots) for pair in zip(launch.args, launch.constant, strict=True)]
+            if None in sources:
                 return None
-            steps.append((*_driver_call(launch.compiled), launch.grid, launch.args, patches))
-        return cls(tuple(steps)) if steps else None
+            front = [*map(tape._constant, launch.grid), ("stream", 0), *map(tape._constant, head)]
+            calls.append((call, front, sources) if apart else (call, front + sources, None))
+        if not calls:
+            return None
+        begin, at = {}, 0
+        sizes = (len(slots), len(tape._distances), len(tape._holders), 1)
+        for kind, size in zip(("pointer", "scratch", "holder", "stream", "constant"), (*sizes, 0), strict=True):
+            begin[kind], at = at, at + size
+        for call, *parts in calls:
+            picks = [part and itemgetter(*(begin[kind] + place for kind, place in part)) for part in parts]
+            tape._steps.append((call, *picks))
+        return tape
+
+    def _constant(self, value: Any) -> _Source:
+        self._constants.append(value)
+        return "constant", len(self._constants) - 1
+
+    def _source(self, value: Any, constant: bool, slots: Sequence[torch.Tensor | None]) -> _Source | None:
+        """Where a replay finds one argument of a kernel; None where it could not."""
+        if not constant and isinstance(value, torch.Tensor):
+            place = _place(value, slots)
+            if place is None or place[0] < len(slots) - 1:
+                return place and ("pointer", place[0])
+            self._distances.append(place[1])
+            return "scratch", len(self._distances) - 1
+        leaves = [] if constant else list(value) if isinstance(value, tuple) else [value]
+        held = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        if not all(isinstance(leaf, (*_PLAIN, torch.Tensor)) for leaf in leaves) or len(held) > 1:
+            return None
+        if not held:
+            return self._constant(value)
+        place = _place(leaves[held[0]], slots)
+        if place is None or place[0] == len(slots) - 1:
+            return None
+        self._holders.append((tuple(value), held[0], place[0]))
+        return "holder", len(self._holders) - 1
 
     def replay(self, pointers: Sequence[int], stream: int) -> None:
         """Launch all of it on `stream` of the current device."""
-        for call, head, apart, grid, args, patches in self._steps:
-            args = list(args)
-            for at, inner, slot, distance in patches:
-                if inner is None:
-                    args[at] = pointers[slot] + distance
-                else:
-                    args[at] = (*args[at][:inner], pointers[slot] + distance, *args[at][inner + 1 :])
-            if apart:
-                call(*grid, stream, *head, args)
+        scratch = pointers[-1]
+        moved = [scratch + distance for distance in self._distances]
+        holders = [(*held[:at], pointers[slot], *held[at + 1 :]) for held, at, slot in self._holders]
+        pool = (*pointers, *moved, *holders, stream, *self._constants)
+        for call, pick, pick_apart in self._steps:
+            if pick_apart is None:
+                call(*pick(pool))
             else:
-                call(*grid, stream, *head, *args)
-
-
-def _patches(launch: Launch, slots: Sequence[torch.Tensor | None]) -> tuple | None:
-    """(argument, place in its tuple or None, slot, distance) of every pointer; None where something is opaque."""
-    found = []
-    for at, (value, constant) in enumerate(zip(launch.args, launch.constant, strict=True)):
-        if constant:
-            continue
-        for inner, leaf in enumerate(value) if isinstance(value, tuple) else ((None, value),):
-            if isinstance(leaf, torch.Tensor):
-                place = _place(leaf, slots)
-                if place is None:
-                    return None
-                found.append((at, inner, *place))
-            elif not isinstance(leaf, _PLAIN):
-                return None
-    return tuple(found)
+                call(*pick(pool), pick_apart(pool))
 
 
 def _place(tensor: torch.Tensor, slots: Sequence[torch.Tensor | None]) -> tuple[int, int] | None:
@@ -144,8 +168,8 @@ def observed() -> bool:
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
-    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
-    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool((enter is not None and getattr(enter, "calls", True)) or (leave and getattr(leave, "calls", True)))
 
 
 def has_jit(device: torch.device) -> bool:
