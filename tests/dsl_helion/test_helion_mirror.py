@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = ["primitives.py", "naive.py", "q_block.py", "parallel_softmax.py", "reduce_segments.py"]
+FILES = ["primitives.py", "cache.py", "naive.py", "q_block.py", "parallel_softmax.py", "reduce_segments.py"]
 
 # Triton alone: a class for the bundle, tuples of strides, and the reduction's overlap, which Helion has always.
 TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap"}

@@ -1,0 +1,110 @@
+"""Writing a step's new K and V into pages: the interface. The kernels are `cache.py` of each DSL.
+
+Slot s is place s % block_size of page s // block_size; a negative one drops its token (padding, or a token whose page
+another rank holds).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.spec import DTYPES, AttentionShape, SpecError
+
+_RANKS = {"key": 3, "value": 3, "key_cache": 4, "value_cache": 4, "slot_mapping": 1}
+_FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
+
+
+@dataclass(frozen=True)
+class CacheWrite:
+    """What one launch writes, and where. Slots that are not negative are distinct: with two equal ones either may stay.
+
+    key, value              [>= num_tokens, num_kv_heads, head_size], any strides but a contiguous last dimension; rows
+                            past num_tokens are padding
+    key_cache, value_cache  [num_blocks, block_size, num_kv_heads, head_size], any strides but a contiguous last
+                            dimension; alone written to
+    slot_mapping            int32 or int64 [num_tokens]; slots outside the pool are dropped, as negative ones are
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    slot_mapping: torch.Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.slot_mapping.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        return self.key_cache.shape[0] * self.key_cache.shape[1]
+
+    @property
+    def shape(self) -> AttentionShape:
+        """The sizes of the cache, as those of attention with a query head for each KV head."""
+        _, block_size, heads, head_size = self.key_cache.shape
+        return AttentionShape(heads, heads, head_size, block_size, self.key_cache.dtype)
+
+    def check(self, *, values: bool = False) -> None:
+        """Refuse a malformed write before any launch.
+
+        `values=True` also copies slot_mapping to the host. Raises SpecError naming the argument, what was found and
+        what is allowed.
+        """
+        for name, rank in _RANKS.items():
+            self._check_tensor(name, rank)
+        self._check_sizes()
+        for name in ("key_cache", "value_cache"):
+            self._check_writable(name)
+        if values:
+            self._check_slots()
+
+    def _check_tensor(self, name: str, rank: int) -> None:
+        tensor = getattr(self, name)
+        if not isinstance(tensor, torch.Tensor):
+            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
+        if tensor.dim() != rank:
+            raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{rank} dimensions")
+        if tensor.device != self.key.device:
+            raise SpecError(name, f"on {tensor.device}", f"the device of key, {self.key.device}")
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
+        if name == "slot_mapping":
+            if tensor.dtype not in (torch.int32, torch.int64):
+                raise SpecError(name, tensor.dtype, "torch.int32 or torch.int64")
+        elif tensor.dtype not in DTYPES:
+            raise SpecError(name, tensor.dtype, _FLOATS)
+        elif tensor.dtype != self.key.dtype:
+            raise SpecError(name, tensor.dtype, f"the dtype of key, {self.key.dtype}")
+
+    def _check_sizes(self) -> None:
+        shape = self.shape  # raises by itself where a cache has sizes that attention cannot read
+        wanted = (shape.num_kv_heads, shape.head_size)
+        if tuple(self.key.shape[1:]) != wanted:
+            raise SpecError("key", tuple(self.key.shape), f"[num_tokens, {wanted[0]}, {wanted[1]}], as the cache has")
+        for name, other in (("value", self.key), ("value_cache", self.key_cache)):
+            if getattr(self, name).shape != other.shape:
+                raise SpecError(name, tuple(getattr(self, name).shape), str(tuple(other.shape)))
+        if self.num_tokens > self.key.shape[0]:
+            raise SpecError("slot_mapping", f"{self.num_tokens} slots", f"at most the {self.key.shape[0]} rows of key")
+
+    def _check_writable(self, name: str) -> None:
+        """No two elements in one place, and not where an input starts: programs run in any order."""
+        cache = getattr(self, name)
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape, strict=True)):
+            raise SpecError(name, f"strides {cache.stride()}", "every element in a place of its own")
+        others = ("key", "value") + (("key_cache",) if name == "value_cache" else ())
+        for other in others:
+            if cache.numel() and cache.data_ptr() == getattr(self, other).data_ptr():
+                raise SpecError(name, f"the memory of {other}", "memory of its own")
+
+    def _check_slots(self) -> None:
+        used: set[int] = set()
+        for token, slot in enumerate(self.slot_mapping.tolist()):
+            if slot >= self.num_slots:
+                raise SpecError(f"slot_mapping[{token}]", slot, f"negative, or at most {self.num_slots - 1}")
+            if slot in used:
+                raise SpecError(f"slot_mapping[{token}]", f"{slot} again", "every slot at most once")
+            used |= {slot} if slot >= 0 else set()

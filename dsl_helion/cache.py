@@ -1,0 +1,89 @@
+"""Write a step's new K and V into their pages: what fills the cache that the other kernels read.
+
+Grid: tokens / block_tokens x num_kv_heads, one axis. A program takes several tokens of one KV head, reads their slots
+once and moves K and V. Slots are int64 before a stride multiplies them; a token without a slot is neither read nor
+written.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import helion.language as hl
+import torch
+
+from common.cache import CacheWrite
+from common.gpus import Gpu
+from common.spec import AttentionShape
+from dsl_helion.binding import kernel, run
+from dsl_helion.primitives import div, load_rows, mod
+
+
+@dataclass(frozen=True)
+class Config:
+    """block_tokens: tokens of a program."""
+
+    block_tokens: int = 8
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Every config; one row of a head is the least that a program moves."""
+    for block_tokens, num_warps in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
+        yield Config(block_tokens, num_warps)
+
+
+def store_slots(cache, page, slot, head, live, x):
+    """x [block_tokens, head_size] to one KV head of the slots of a cache; nothing where not `live`."""
+    at = [page.unsqueeze(1), slot.unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
+    hl.store(cache, at, x.unsqueeze(1), extra_mask=live.unsqueeze(1).unsqueeze(2))
+
+
+def _cache_kernel(
+    key: torch.Tensor,  # [>= num_tokens, num_kv_heads, head_size]
+    value: torch.Tensor,  # [>= num_tokens, num_kv_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
+    slot_mapping: torch.Tensor,  # i32 or i64 [num_tokens]
+    num_slots: int,
+    block_size: hl.constexpr,
+) -> None:
+    num_tokens = slot_mapping.size(0)
+    hl.specialize((key.size(2), value.size(2), key_cache.size(3), value_cache.size(3)))
+    num_kv_heads = hl.specialize(key.size(1))
+    block_tokens = hl.register_block_size(1, 256)
+    for block, kv_head in hl.grid([(num_tokens + block_tokens - 1) // block_tokens, num_kv_heads]):
+        token = block * block_tokens + hl.arange(block_tokens)
+        head = kv_head + hl.zeros([block_tokens], dtype=torch.int32)
+        inside = token < num_tokens
+        index = hl.load(slot_mapping, [token], extra_mask=inside).to(torch.int64)
+        live = inside & (index >= 0) & (index < num_slots)
+        page = div(index, block_size)
+        slot = mod(index, block_size)
+        k = load_rows(key, token, head, live)
+        v = load_rows(value, token, head, live)
+        store_slots(key_cache, page, slot, head, live, k)
+        store_slots(value_cache, page, slot, head, live, v)
+
+
+_cache = kernel(_cache_kernel)
+
+
+def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
+    """Write the tokens into key_cache and value_cache. Raises SpecError before any launch; never waits for the device.
+
+    A captured launch serves later steps with at most as many tokens, the slots of the others set to -1.
+    """
+    write.check()
+    if write.num_tokens == 0 or write.num_slots == 0:
+        return
+    args = (
+        write.key, write.value, write.key_cache, write.value_cache, write.slot_mapping,
+        write.num_slots, write.shape.block_size,
+    )  # fmt: skip
+    # programs that start together move the heads of the same tokens, which lie together
+    run(_cache, config, args, block_sizes=[config.block_tokens], loop_orders=[[1, 0]])

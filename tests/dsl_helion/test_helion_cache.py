@@ -1,0 +1,29 @@
+"""New K and V in their pages, bit for bit as the reference writes them; nothing else is touched."""
+
+import pytest
+import torch
+
+from cache_cases import WRITES, judge
+from common.cache import CacheWrite
+from common.spec import SpecError
+from dsl_helion import cache
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("number", range(len(WRITES)), ids=[case.name for case in WRITES])
+def test_the_pool_is_what_the_reference_makes_of_it(number):
+    judge(cache, WRITES[number], DTYPES[number % 3])
+
+
+@pytest.mark.parametrize("block_tokens", [1, 16])
+def test_any_number_of_tokens_in_a_program_writes_the_same(block_tokens):
+    judge(cache, WRITES[2], torch.bfloat16, block_tokens=block_tokens)
+
+
+def test_bad_input_is_refused_before_a_launch():
+    pool = torch.zeros(2, 8, 2, 16)
+    write = CacheWrite(torch.ones(3, 2, 16), torch.ones(3, 2, 8), pool, pool.clone(), torch.arange(3))
+    with pytest.raises(SpecError, match="value: found"):
+        cache.launch(write)
+    assert not bool(pool.any())
