@@ -15,7 +15,7 @@ import torch
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
-from common.spec import AttentionShape, Features, Layout, PagedBatch
+from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.primitives import (
     bundle,
@@ -28,7 +28,7 @@ from dsl_helion.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile
+from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
 CONTRACT = Precision()
@@ -84,7 +84,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 def _prefill_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
-    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], its flat view, or x-packed
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat, or x-packed (tile_sources)
     value_cache: torch.Tensor,  # the same
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
@@ -191,7 +191,7 @@ def _prefill_kernel(
 
 def _decode_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
-    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], its flat view, or x-packed
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat, or x-packed (tile_sources)
     value_cache: torch.Tensor,  # the same
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
@@ -290,7 +290,10 @@ def _launch_decode(batch, features, out, config, lse) -> None:
 
 def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple]:
     """Both kernels' K and V, and their constants from num_kv_heads on."""
-    shape, x = batch.shape, batch.key_cache.shape[-1] if batch.layout is Layout.X_PACKED else None
-    gather, rows = ("2idx", 0) if x else gather_form(config.gather, batch, config.tile_size)
-    caches = cache_view(batch.key_cache, gather, rows), cache_view(batch.value_cache, gather, rows)
+    shape, x = batch.shape, packed_lanes(batch)
+    if x is None:
+        gather, rows = gather_form(config.gather, batch, config.tile_size)
+        caches = cache_view(batch.key_cache, gather, rows), cache_view(batch.value_cache, gather, rows)
+    else:
+        gather, rows, caches = "2idx", 0, (batch.key_cache.flatten(3), batch.value_cache)
     return caches, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))

@@ -6,6 +6,7 @@ The rest of a step is primitives.attend_tile's; dsl_triton/tile_sources.py says 
 import helion.language as hl
 import torch
 
+from common.spec import Layout, PagedBatch, SpecError
 from dsl_helion.primitives import (
     attend_tile,
     base2_scale,
@@ -19,18 +20,27 @@ from dsl_helion.primitives import (
 )
 
 
+def packed_lanes(batch: PagedBatch) -> int | None:
+    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
+
+    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
+    """
+    if batch.layout is Layout.PAGED:
+        return None
+    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(-2)
+    if slot != x:
+        raise SpecError("key_cache", f"slots {slot} elements apart", f"x = {x}")
+    return x
+
+
 def load_packed_tile(cache, page, slot, kv_head, wanted, f, head_size, x, masked):
-    """K [tile_size, head_size] of one KV head out of [num_blocks, num_kv_heads, head_size / x, block_size, x].
+    """K [tile_size, head_size] of one KV head out of a view [num_blocks, num_kv_heads, head_size / x, block_size * x].
 
     V, [num_blocks, num_kv_heads, head_size, block_size], is the same with x = 1. Keys that are not `wanted` give zeros.
     """
-    lane = hl.arange(head_size)
+    lane = hl.arange(head_size).unsqueeze(0)
     page, slot = page.unsqueeze(1), slot.unsqueeze(1)
-    head = torch.zeros_like(page) + kv_head
-    if x == 1:
-        at = [page, head, lane.unsqueeze(0), slot]
-    else:
-        at = [page, head, div(lane, x).unsqueeze(0), slot, mod(lane, x).unsqueeze(0)]
+    at = [page, torch.zeros_like(page) + kv_head, div(lane, x), slot * x + mod(lane, x)]
     if masked:
         tile = hl.load(cache, at, extra_mask=wanted.unsqueeze(1))
     else:

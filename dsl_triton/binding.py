@@ -3,30 +3,18 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 import triton
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, PagedBatch
-
-# How K and V are addressed through the block table; both give the same result (page_runs.py).
-#   key   a page id for each key: any strides, any page
-#   run   a page id for each run of keys that cannot leave a page: fewer loads and 64-bit products
-Gather = Literal["key", "run"]
+from common.spec import AttentionShape
 
 
 @triton.constexpr_function
 def padded(head_size):
     """Lanes that hold a head: a power of two, and at least the 16 that a matrix product needs."""
     return max(16, triton.next_power_of_2(head_size))
-
-
-@triton.constexpr_function
-def keys_per_page(block_size, tile_size):
-    """The longest aligned runs of a tile's keys that never cross a page."""
-    return math.gcd(block_size, tile_size)
 
 
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
@@ -52,23 +40,6 @@ def can_overlap(gpu: Gpu) -> bool:
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
     """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
     return None if tensor is None else tensor.stride()
-
-
-def value_strides(batch: PagedBatch) -> tuple[int, ...] | None:
-    """V's strides as a kernel argument; None where they are K's, whose offsets then serve both."""
-    value = batch.value_cache.stride()
-    return None if value == batch.key_cache.stride() else value
-
-
-def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
-    """How many keys of a tile share a page id: 1 for "key", else the largest power of two in tile and page.
-
-    Also 1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
-    """
-    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
-    if asked == "key" or span + batch.shape.head_size >= 2**31:
-        return 1
-    return math.gcd(batch.shape.block_size, tile_size)
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -17,7 +17,7 @@ import triton.language as tl
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
-from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
+from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.primitives import (
     bundle,
@@ -29,7 +29,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile
+from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
 CONTRACT = Precision()
@@ -258,7 +258,7 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         None if batch.key is None else (0, *batch.key.stride()), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, X=_x(batch), BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 
@@ -271,16 +271,6 @@ def _launch_decode(batch, features, out, config, lse) -> None:
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, X=_x(batch), BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=max(16, smallest_block_m(shape)),
+        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-
-
-def _x(batch: PagedBatch) -> int | None:
-    """Lanes of a head that lie together in an x-packed K; None where pages hold whole heads."""
-    if batch.layout is Layout.PAGED:
-        return None
-    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(3)
-    if slot % x:
-        raise SpecError("key_cache", f"slots {slot} elements apart", f"a multiple of x = {x}")
-    return x

@@ -6,7 +6,8 @@ The rest of a step is primitives.attend_tile's; dsl_helion/tile_sources.py says 
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import keys_per_page, padded
+from common.spec import Layout, PagedBatch, SpecError
+from dsl_triton.binding import padded
 from dsl_triton.primitives import (
     attend_tile,
     base2_scale,
@@ -19,21 +20,30 @@ from dsl_triton.primitives import (
 )
 
 
+def packed_lanes(batch: PagedBatch) -> int | None:
+    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
+
+    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
+    """
+    if batch.layout is Layout.PAGED:
+        return None
+    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(-2)
+    if slot != x:
+        raise SpecError("key_cache", f"slots {slot} elements apart", f"x = {x}")
+    return x
+
+
 @triton.jit
 def load_packed_tile(
-    cache_ptr, strides, page, slot, kv_head, wanted, f,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, X: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+    cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: tl.constexpr, X: tl.constexpr, MASKED: tl.constexpr
+):
     """K [TILE_SIZE, HEAD_PADDED] of one KV head out of [num_blocks, num_kv_heads, HEAD_SIZE / X, BLOCK_SIZE, X].
 
     V, [num_blocks, num_kv_heads, HEAD_SIZE, BLOCK_SIZE], is the same with X = 1. Keys that are not `wanted` give zeros.
     """
     lane = tl.arange(0, padded(HEAD_SIZE))
     inside = tl.expand_dims(lane < HEAD_SIZE, 0)
-    begin = page * strides[0]
-    if not MASKED:  # neighbours in a row of V lie in one page: the compiler may load 16 bytes of them for 2
-        begin = tl.max_constancy(begin, [keys_per_page(BLOCK_SIZE, wanted.shape[0])])
-    offset = begin + tl.multiple_of(slot * strides[3], X)  # split._x has seen to it; a stride of 8 does not tell Triton
+    offset = page * strides[0] + slot * X
     along = lane // X * strides[2] + lane % X
     ptrs = (cache_ptr + kv_head.to(tl.int64) * strides[1]) + tl.expand_dims(offset, 1) + tl.expand_dims(along, 0)
     if MASKED:
@@ -62,15 +72,11 @@ def attend_paged_tile(
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
         page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
-        k = load_packed_tile(
-            key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, BLOCK_SIZE, X, False
-        )
+        k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, X, False)
         s = score(q, k, softmax_scale, f)
         if MASKED:
             s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-        v = load_packed_tile(
-            value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, BLOCK_SIZE, 1, MASKED
-        )
+        v = load_packed_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, 1, MASKED)
         return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
 
 
