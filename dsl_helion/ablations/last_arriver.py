@@ -1,0 +1,198 @@
+"""One launch of parallel_softmax.py: the segment of a Q Block that ends last merges what the others left.
+
+Every segment with tiles counts itself in once its part is written. The atomic releases that part and acquires the
+parts of all before it. Who counts last merges, and sets the counter back to zero, so that a graph replays without a
+memset. Helion cannot call one kernel from another: the lines down to the parts are those of parallel_softmax.py.
+"""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import helion
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, require
+from common.metadata import BatchStats, num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion import parallel_softmax, reduce_segments
+from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
+from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, SUPPORTS, Config, space
+from dsl_helion.primitives import (
+    LN2,
+    attend_tile,
+    bundle,
+    div,
+    kv_tile_range,
+    load_partial,
+    load_rows,
+    normalise,
+    q_block_rows,
+    segment_range,
+    softmax_init,
+    store_lse,
+    store_partial,
+    store_rows,
+)
+
+__all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """parts: see reduce_segments.py. arrived: int32 [Q Blocks, num_kv_heads], zero between launches."""
+
+    parts: reduce_segments.Workspace
+    arrived: torch.Tensor
+
+
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    return heuristics.parallel_softmax(shape, stats, gpu)
+
+
+def _last_arriver_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    partial_acc: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads, head_size]
+    partial_m: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads]
+    partial_l: torch.Tensor,  # f32 [num_segments, num_tokens, num_query_heads]
+    arrived: torch.Tensor,  # i32 [Q Blocks, num_kv_heads]
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+    num_segments: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((partial_acc.size(3), arrived.size(1)))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
+        # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
+        # The first guess is exact where every query has one token: decode skips log2(num_seqs) dependent loads.
+        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+        query_start = query_start_loc[seq]
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+
+        query_len = query_start_loc[seq + 1] - query_start
+        if first < query_len:
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, tile_size
+            )
+            start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
+            if (start < stop) | (segment == 0):
+                token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+                query_pos = context_len + token
+                row = query_start + token
+                q = load_rows(query, row, head, live)  # [block_m, head_size]
+                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, head_size)
+                for j_left in hl.grid(start, full_start):
+                    m, l, acc = attend_tile(
+                        j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                for j_full in hl.grid(full_start, full_stop):
+                    m, l, acc = attend_tile(
+                        j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    )  # fmt: skip
+                for j_right in hl.grid(full_stop, stop):
+                    m, l, acc = attend_tile(
+                        j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                if used <= 1:
+                    store_rows(out, row, head, live, normalise(acc, l))
+                    store_lse(lse, row, head, live, m, l)
+                else:
+                    store_partial((partial_acc, partial_m, partial_l), segment, row, head, live, m, l, acc)
+                    if hl.atomic_add(arrived, [q_block_idx, kv_head], 1, sem="acq_rel") == used - 1:
+                        arrived[q_block_idx, kv_head] = 0
+                        part = hl.arange(helion.next_power_of_2(num_segments))
+                        end = torch.minimum(first + block_q, query_len)
+                        for one_row in hl.grid(query_start + first, query_start + end):
+                            for one in hl.grid(queries_per_kv):
+                                one_head = kv_head * queries_per_kv + one
+                                parts = (partial_acc, partial_m, partial_l)
+                                of_m, of_l, of_acc = load_partial(parts, part, one_row, one_head, part < used)
+                                top = of_m.amax(0)
+                                weight = torch.exp2(of_m - torch.where(top == float("-inf"), 0.0, top))
+                                total = (of_l * weight).sum(0)
+                                x = (of_acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+                                out[one_row, one_head, :] = x.to(out.dtype)
+                                if lse is not None:
+                                    lse[one_row, one_head] = (top + torch.log2(total)) * LN2
+
+
+_last_arriver = kernel(_last_arriver_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
+    """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
+    parts = parallel_softmax.workspace(shape, capacity, config)
+    if parts is None:
+        return None
+    q_blocks = num_q_blocks(capacity.num_tokens, capacity.num_seqs, _block_m(shape, config) // shape.queries_per_kv)
+    arrived = torch.zeros(q_blocks, shape.num_kv_heads, dtype=torch.int32, device=capacity.device)
+    return Workspace(parts, arrived)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/ablations.last_arriver", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    if config.num_segments == 1:  # nothing to merge
+        parallel_softmax.attend_segments(batch, features, out, config, None, lse)
+        return
+    shape = batch.shape
+    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    args = (
+        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse,
+        *reduce_segments.scratch(workspace.parts), workspace.arrived, batch.softmax_scale, bundle(features),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), config.num_segments,
+    )  # fmt: skip
+    run(_last_arriver, config, args, block_sizes=[_block_m(shape, config), config.tile_size], loop_orders=[[2, 1, 0]])
+
+
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, smallest_block_m(shape))
