@@ -1,0 +1,24 @@
+"""The kernels that write K and V into pages compile for NVIDIA and AMD, spill nothing and move whole words."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.spec import AttentionShape
+from compare.compile_child import CompileJob, compile_in_child
+
+
+@pytest.mark.parametrize("gpu", ["h200", "mi300"])
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_the_default_compiles_and_spills_nothing(dsl, gpu, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
+    job = CompileJob(f"cache_as_kernel:{dsl}", ((40, 60),), shape, new_kv=True)
+    (outcome,) = compile_in_child([job], resolve(gpu))
+    assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
+    (facts,) = outcome.facts
+    assert facts["spills"] == facts["scratch_bytes"] == 0
+    assert facts["grid"][0] == 8 * 5, "a program for 8 tokens of a head"
+    assert facts["loads"].get("128" if gpu == "h200" else "64", 0) >= 2, "K and V in the widest words that 4 warps allow"
