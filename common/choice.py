@@ -62,7 +62,8 @@ def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: in
     if longest <= 1:
         decodes = seqs
     else:
-        decodes = seqs * min(num_decodes * _SHARES // max(num_seqs, 1), _SHARES - 1) // _SHARES
+        share = min(num_decodes * _SHARES // max(num_seqs, 1), _SHARES - 1)
+        decodes = min(cdiv(seqs * share, _SHARES), seqs - 1)
     tokens, keys = decodes + (seqs - decodes) * longest, rounded(max_seq_len)
     return BatchStats(seqs, tokens, decodes, longest, max(keys, longest), seqs * keys)
 
@@ -98,7 +99,7 @@ def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterato
         for longest in _grid(max_tokens, power_of_two):
             for share in range(_SHARES if longest > 1 else 1):
                 for keys in _grid(max_seq_len, rounded):
-                    yield on_grid(seqs, seqs * share // _SHARES, longest, keys)
+                    yield on_grid(seqs, cdiv(seqs * share, _SHARES), longest, keys)
 
 
 def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
@@ -131,36 +132,64 @@ class Family:
         return self.load(name)
 
     def choose(
-        self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str] = frozenset()
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu | None,
+        needs: frozenset[str] = frozenset(),
+        heuristics: str = "tree",
     ) -> Choice:
-        """The kernel and config for a batch of these sizes.
+        """The kernel and config for a batch of these sizes, asked for on the grid.
 
         needs: members that the kernel's SUPPORTS must have (`common.kernel.asked_of`). Where the tree's kernel lacks
         one, the first of `kernels` that has all serves with its default. With none, the tree's choice comes back: its
-        launch names what is missing.
+        launch names what is missing. heuristics: `tree`, or the name of another module of the folder.
         """
-        key = (shape, stats, gpu and gpu.name, needs)
+        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+        key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
-            found = self._chosen[key] = self._choose(shape, stats, gpu, needs)
+            found = self._chosen[key] = self.serving(
+                self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape
+            )
         return found
 
-    def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str]) -> Choice:
+    def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
         default = self.load("heuristics.default")
+        name = default.auto_kernel(shape, stats)
         if gpu is None:
-            name = default.auto_kernel(shape, stats)
-            choice = Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-        else:
-            tree, path, provenance = self.tree(gpu)
+            return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
+        tree, path, provenance = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)
+        if provenance != UNTUNED and not tree.covers(shape, gpu):
+            tree, path, provenance = self._named("default")
+        if hasattr(tree, "auto"):
             name, config = tree.auto(shape, stats, gpu)
-            choice = Choice(name, config, f"{path}: auto", provenance)
+            return Choice(name, config, f"{path}: auto", provenance)
+        if hasattr(tree, name):
+            return Choice(name, getattr(tree, name)(shape, stats, gpu), f"{path}: {name}", provenance)
+        return Choice(name, getattr(default, name)(shape, stats, gpu), f"heuristics/default.py: {name}", UNTUNED)
+
+    def serving(
+        self,
+        choice: Choice,
+        needs: frozenset[str],
+        gpu: Gpu | None = None,
+        stats: BatchStats | None = None,
+        shape: AttentionShape | None = None,
+    ) -> Choice:
+        """`choice`, or the first of `kernels` that has what the choice's kernel lacks; without a GPU by its DEFAULT."""
         if needs <= self.kernel(choice.kernel).SUPPORTS:
             return choice
         for name in self.kernels:
             if needs <= (kernel := self.kernel(name)).SUPPORTS:
-                chosen = getattr(default, name)(shape, stats, gpu) if gpu else kernel.DEFAULT
-                return Choice(name, chosen, f"heuristics/default.py: {name}", UNTUNED if gpu else NO_GPU)
+                if gpu is None:
+                    return Choice(name, kernel.DEFAULT, "DEFAULT", NO_GPU)
+                chosen = getattr(self.load("heuristics.default"), name)(shape, stats, gpu)
+                return Choice(name, chosen, f"heuristics/default.py: {name}", UNTUNED)
         return choice
+
+    def _named(self, name: str) -> tuple[Any, str, str]:
+        return self.load(f"heuristics.{name}"), f"heuristics/{name}.py", UNTUNED
 
     def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
         """The module that chooses for `gpu`, its path within the family, and its provenance in one line.
@@ -180,7 +209,7 @@ class Family:
                     f"`python -m compare.tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
                     stacklevel=2,
                 )
-                self._trees[gpu.name] = self.load("heuristics.default"), "heuristics/default.py", UNTUNED
+                self._trees[gpu.name] = self._named("default")
         return self._trees[gpu.name]
 
     def reachable(

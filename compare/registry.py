@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-import hashlib
 import importlib
-import inspect
 import random
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from common.choice import UNTUNED
 from common.gpus import TABLE, Gpu
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 
-RUNGS = ("naive", "q_block", "parallel_softmax")
+RUNGS = ("naive", "q_block", "parallel_softmax", "split", "auto")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
 BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
 KERNELS: tuple[str, ...] = OWN + BASELINES
@@ -113,6 +111,9 @@ def default_config(
     module has a function of that name, the kernel's DEFAULT. An ablation takes what its rung would, as its `default`
     derives it from that module.
     """
+    if gpu is not None and hasattr(kernel, "choose"):
+        choice = kernel.choose(shape, stats, gpu, heuristics=heuristics)
+        return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
     if gpu is not None and (kernel_id in OWN or kernel_id in ABLATIONS):
         family, name = kernel_id.split("/")
         name = ABLATIONS.get(kernel_id, name)
@@ -149,16 +150,3 @@ def config_dict(config: Any) -> dict[str, Any] | None:
     if config is None:
         return None
     return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
-
-
-def source_sha(kernel: Any) -> str:
-    """The first 16 hex digits of SHA-256 over the kernel's file and the primitives.py beside it."""
-    module = kernel if isinstance(kernel, ModuleType) else inspect.getmodule(type(kernel))
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return ""
-    digest = hashlib.sha256()
-    for path in (Path(file), Path(file).with_name("primitives.py")):
-        if path.exists():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -12,16 +12,18 @@ import torch
 from common.call import PagedAttention
 from common.choice import Choice, Family
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision
+from common.kernel import Capacity, Precision, asked_of
 from common.metadata import BatchStats
 from common.plan import planner
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.handle import recorded
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
 CONTRACT = Precision()
 
-FAMILY = Family("triton", ("parallel_softmax", "q_block"), lambda name: import_module(f"dsl_triton.{name}"), recorded)
+# `split` has no scratch, so it can take the place of any other where a cache is x-packed
+KERNELS = ("parallel_softmax", "q_block", "unpaged", "split")
+FAMILY = Family("triton", KERNELS, lambda name: import_module(f"dsl_triton.{name}"), recorded)
 paged_attention = PagedAttention(FAMILY)
 plan_paged_attention = planner(FAMILY)
 
@@ -29,9 +31,15 @@ Config = Choice
 DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)
 
 
-def choose(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, needs: frozenset[str] = frozenset()) -> Choice:
+def choose(
+    shape: AttentionShape,
+    stats: BatchStats,
+    gpu: Gpu | None,
+    needs: frozenset[str] = frozenset(),
+    heuristics: str = "tree",
+) -> Choice:
     """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
-    return FAMILY.choose(shape, stats, gpu, needs)
+    return FAMILY.choose(shape, stats, gpu, needs, heuristics)
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
@@ -53,5 +61,6 @@ def launch(
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
-    """The chosen kernel's."""
+    """The chosen kernel's, or that of one which has what the batch needs."""
+    config = FAMILY.serving(config, asked_of(batch, features))
     FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
