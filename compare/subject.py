@@ -12,7 +12,7 @@ from common import interpreter
 from common.gpus import Gpu
 from common.kernel import Capacity, asked_of
 from common.spec import SpecError, UnsupportedFeature
-from compare import registry
+from compare import registry, sources
 from compare.arena import Arena
 from compare.gate import Rejected
 from compare.records import Status
@@ -63,7 +63,7 @@ class Subject:
         return {
             "config": registry.config_dict(self.config),
             "config_origin": self.origin,
-            "source_sha": registry.source_sha(self.kernel),
+            "source_sha": sources.sha(self.kernel),
         }
 
 
