@@ -1,6 +1,5 @@
 """How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 

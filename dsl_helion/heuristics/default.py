@@ -5,6 +5,7 @@ that Helion generates needs as many registers; the gather form by those register
 Every other shape and GPU only has to fit. A measured tree per GPU replaces this where one exists.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import helion
@@ -12,9 +13,11 @@ import helion
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats
 from common.spec import AttentionShape
+from dsl_helion import adjustable_tile as adjustable_tile_kernel
 from dsl_helion import naive as naive_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel
+from dsl_helion import split as split_kernel
 from dsl_helion.binding import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
@@ -55,6 +58,31 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
 
 
+def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
+    """Both parts as q_block has them for their own class, but for the longest prompts.
+
+    Two phases of loops hold tiles at once: 128 rows by 128 keys take 224 KB in three stages, which an A100 has not.
+    """
+    keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
+    if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
+        warps["num_stages"] = 3
+    decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
+    if _few_rows(shape, stats):
+        prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
+    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        prefill = split_kernel.Prefill(128, 64, "page", num_warps=8, num_stages=3)
+    else:
+        prefill = split_kernel.Prefill(**_rows(shape, gpu), gather="page")
+    return split_kernel.Config(prefill, decode)
+
+
+def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
+    prefill = adjustable_tile_kernel.Prefill(**_rows(shape, gpu), gather="run")
+    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        prefill = adjustable_tile_kernel.Prefill(128, 128, "run", num_warps=8, num_stages=3)
+    return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
+
+
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
     name = auto_kernel(shape, stats)
@@ -64,6 +92,17 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does: segments; longer ones multiply: Q Blocks."""
     return "parallel_softmax" if stats.max_query_len <= SHORT_QUERY else "q_block"
+
+
+def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
+    """A decode's config for the sequences of at most SHORT_QUERY query tokens.
+
+    Where none is expected their launch has one segment, and no reduction behind it.
+    """
+    if stats.max_query_len > SHORT_QUERY:
+        longest = stats.max_seq_len if stats.num_decodes else 1
+        stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
+    return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
 
 
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:

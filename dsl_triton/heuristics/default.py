@@ -12,9 +12,11 @@ import triton
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats
 from common.spec import AttentionShape
+from dsl_triton import adjustable_tile as adjustable_tile_kernel
 from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
 from dsl_triton import q_block as q_block_kernel
+from dsl_triton import split as split_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
 
@@ -59,6 +61,33 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
 
 
+def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
+    """Both parts as q_block has them for their own class, but for the longest prompts.
+
+    Two phases of loops hold tiles at once: 128 rows by 128 keys take 224 KB in three stages, which an A100 has not.
+    """
+    warps, stages = _decode_warps(gpu)
+    if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
+        stages = 3
+    decode = _keys(128, shape, gpu), warps, stages
+    prefill = _rows(shape), *_prefill(shape, gpu)
+    if _few_rows(shape, stats):
+        prefill = 16, *decode
+    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        prefill = 128, 64, 8, 3
+    return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode))
+
+
+def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
+    """Runs, but not where gfx942 turns V by 2-byte reads: 96 a tile out of [pages, page, head], 32 of [tile, head]."""
+    rows, (tile_size, warps, stages) = _rows(shape), _prefill(shape, gpu)
+    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+        rows, tile_size, warps, stages = 128, 128, 8, 3
+    turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % tile_size
+    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, "key" if turns else "run", warps, stages)
+    return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
+
+
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
     """Two programs of 128 rows a unit: one's softmax hides under the other's products."""
     overlap = can_overlap(gpu)
@@ -81,6 +110,17 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does: segments; longer ones multiply: Q Blocks."""
     return "parallel_softmax" if stats.max_query_len <= SHORT_QUERY else "q_block"
+
+
+def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
+    """A decode's config for the sequences of at most SHORT_QUERY query tokens.
+
+    Where none is expected their launch has one segment, and no reduction behind it.
+    """
+    if stats.max_query_len > SHORT_QUERY:
+        longest = stats.max_seq_len if stats.num_decodes else 1
+        stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
+    return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
 
 
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:

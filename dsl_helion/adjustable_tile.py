@@ -1,0 +1,209 @@
+"""Adjustable tiles (paper 4.6): the tile is a choice of its own, free of the page, and another for each phase.
+
+Two launches over one batch: sequences of at most SHORT_QUERY query tokens go to parallel_softmax.py, the others to the
+Q Blocks of this file, each with rows, tile, warps and stages of its own; the device decides who goes where. New over
+parallel_softmax.py: a prefill neither runs at a decode's tile nor the reverse, and a tile is loaded in runs of keys
+that cannot leave a page (page_runs.py): a tile larger than the page by whole pages [pages, page, head], a tile inside
+a page by one page id, and one that straddles pages by the blocks that both are multiples of.
+
+Grid of the prefill: Q Blocks x num_kv_heads, one axis. Where a batch has no more than SHORT_QUERY tokens no query can
+be longer and it is not launched. The reverse does not exist: no shape proves that a batch has no short query, for
+tokens may be padding.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion import parallel_softmax
+from dsl_helion.binding import cache_view, fits, kernel, matrix_instrs, run, smallest_block_m
+from dsl_helion.page_runs import Gather, attend_runs, gather_form
+from dsl_helion.primitives import (
+    bundle,
+    div,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How queries of more than SHORT_QUERY tokens are served.
+
+    block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    gather: how K and V are addressed through the block table (page_runs.Gather); the next form where it does not apply.
+    heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int = 64
+    tile_size: int = 64
+    gather: Gather = "run"
+    heads_fastest: bool = True
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """One choice for the long queries, one for the short."""
+
+    prefill: Prefill = Prefill()
+    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Every prefill that fits beside every decode that fits, each at least once.
+
+    Not their product: the two launches share no time, so one pass over the longer list says as much.
+    """
+    axes = (
+        (16, 32, 64, 128),
+        (16, 32, 64, 128, 256),
+        ("page", "flat", "2idx", "run"),
+        (True, False),
+        (2, 4, 8),
+        (1, 2, 3, 4),
+        matrix_instrs(gpu),
+    )
+    prefills = [prefill for values in product(*axes) if fits(prefill := Prefill(*values), shape, gpu)]
+    decodes = list(parallel_softmax.space(shape, gpu))
+    for i in range(max(len(prefills), len(decodes)) if prefills and decodes else 0):
+        yield Config(prefills[i % len(prefills)], decodes[i % len(decodes)])
+
+
+def _long_queries_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    number: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+    longest_short: hl.constexpr,
+) -> None:
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+
+        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
+        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+        left = torch.where(begins, guess, 0)
+        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        if (first < query_len) & (query_len > longest_short):
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
+            token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+            query_pos = context_len + token
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, tile_size
+            )
+            for j_left in hl.grid(lo, full_lo):
+                m, l, acc = attend_runs(
+                    j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
+                )  # fmt: skip
+            for j_full in hl.grid(full_lo, full_hi):
+                m, l, acc = attend_runs(
+                    j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, number, gather, tile_size, False,
+                )  # fmt: skip
+            for j_right in hl.grid(full_hi, hi):
+                m, l, acc = attend_runs(
+                    j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
+                )  # fmt: skip
+            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_lse(lse, query_start + token, head, live, m, l)
+
+
+_long_queries = kernel(_long_queries_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> parallel_softmax.Workspace | None:
+    """Scratch of the decode's segments for any batch up to `capacity`; None with one segment."""
+    return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: parallel_softmax.Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/adjustable_tile", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    if batch.num_tokens > SHORT_QUERY:
+        attend_long_queries(batch, features, out, config.prefill, lse)
+    parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)
+
+
+def attend_long_queries(batch, features, out, config, lse) -> None:
+    """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    shape = batch.shape
+    gather, number = gather_form(config.gather, batch, config.tile_size)
+    block_m = max(config.block_m, smallest_block_m(shape))
+    args = (
+        batch.query, cache_view(batch.key_cache, gather, number), cache_view(batch.value_cache, gather, number),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale, bundle(features),
+        shape.num_kv_heads, shape.block_size, number, gather, smallest_block_m(shape), SHORT_QUERY,
+    )  # fmt: skip
+    order = [1, 0] if config.heads_fastest else [0, 1]
+    run(_long_queries, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])

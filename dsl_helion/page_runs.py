@@ -1,0 +1,119 @@
+"""A tile cut into runs of keys that cannot leave a page (paper 4.6): one page id for each run.
+
+Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page whatever the two are. A tile
+of whole pages is loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of
+64 keys over pages of 784 is four runs of 16. dsl_triton/page_runs.py says the same in Triton.
+"""
+
+import math
+from typing import Literal
+
+import helion
+import helion.language as hl
+import torch
+
+from common.spec import PagedBatch
+from dsl_helion import binding
+from dsl_helion.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    div,
+    mod,
+    score,
+    softmax_step,
+    visible,
+)
+
+# How K and V are addressed through the block table: by runs, or as binding.Gather says.
+Gather = Literal["run", "page", "flat", "2idx"]
+LONGEST_RUN = 64  # while tracing, Helion gives every tile size the value 64: a view of it in longer runs is refused
+
+
+def run_length(batch: PagedBatch, tile_size: int) -> int:
+    """How many keys of a tile share a page id: the largest power of two in tile and page.
+
+    1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
+    """
+    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
+    return 1 if span + batch.shape.head_size >= 2**31 else math.gcd(batch.shape.block_size, tile_size)
+
+
+def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, int]:
+    """The form that a launch uses, and its number: keys of a run, or what binding.gather_form says.
+
+    Runs are `slice` where a tile has one, `page` where they are the pages (131 integer instructions a tile on sm_90,
+    `run` has 217), else `run`; `flat` or `2idx` where the head size is no power of two.
+    """
+    run = run_length(batch, tile_size)
+    if asked == "run" and run == tile_size:
+        return "slice", 0
+    head = batch.shape.head_size
+    if asked == "run" and run > 1 and not binding.page_form_applies(batch.shape, tile_size):
+        if head == helion.next_power_of_2(head):
+            return "run", min(run, LONGEST_RUN)
+        return binding.gather_form("flat", batch, tile_size)
+    return binding.gather_form("page" if asked == "run" else asked, batch, tile_size)
+
+
+def find_runs(block_table, seq, j, first_key, end_key, block_size, run, gather, tile_size, masked):
+    """Page id, int64, and slot, int32, of the first key of each run of tile j: [tile_size // run], or scalars of one.
+
+    A tile always has a wanted key, so the page of its only run is one to read.
+    """
+    if gather == "slice":  # grid arithmetic: hl.load takes two scalar tensors for no index at all
+        page = hl.load(block_table, [seq.to(torch.int64), j * tile_size // block_size])
+        slot = j * tile_size % block_size
+    else:
+        run_pos = j * tile_size + hl.arange(tile_size // run) * run
+        index = div(run_pos, block_size)
+        if masked:
+            wanted = (run_pos + run > first_key) & (run_pos < end_key)
+            page = hl.load(block_table, [seq.to(torch.int64), index], extra_mask=wanted)
+        else:
+            page = hl.load(block_table, [seq.to(torch.int64), index])
+        slot = mod(run_pos, block_size)
+    return page.to(torch.int64), slot
+
+
+def load_runs(cache, page, slot, kv_head, wanted, f, run, gather, tile_size, masked):
+    """K or V [tile_size, head_size] of one KV head, loaded as [runs, run, head_size].
+
+    Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
+    """
+    head = hl.full([], kv_head, dtype=torch.int64)
+    if gather == "slice":
+        at = [page, slot + hl.arange(tile_size), head, slice(None)]
+        keep = wanted.unsqueeze(1)
+    else:
+        at = [page.unsqueeze(1), slot.unsqueeze(1) + hl.arange(run).unsqueeze(0), head, slice(None)]
+        keep = wanted.reshape(tile_size // run, run).unsqueeze(2)
+    if masked:
+        x = hl.load(cache, at, extra_mask=keep)
+    else:
+        x = hl.load(cache, at)
+    if gather == "run":
+        x = x.reshape(tile_size, cache.size(-1))
+    return dequantise(x, f)
+
+
+def attend_runs(
+    j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
+):  # fmt: skip
+    """attend_tile in any form of gather_form; number: as it says."""
+    if gather == "run" or gather == "slice":
+        key_pos = j * tile_size + hl.arange(tile_size)
+        wanted = (key_pos >= first_key) & (key_pos < end_key)
+        page, slot = find_runs(block_table, seq, j, first_key, end_key, block_size, number, gather, tile_size, masked)
+        k = load_runs(key_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, False)
+        s = score(q, k, softmax_scale, f)
+        if masked:
+            s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+        v = load_runs(value_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, masked)
+        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+    else:
+        return attend_tile(
+            j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
+        )  # fmt: skip

@@ -1,0 +1,194 @@
+"""Adjustable tiles (paper 4.6): the tile is a choice of its own, free of the page, and another for each phase.
+
+Two launches over one batch: sequences of at most SHORT_QUERY query tokens go to parallel_softmax.py, the others to the
+Q Blocks of this file, each with rows, tile, warps and stages of its own; the device decides who goes where. New over
+parallel_softmax.py: a prefill neither runs at a decode's tile nor the reverse, and a tile is loaded in runs of keys
+that cannot leave a page (page_runs.py): a tile larger than the page by whole pages [pages, page, head], a tile inside
+a page by one page id, and one that straddles pages by the blocks that both are multiples of.
+
+Grid of the prefill: Q Blocks x num_kv_heads, one axis. Where a batch has no more than SHORT_QUERY tokens no query can
+be longer and it is not launched. The reverse does not exist: no shape proves that a batch has no short query, for
+tokens may be padding.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY, num_q_blocks
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import parallel_softmax
+from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
+from dsl_triton.primitives import (
+    bundle,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How queries of more than SHORT_QUERY tokens are served.
+
+    block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
+    """
+
+    block_m: int = 64
+    tile_size: int = 64
+    gather: Gather = "run"
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    """One choice for the long queries, one for the short."""
+
+    prefill: Prefill = Prefill()
+    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Every prefill that fits beside every decode that fits, each at least once.
+
+    Not their product: the two launches share no time, so one pass over the longer list says as much.
+    """
+    axes = (16, 32, 64, 128), (16, 32, 64, 128, 256), ("run", "key"), (2, 4, 8), (1, 2, 3, 4)
+    prefills = [Prefill(*values) for values in itertools.product(*axes)]
+    prefills = [p for p in prefills if fits(p.block_m, p.tile_size, p.num_warps, p.num_stages, shape, gpu)]
+    decodes = list(parallel_softmax.space(shape, gpu))
+    for i in range(max(len(prefills), len(decodes)) if prefills and decodes else 0):
+        yield Config(prefills[i % len(prefills)], decodes[i % len(decodes)])
+
+
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+def _long_queries_kernel(
+    query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    num_seqs,
+    softmax_scale,
+    f,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, LONGEST_SHORT: tl.constexpr,
+):  # fmt: skip
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
+
+    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
+    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
+    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
+    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
+    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
+    left = tl.where(begins, guess, 0)
+    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
+    while right - left > 1:
+        middle = (left + right) // 2
+        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+            left = middle
+        else:
+            right = middle
+    seq = left
+
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    if (first < query_len) & (query_len > LONGEST_SHORT):
+        seq_len = tl.load(seq_lens_ptr + seq)
+        context_len = seq_len - query_len
+        token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+        query_pos = context_len + token
+        last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+        q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            context_len + first, last_pos, seq_len, f, TILE_SIZE
+        )
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(lo, full_lo):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_lo, full_hi):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_hi, hi):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+            )  # fmt: skip
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> parallel_softmax.Workspace | None:
+    """Scratch of the decode's segments for any batch up to `capacity`; None with one segment."""
+    return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: parallel_softmax.Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("triton/adjustable_tile", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    if batch.num_tokens > SHORT_QUERY:
+        attend_long_queries(batch, features, out, config.prefill, lse)
+    parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)
+
+
+def attend_long_queries(batch, features, out, config, lse) -> None:
+    """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    shape = batch.shape
+    block_m = max(config.block_m, smallest_block_m(shape))
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),
+        batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
+        out.stride(), strides(lse),
+        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        RUN=run_length(config.gather, batch, config.tile_size), LONGEST_SHORT=SHORT_QUERY,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip

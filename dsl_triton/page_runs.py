@@ -1,0 +1,131 @@
+"""A tile cut into runs of keys that cannot leave a page (paper 4.6): one page id and one 64-bit product for each run.
+
+Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page whatever the two are. A tile
+of whole pages is loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of
+64 keys over pages of 784 is four runs of 16. dsl_helion/page_runs.py says the same in Helion.
+
+Loading by runs of one id each, widened to an id per key and to one two-dimensional load, is not the same: the compiler
+no longer sees that lanes are neighbours, loads 2 bytes at a time and pipelines nothing (735 instructions a tile for 423
+on sm_90).
+"""
+
+import math
+from typing import Literal
+
+import triton
+import triton.language as tl
+
+from common.spec import PagedBatch
+from dsl_triton.binding import padded
+from dsl_triton.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    find_slots,
+    score,
+    softmax_step,
+    visible,
+)
+
+# How K and V are addressed through the block table; both give the same result.
+#   key   a page id for each key: any strides, any page
+#   run   a page id for each run of keys that cannot leave a page
+Gather = Literal["key", "run"]
+
+
+def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
+    """How many keys of a tile share a page id: 1 for "key", else the largest power of two in tile and page.
+
+    Also 1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
+    """
+    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
+    if asked == "key" or span + batch.shape.head_size >= 2**31:
+        return 1
+    return math.gcd(batch.shape.block_size, tile_size)
+
+
+def value_strides(batch: PagedBatch) -> tuple[int, ...] | None:
+    """V's strides as a kernel argument; None where they are K's."""
+    strides = batch.value_cache.stride()
+    return None if strides == batch.key_cache.stride() else strides
+
+
+@triton.jit
+def find_runs(
+    block_table_ptr, j, first_key, end_key,
+    BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Page id, int64, and slot, int32, of the first key of each run of tile j: [TILE_SIZE // RUN], or scalars of one.
+
+    A tile always has a wanted key, so the page of its only run is one to read.
+    """
+    if RUN == TILE_SIZE:
+        page, slot = find_slots(block_table_ptr, tl.cast(j * TILE_SIZE, tl.int32), True, BLOCK_SIZE, False)
+    else:
+        run_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE // RUN) * RUN
+        wanted = (run_pos + RUN > first_key) & (run_pos < end_key)
+        page, slot = find_slots(block_table_ptr, run_pos, wanted, BLOCK_SIZE, MASKED)
+    if RUN == BLOCK_SIZE:  # whole pages; the compiler does not find that out
+        slot = slot * 0
+    return page, slot.to(tl.int32)
+
+
+@triton.jit
+def load_runs(
+    cache_ptr, strides, page, slot, kv_head, wanted, f,
+    HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, loaded as [runs, RUN, HEAD_PADDED].
+
+    Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
+    """
+    HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
+    lane = tl.arange(0, HEAD_PADDED)
+    base = cache_ptr + kv_head.to(tl.int64) * strides[2]
+    offset = page * strides[0] + slot * strides[1]
+    along = tl.expand_dims(tl.arange(0, RUN) * strides[1], 1) + tl.expand_dims(lane, 0)
+    inside = tl.expand_dims(lane < HEAD_SIZE, 0)
+    keep = tl.expand_dims(wanted, 1)
+    if RUN == TILE_SIZE:
+        ptrs = (base + offset) + along
+    else:
+        ptrs = base + tl.expand_dims(tl.expand_dims(offset, 1), 2) + tl.expand_dims(along, 0)
+        inside = tl.expand_dims(inside, 0)
+        keep = tl.expand_dims(tl.reshape(wanted, [TILE_SIZE // RUN, RUN]), 2)
+    if MASKED:
+        x = tl.load(ptrs, mask=keep & inside, other=0.0)
+    elif HEAD_PADDED != HEAD_SIZE:
+        x = tl.load(ptrs, mask=inside, other=0.0)
+    else:
+        x = tl.load(ptrs)
+    return dequantise(tl.reshape(x, [TILE_SIZE, HEAD_PADDED]), f)
+
+
+@triton.jit
+def attend_runs(
+    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
+    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """attend_tile by runs of RUN keys; 1: attend_tile itself.
+
+    value_strides: None where they are K's, as in every serving engine's cache: an offset then serves both loads, which
+    takes a tile of 128 keys from nine spilled words to two on sm_90 (128 rows, 8 warps, 3 stages).
+    """
+    v_strides = key_strides if value_strides is None else value_strides
+    if RUN == 1:
+        return attend_tile(
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, v_strides,
+            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
+        )  # fmt: skip
+    else:
+        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        wanted = (key_pos >= first_key) & (key_pos < end_key)
+        page, slot = find_runs(block_table_ptr, j, first_key, end_key, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
+        k = load_runs(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, False)
+        s = score(q, k, softmax_scale, f)
+        if MASKED:
+            s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+        v = load_runs(value_cache_ptr, v_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, MASKED)
+        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
