@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def pick_rows(count: int) -> tuple[Workload, ...]:
-    """`count` rows of the suite: the kinds take turns, each giving its rows from the one with most keys downwards.
+    """`count` rows of the suite: the kinds take turns, each giving its rows from the one with most work downwards.
 
-    Rows that need next to nothing differ in launches alone; they come last. 0: all.
+    Rows of the most common shape come before all others, whose code has to be compiled as well; rows that need next to
+    nothing differ in launches alone and come last. 0: all.
     """
     rows = suites.suite("tuning")
-    queues = [sorted((r for r in rows if r.kind == kind), key=lambda r: -_work(r)) for kind in KINDS]
+    common = Counter(row.shape for row in rows).most_common(1)[0][0]
+    queues = [sorted((r for r in rows if r.kind == k), key=lambda r: (r.shape != common, -_work(r))) for k in KINDS]
     dealt: list[Workload] = []
     while any(queues):
         dealt += [queue.pop(0) for queue in queues if queue]

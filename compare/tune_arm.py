@@ -16,7 +16,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from compare import registry, tune_lanes
-from compare.tune_lanes import Lane
+from compare.tune_lanes import Jobs, Lane
 from compare.tune_records import Log, done, latest, spent
 from compare.tune_space import Policy, policies
 from compare.workloads import Workload
@@ -91,33 +91,41 @@ class Arm:
         return {kernel: [r for r in self.rows if (r.label, kernel) not in over] for kernel in self.plan}
 
     def _compile(self, deadline: float) -> None:
-        """Ask the compiling lanes for every policy: by turns over the kernels, the defaults first."""
-        left = {kernel for kernel, rows in self._left().items() if rows}
-        longest = max((len(self.plan[kernel]) for kernel in left), default=0)
-        jobs = [
-            {"id": f"{kernel} {self.plan[kernel][n].name}", "kernel": kernel, "policy": self.plan[kernel][n].to_dict()}
-            for n in range(longest)
-            for kernel in sorted(left)
-            if n < len(self.plan[kernel])
-        ]
-        by_id = {job["id"]: (job["kernel"], Policy.from_dict(job["policy"]).name) for job in jobs}
+        """Ask the compiling lanes for every policy: a job is a policy and the rows of one shape, the defaults first.
+
+        Shapes of fewer rows are half a list of policies behind.
+        """
+        left = self._left()
+        by_shape: dict[Any, list[str]] = {}
+        for row in self.rows:
+            by_shape.setdefault((row.shape, row.ask), []).append(row.label)
+        classes = sorted(by_shape.values(), key=len, reverse=True)
+        jobs = []
+        for kernel in (k for k in sorted(left) if left[k]):
+            for number, policy in enumerate(self.plan[kernel]):
+                for rank, labels in enumerate(classes):
+                    name = " ".join([kernel, str(rank), policy.name])
+                    behind = number + rank * len(self.plan[kernel]) // 2
+                    job = {"id": name, "kernel": kernel, "policy": policy.to_dict(), "rows": labels}
+                    jobs.append((behind, job))
+        jobs.sort(key=lambda pair: pair[0])
+        by_id = {job["id"]: (job["kernel"], Policy.from_dict(job["policy"]).name) for _, job in jobs}
 
         def on_row(event: dict[str, Any]) -> None:
             kernel, policy = by_id[event["cell"]]
             for row, answer in event["answers"].items():
                 self._compiled[kernel, row, policy] = answer
 
-        def on_lost(cell: str, status: str, reason: str) -> None:
-            kernel, policy = by_id[cell]
-            for row in self.rows:
-                answer = {"status": "compile_error", "reason": f"the compiler's process: {status}: {reason}"}
-                self._compiled[kernel, row.label, policy] = answer | {"config": None, "code": ""}
+        def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
+            answer = {"status": "compile_error", "reason": f"the compiler's process: {status}: {reason}"}
+            for row in job["rows"]:
+                self._compiled[job["kernel"], row, by_id[cell][1]] = answer | {"config": None, "code": ""}
 
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
-        lanes = max(self.machine.cores - 1, 1)
         hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU
-        command = list(self.machine.compiler)
-        tune_lanes.run([Lane(command, task, jobs[n::lanes], hidden) for n in range(lanes)], deadline, on_row, on_lost)
+        lane = Lane(list(self.machine.compiler), task, hidden)
+        phase = tune_lanes.Run(Jobs(job for _, job in jobs), deadline, on_row, on_lost)
+        phase.work([lane] * min(max(self.machine.cores - 1, 1), len(jobs)))
 
     def _sort_out(self) -> None:
         """Log what dropped out before the GPU; keep one of those whose code or config is the same."""
@@ -137,28 +145,26 @@ class Arm:
                     self.note(kernel, row.label, policy.name, **fields)
                     self._compiled[kernel, row.label, policy.name] = answer | {"status": fields["status"]}
 
-    def _jobs(self, kernels: Sequence[str], rows: Sequence[Workload]) -> list[dict[str, Any]]:
-        """One job a row: the candidates of some kernels that compiled, the default first."""
-        left, jobs = self._left(), []
-        for row in rows:
-            entries: dict[str, list[dict[str, Any]]] = {}
-            for kernel in (k for k in kernels if row in left[k]):
+    def _jobs(self) -> list[dict[str, Any]]:
+        """A job for each kernel and row that is not done: the candidates that compiled, the default first."""
+        jobs, left = [], self._left()
+        for row in self.rows:
+            for kernel in (k for k in sorted(self.plan) if row in left[k]):
                 ok = [p for p in self.plan[kernel] if self._status(kernel, row, p) == "ok"]
                 cells = [{"cell": "|".join([kernel, row.label, p.name]), "policy": p.to_dict()} for p in ok]
+                job = {"id": "|".join([kernel, row.label, ""]), "kernel": kernel, "row": row.to_dict()}
                 if cells:
-                    entries[kernel] = cells
-            if entries:
-                jobs.append({"id": f"|{row.label}|", "row": row.to_dict(), "kernels": entries})
+                    jobs.append(job | {"candidates": cells})
         return jobs
 
     def _status(self, kernel: str, row: Workload, policy: Policy) -> str:
         return self._compiled.get((kernel, row.label, policy.name), {"status": "not_reached"})["status"]
 
     def _measure(self, deadline: float) -> None:
-        """Rows are dealt to the GPUs, the kernels to the lanes of each."""
-        machine, kernels = self.machine, sorted(self.plan)
-        gpus = len(machine.devices)
-        per_gpu = max(min(len(kernels), LANES_PER_GPU, machine.cores // gpus // CORES_PER_LANE), 1)
+        """Lanes on every GPU take the jobs from one queue; those of a GPU take turns on it."""
+        machine = self.machine
+        gpus, jobs = len(machine.devices), self._jobs()
+        per_gpu = max(min(len(self.plan), LANES_PER_GPU, machine.cores // gpus // CORES_PER_LANE), 1)
         lanes = []
         for number, index in enumerate(machine.devices):
             task = {
@@ -168,20 +174,17 @@ class Arm:
                 "memory_share": 0.92 / per_gpu,
             }
             seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
-            for lane in range(per_gpu):
-                jobs = self._jobs(kernels[lane::per_gpu], self.rows[number::gpus])
-                lanes.append(Lane(list(machine.timer), task, jobs, seen))
-        tune_lanes.run(lanes, deadline, self._timed, self._lost)
+            lanes += [Lane(list(machine.timer), task, seen)] * per_gpu
+        tune_lanes.Run(Jobs(jobs), deadline, self._timed, self._lost).work(lanes[: len(jobs)])
 
     def _timed(self, event: dict[str, Any]) -> None:
-        if "done" in event:
-            row, kernel = event["done"]
-            self.note(kernel, row, "", done=True)
-            return
         kernel, row, policy = event["cell"].split("|")
-        config = self._compiled[kernel, row, policy]["config"]
-        self.note(kernel, row, policy, config=config, **event["fields"])
+        if "done" in event:
+            self.note(kernel, row, "", done=True)
+        else:
+            config = self._compiled[kernel, row, policy]["config"]
+            self.note(kernel, row, policy, config=config, **event["fields"])
 
-    def _lost(self, cell: str, status: str, reason: str) -> None:
+    def _lost(self, job: dict[str, Any], cell: str, status: str, reason: str) -> None:
         kernel, row, policy = cell.split("|")
         self.note(kernel, row, policy, config=None, status=status, reason=reason)

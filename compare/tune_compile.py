@@ -1,4 +1,4 @@
-"""The compiling lane of the tuner: one job is a policy of a kernel, compiled for every row and launched on none.
+"""The compiling lane of the tuner: one job is a policy of a kernel, compiled for some rows and launched on none.
 
 It needs no GPU. What it compiled lies in Triton's disk cache, from which the process that times it takes it. A row of
 its answer says what became of the config: ok with the identity of its code, or spills, shared_memory, workspace,
@@ -129,17 +129,17 @@ def main() -> None:
     task = json.loads(sys.stdin.readline())
     lane = Lane(Gpu(**task["gpu"]))
     rows = {plain["label"]: Workload.from_dict(plain) for plain in task["rows"]}
-    for job in task["jobs"]:
-        if time.time() > task["deadline"]:
-            break
-        if job["id"] in task["lost"]:
-            continue
+    for line in sys.stdin:
+        job = json.loads(line)
         channel.send("start", cell=job["id"])
         policy = Policy.from_dict(job["policy"])
-        answers = {label: lane.compile(job["kernel"], row, policy) for label, row in rows.items()}
+        answers = {}
+        for label in job["rows"]:
+            if time.time() > task["deadline"]:
+                return
+            answers[label] = lane.compile(job["kernel"], rows[label], policy)
         channel.send("row", cell=job["id"], answers=answers)
         channel.send("finished", job=job["id"])
-    channel.send("done")
 
 
 if __name__ == "__main__":

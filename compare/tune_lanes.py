@@ -1,6 +1,8 @@
-"""Child processes that work through jobs: a lane that dies, hangs or floods loses the job it was at and goes on behind.
+"""Child processes that work through jobs: one that dies, hangs or floods loses the cell it was at, the rest goes on.
 
-One thread a lane in the parent; each lane's process is the one that compare.crew ends and buries for measured runs.
+One thread a lane in the parent; its process is the one that compare.crew ends and buries for measured runs. Lanes take
+their jobs from a common queue and keep to one kernel as long as it has jobs: what a process imported and generated for
+a kernel serves the next row.
 """
 
 from __future__ import annotations
@@ -9,107 +11,123 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from compare.crew import _Lost, _Worker, environment
 
 SILENCE_S = 90.0  # without an event: importing takes 20 s on a busy machine, one compilation at most this long
-GRACE_S = 15.0  # behind the deadline, for what a worker has begun
+GRACE_S = 15.0  # behind the deadline, for what a process has begun
+
+
+class Jobs:
+    """Jobs (dicts with `id` and `kernel`) by kernel, in order. Safe for several threads."""
+
+    def __init__(self, jobs: Iterable[dict[str, Any]]) -> None:
+        self._left: dict[str, deque[dict[str, Any]]] = {}
+        for job in jobs:
+            self._left.setdefault(job["kernel"], deque()).append(job)
+        self._lanes: Counter[str] = Counter()
+        self._turn = threading.Lock()
+
+    def take(self, last: str | None) -> dict[str, Any] | None:
+        """The next job of kernel `last`, else of the one with most jobs for each of its lanes; None at the end."""
+        with self._turn:
+            kernels = [kernel for kernel, left in self._left.items() if left]
+            if not kernels:
+                return None
+            if last not in kernels:
+                self._lanes[last] -= 1
+                last = max(kernels, key=lambda kernel: len(self._left[kernel]) / (1 + self._lanes[kernel]))
+                self._lanes[last] += 1
+            return self._left[last].popleft()
 
 
 @dataclass
 class Lane:
-    """A process's command, what every process of the lane is told, and its jobs (dicts with an `id`)."""
+    """A process's command, what each process of the lane is told first, and what its environment has beside."""
 
     command: list[str]
     task: dict[str, Any]
-    jobs: list[dict[str, Any]]
     variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """One phase. on_row hears each event with a result, one at a time; on_lost the job, cell, status and reason of each
+    cell that took its process along. An exception of either ends the run, and every process with it."""
+
+    jobs: Jobs
+    deadline: float  # time.time()
+    on_row: Callable[[dict[str, Any]], None]
+    on_lost: Callable[[dict[str, Any], str, str, str], None]
+    silence_s: float = SILENCE_S
+
+    def __post_init__(self) -> None:
+        self._turn, self._stop = threading.Lock(), threading.Event()
+        self._workers: list[_Worker] = []
+        self._failures: list[BaseException] = []
+
+    def work(self, lanes: Sequence[Lane]) -> None:
+        """Return when all jobs are done or the deadline has passed."""
+        threads = [threading.Thread(target=self._lane, args=(lane,), daemon=True) for lane in lanes]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.5)
+        finally:
+            self._stop.set()
+            for worker in list(self._workers):
+                worker.end()
+        if self._failures:
+            raise self._failures[0]
+
+    def _over(self) -> bool:
+        return self._stop.is_set() or time.time() >= self.deadline
+
+    def _lane(self, lane: Lane) -> None:
+        try:
+            job, lost = self.jobs.take(None), []
+            while job is not None and not self._over():
+                job = self._process(lane, job, lost)
+        except BaseException as error:
+            self._failures.append(error)
+            self._stop.set()
+
+    def _process(self, lane: Lane, job: dict[str, Any] | None, lost: list[str]) -> dict[str, Any] | None:
+        """One process, from `job` on. Returns the job at which it was lost, to be tried again without the lost cell."""
+        worker = _Worker(lane.command, environment("measure") | lane.variables)
+        self._workers.append(worker)
+        try:
+            worker.send(json.dumps(lane.task | {"deadline": self.deadline, "lost": lost}))
+            while job is not None and not self._over():
+                worker.send(json.dumps(job))
+                while (event := worker.event(self._patience()))["event"] != "finished":
+                    if event["event"] == "row":
+                        with self._turn:
+                            self.on_row(event)
+                job = self.jobs.take(job["kernel"])
+            return None
+        except _Lost as found:
+            if self._over():
+                return None
+            if found.cell is None:  # it never began: another process would do the same
+                raise RuntimeError(f"{lane.command}: {found.reason}\n{found.log_tail}") from found
+            with self._turn:
+                self.on_lost(job, found.cell, str(found.status), found.reason)
+            lost.append(found.cell)
+            return self.jobs.take(job["kernel"]) if found.cell == job["id"] else job
+        finally:
+            self._workers.remove(worker)
+            worker.end()
+
+    def _patience(self) -> float:
+        return max(min(self.silence_s, self.deadline + GRACE_S - time.time()), 0.1)
 
 
 def module(name: str) -> list[str]:
     return [sys.executable, "-m", name]
-
-
-def run(
-    lanes: Sequence[Lane],
-    deadline: float,
-    on_row: Callable[[dict[str, Any]], None],
-    on_lost: Callable[[str, str, str], None],
-    silence_s: float = SILENCE_S,
-) -> None:
-    """Run all lanes until their jobs are done or `deadline` (time.time()) has passed.
-
-    on_row hears each event that has a result, one at a time; on_lost the cell, status and reason of each that took its
-    process along. An exception of either ends the run, and every process with it.
-    """
-    turn, failures, workers = threading.Lock(), [], []
-    stop = threading.Event()
-
-    def safely(call: Callable[..., None], *values: Any) -> None:
-        with turn:
-            call(*values)
-
-    def work(lane: Lane) -> None:
-        try:
-            _drive(
-                lane, deadline, lambda e: safely(on_row, e), lambda *v: safely(on_lost, *v), silence_s, stop, workers
-            )
-        except BaseException as error:
-            failures.append(error)
-            stop.set()
-
-    threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in lanes if lane.jobs]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.5)
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.end()
-    if failures:
-        raise failures[0]
-
-
-def _drive(
-    lane: Lane,
-    deadline: float,
-    on_row: Callable[[dict[str, Any]], None],
-    on_lost: Callable[[str, str, str], None],
-    silence_s: float,
-    stop: threading.Event,
-    workers: list[_Worker],
-) -> None:
-    """One lane, with as many processes as it uses up."""
-    left, lost_cells, done = list(lane.jobs), [], []
-    while left and not stop.is_set() and time.time() < deadline:
-        worker = _Worker(lane.command, environment("measure") | lane.variables)
-        workers.append(worker)
-        try:
-            worker.send(json.dumps(lane.task | {"jobs": left, "deadline": deadline, "lost": lost_cells, "done": done}))
-            while (event := worker.event(_patience(deadline, silence_s)))["event"] != "done":
-                if event["event"] == "row":
-                    on_row(event)
-                    done += [event["done"]] if "done" in event else []
-                elif event["event"] == "finished":
-                    left = [job for job in left if job["id"] != event["job"]]
-            return
-        except _Lost as lost:
-            if time.time() > deadline or stop.is_set():
-                return
-            if lost.cell is None:  # it never began: another process would do the same
-                raise RuntimeError(f"{lane.command}: {lost.reason}\n{lost.log_tail}") from lost
-            on_lost(lost.cell, str(lost.status), lost.reason)
-            lost_cells.append(lost.cell)
-        finally:
-            worker.end()
-            workers.remove(worker)
-
-
-def _patience(deadline: float, silence_s: float) -> float:
-    return max(min(silence_s, deadline + GRACE_S - time.time()), 0.1)

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from compare.records import _drop_torn_line
+from compare.tune_space import DEFAULT
 
 # Statuses of a candidate that was not timed because it is slow; what is wrong or does not fit must never be chosen.
-SLOW = frozenset({"hopeless", "raced", "timeout", "not_reached"})
+SLOW = frozenset({"hopeless", "raced", "timeout", "not_reached", "spills", "workspace"})
 LOST, FORBIDDEN = 4.0, 1000.0  # regret that stands for `slow, not timed` (it was above 2 or 3) and for `must not run`
 
 
@@ -78,7 +79,10 @@ class Times:
 
 
 def times(lines: Sequence[dict[str, Any]], arm: str, kernel: str) -> Times:
-    """Every row on which the kernel is done, and every policy that has a time on one of them."""
+    """Every row on which the kernel is done, and every policy that has a time on one of them.
+
+    What was wrong, lost its process or did not compile on one row is no choice on any other.
+    """
     last = latest(lines, arm)
     rows = sorted({row for row, k in done(lines, arm) if k == kernel})
     mine = {(row, policy): line for (k, row, policy), line in last.items() if k == kernel and row in rows}
@@ -97,6 +101,12 @@ def times(lines: Sequence[dict[str, Any]], arm: str, kernel: str) -> Times:
                 missing[i, j] = FORBIDDEN
     kept = np.isfinite(us).any(axis=1).nonzero()[0]
     us, missing = us[kept], missing[kept]
+    never = (np.isnan(us) & (missing == FORBIDDEN)).any(axis=0) & (np.array(policies) != DEFAULT.name)
+    us, missing, policies = (
+        us[:, ~never],
+        missing[:, ~never],
+        [p for p, bad in zip(policies, never, strict=True) if not bad],
+    )
     best = np.nanmin(us, axis=1, keepdims=True) if len(kept) else us
     regret = np.where(np.isnan(us), missing, us / best)
     return Times(kernel, tuple(rows[i] for i in kept), tuple(policies), us, regret)

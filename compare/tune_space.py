@@ -74,22 +74,31 @@ def fixed(config: Any) -> Policy:
 
 
 class Space:
-    """The configs that a kernel calls worth trying, and whether a changed default is one of them."""
+    """The configs that a kernel calls worth trying, and whether a changed default is one of them.
+
+    The parts of a nested config (prefill, decode) are looked at one by one: whether one fits does not hang on another.
+    """
 
     def __init__(self, configs: Iterable[Any]) -> None:
         self.configs = list(configs)
         self._flat = [flatten(config) for config in self.configs]
         names = list(self._flat[0]) if self._flat else []
         self.axes = {n: sorted({f[n] for f in self._flat}, key=lambda v: (str(type(v)), v)) for n in names}
+        self._parts: dict[str, list[str]] = {}
+        for name in names:
+            self._parts.setdefault(name.rpartition(".")[0], []).append(name)
         self._projected: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
 
     def allows(self, config: Any) -> bool:
         """Whether the config is in the space, but for fields whose value is computed (49 segments) and not an axis."""
         flat = flatten(config)
-        on_axis = tuple(name for name in self.axes if flat.get(name) in self.axes[name])
-        if on_axis not in self._projected:
-            self._projected[on_axis] = {tuple(f[name] for name in on_axis) for f in self._flat}
-        return tuple(flat[name] for name in on_axis) in self._projected[on_axis]
+        for names in self._parts.values():
+            on_axis = tuple(name for name in names if flat.get(name) in self.axes[name])
+            if on_axis not in self._projected:
+                self._projected[on_axis] = {tuple(f[name] for name in on_axis) for f in self._flat}
+            if tuple(flat[name] for name in on_axis) not in self._projected[on_axis]:
+                return False
+        return True
 
 
 def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
@@ -109,11 +118,13 @@ def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
 
 
 def policies(configs: Iterable[Any], defaults: Sequence[Any], count: int, seed: int) -> list[Policy]:
-    """At most `count` policies: the default, then neighbours of it and fixed configs by turns, in a seeded order."""
+    """At most `count` policies: the default, then by turns two neighbours of it and a fixed config, seeded."""
     space, draw = Space(configs), random.Random(seed)
     near = _neighbours(space, list(dict.fromkeys(defaults)))
     draw.shuffle(near)
     far = [fixed(config) for config in draw.sample(space.configs, min(count, len(space.configs)))]
-    mixed = [policy for pair in zip(near, far, strict=False) for policy in pair]
-    short = min(len(near), len(far))
-    return list(dict.fromkeys([DEFAULT, *mixed, *near[short:], *far[short:]]))[: max(count, 1)]
+    mixed = [DEFAULT]
+    while near or far:
+        mixed += [*near[:2], *far[:1]]
+        near, far = near[2:], far[1:]
+    return list(dict.fromkeys(mixed))[: max(count, 1)]

@@ -1,4 +1,4 @@
-"""The measuring lane of the tuner: gates, screens and times the candidates of some kernels, row by row, on one GPU.
+"""The measuring lane of the tuner: gates, screens and times the candidates of a kernel on a row, on one GPU.
 
 Several lanes share a GPU: what a candidate costs the host (Helion's code generation, loading code) happens beside the
 others, what touches the device happens under a lock, so nobody is timed while another launches. A screened candidate
@@ -32,7 +32,7 @@ from compare.workloads import Workload
 FINALISTS = 5
 SCREEN_ROUNDS = 2  # of all, then of the better half
 FINAL_S = 0.4  # of fresh rounds for the finalists of a kernel and row; ten rounds at least
-MAX_SETS = 64  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
+MAX_SETS = 32  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
 HOPELESS, HOST_US = 3.0, 200.0  # a first launch above 3 x the default's + what the host may add is not screened
 LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: not tried in the others of that kind
 
@@ -64,15 +64,15 @@ def _parts(sets: int, call_us: float) -> list[tuple[int, ...]]:
 
 
 class Bench:
-    """One lane. `task`: gpu, device, lock (a file), memory_share, deadline, lost (cells that took a process along) and
-    done ([row, kernel] pairs)."""
+    """One lane. `task`: gpu, device, lock (a file), memory_share, deadline, lost (cells that took a process along)."""
 
     def __init__(self, task: dict[str, Any], channel: Any) -> None:
-        self.channel, self.deadline, self.lost, self.done = channel, task["deadline"], set(task["lost"]), task["done"]
+        self.channel, self.deadline, self.lost = channel, task["deadline"], set(task["lost"])
         self.device = torch.device(task["device"])
         self.gpu = gpus.resolve(task["gpu"]) if task["gpu"] in gpus.TABLE else gpus.detect()
         self._lock = task["lock"]
         self._ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)  # kind, kernel, policy
+        self._arena: Arena | None = None
         if self.device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(task["memory_share"])
         self.clock = timing.make_clock(self.device)
@@ -90,27 +90,28 @@ class Bench:
         self.channel.send("row", cell=cell, fields={"status": status, "reason": reason} | fields)
 
     def job(self, job: dict[str, Any]) -> None:
-        """All kernels of a job on its row."""
-        row = Workload.from_dict(job["row"])
+        """One kernel on one row."""
         self.channel.send("start", cell=job["id"])
+        arena = self._arena_of(Workload.from_dict(job["row"]))
+        candidates = self._set_up(arena, job["kernel"], job["candidates"])
         with self.device_alone():
-            arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
-            arena.sync()
-        for kernel_id, entries in job["kernels"].items():
-            if self.late():
-                return
-            if [row.label, kernel_id] in self.done:
-                continue
-            candidates = self._set_up(arena, kernel_id, entries)
-            with self.device_alone():
-                if candidates and not self.late():
-                    self._compete(arena, kernel_id, candidates)
-            del candidates
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            if not self.late():
-                self.channel.send("row", cell=job["id"], done=[row.label, kernel_id])
+            if candidates and not self.late():
+                self._compete(arena, job["kernel"], candidates)
+        del candidates
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if not self.late():
+            self.channel.send("row", cell=job["id"], done=True)
         self.channel.send("finished", job=job["id"])
+
+    def _arena_of(self, row: Workload) -> Arena:
+        """The row's tensors; the last row's are kept, for jobs of a row that follow each other."""
+        if self._arena is None or self._arena.workload != row:
+            self._arena = None  # two would need twice the memory
+            with self.device_alone():
+                self._arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
+                self._arena.sync()
+        return self._arena
 
     def _failed(self, cell: str, error: Exception) -> None:
         """The row of a candidate that raised. A process whose device is lost says nothing more: it ends."""
@@ -219,12 +220,8 @@ def main() -> None:
     channel.send("ready", versions=versions())
     task = json.loads(sys.stdin.readline())
     bench = Bench(task, channel)
-    for job in task["jobs"]:
-        if bench.late():
-            break
-        if job["id"] not in bench.lost:
-            bench.job(job)
-    channel.send("done")
+    for line in sys.stdin:
+        bench.job(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 kernels that return the reference and a clock that a formula drives.
 
 The formula: a batch of short queries wants tile_size 128 and block_m 16, a prompt block_m 64; every doubling away from
-that costs half again. num_stages 4 spills, num_warps 8 with num_stages 3 gives wrong results, block_m 128 with tile 16
-ends the process.
+that costs half again. num_stages 4 spills, tile_size 16 gives wrong results, num_warps 2 ends the
+process at a decode of 21 keys.
 """
 
 import json
@@ -11,13 +11,17 @@ import math
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 
+from common.gpus import resolve
 from common.reference import reference
 from common.spec import AttentionShape
-from compare import registry, timing, tune_worker
+from compare import registry, timing, tune, tune_worker
+from compare.tune_arm import Machine
 from compare.tune_space import Policy, flatten
 from compare.worker import Channel
 from compare.workloads import Workload
@@ -27,9 +31,9 @@ FAST_US = 50.0
 
 
 def rows() -> tuple[Workload, ...]:
-    """Small enough for a CPU: eight decodes and eight prompts."""
-    decodes = [Workload(f"decode-{n}", ((1, 20 + n),) * n, SHAPE) for n in range(1, 9)]
-    prompts = [Workload(f"prompt-{n}", ((n, n),), SHAPE) for n in range(20, 100, 10)]
+    """Small enough for a CPU: five decodes and five prompts."""
+    decodes = [Workload(f"decode-{n}", ((1, 20 + n),) * n, SHAPE) for n in range(1, 6)]
+    prompts = [Workload(f"prompt-{n}", ((n, n),), SHAPE) for n in range(20, 70, 10)]
     return tuple(row for pair in zip(decodes, prompts, strict=True) for row in pair)
 
 
@@ -44,19 +48,21 @@ def compile_by_rule() -> None:
     channel = Channel()
     channel.send("ready", versions={"lane": "compile"})
     task = json.loads(sys.stdin.readline())
-    for job in task["jobs"]:
-        policy, labels = Policy.from_dict(job["policy"]), [row["label"] for row in task["rows"]]
+    assert task["deadline"] > time.time() and not task["lost"]
+    for job in map(json.loads, sys.stdin):
+        policy, labels = Policy.from_dict(job["policy"]), job["rows"]
         flat = dict(policy.set)
         bad = flat.get("num_stages") == 4
         verdict = {"status": "spills", "reason": "spills 128 B, allowed 64"} if bad else {"status": "ok", "reason": ""}
         code = "one" if flat.get("num_stages") == 1 else policy.name  # all with one stage are the same code
         channel.send("row", cell=job["id"], answers={n: verdict | {"config": flat, "code": code} for n in labels})
         channel.send("finished", job=job["id"])
-    channel.send("done")
 
 
 class Kernel:
-    """The real kernel's configs, with the reference in place of its launch."""
+    """The real kernel's configs, with the reference (computed once a row) in place of its launch."""
+
+    known: ClassVar = {}
 
     def __init__(self, real) -> None:
         self.SUPPORTS, self.CONTRACT, self.DEFAULT, self.space = real.SUPPORTS, real.CONTRACT, real.DEFAULT, real.space
@@ -65,11 +71,12 @@ class Kernel:
         return None
 
     def launch(self, batch, features, out, config, workspace, *, lse=None):
-        if (config.block_m, config.tile_size) == (128, 16):
+        if (config.num_warps, batch.stats.max_seq_len) == (2, 21):
             os._exit(11)
-        found = reference(batch, features)
+        found = self.known.setdefault(batch.stats, None) or reference(batch, features)
+        self.known[batch.stats] = found
         out[: found.num_tokens] = found.out[: found.num_tokens].to(out.dtype)
-        if (config.num_warps, config.num_stages) == (8, 3):
+        if config.tile_size == 16:
             out[0, 0, 0] += 1.0
 
 
@@ -107,5 +114,19 @@ def time_by_formula() -> None:
     tune_worker.main()
 
 
+def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:
+    command = (sys.executable, __file__)
+    return Machine(resolve("h200"), devices, cores, "cpu", (*command, "compile"), (*command, "time"))
+
+
+def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None) -> int:
+    """A whole run over the rows of this file; its exit code."""
+    words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", "--candidates", "12"]
+    tune.pick_rows = lambda count: rows()
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    return tune.tune(tune.parser().parse_args([*words, *extra]), words, where or machine())
+
+
 if __name__ == "__main__":
-    {"compile": compile_by_rule, "time": time_by_formula}[sys.argv[1]]()
+    modes = {"compile": compile_by_rule, "time": time_by_formula, "run": lambda: run(*sys.argv[2:])}
+    modes[sys.argv[1]]()

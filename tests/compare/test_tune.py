@@ -1,46 +1,35 @@
 """The tuner from end to end on a CPU: real processes, real configs and gate, a formula for a clock."""
 
 import json
+import os
+import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import simulated_tuning
+from simulated_tuning import machine, run
 
-from common.gpus import resolve
-from compare import tune, tune_records
-from compare.tune_arm import Machine
+from compare import rundir, tune, tune_lanes, tune_records
 
-SIMULATOR = str(Path(simulated_tuning.__file__))
-GPU = resolve("h200")
-
-
-def machine(cores=4, devices=("",)):
-    command = (sys.executable, SIMULATOR)
-    return Machine(GPU, devices, cores, "cpu", (*command, "compile"), (*command, "time"))
-
-
-def run(out, *extra, minutes=2.0, rows=16, kernels="triton/q_block,triton/parallel_softmax", where=None):
-    words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", *extra]
-    words += ["--candidates", "20", "--rows", str(rows)]
-    return tune.tune(tune.parser().parse_args(words), words, where or machine())
+BOTH = "triton/q_block,triton/parallel_softmax"
 
 
 @pytest.fixture(autouse=True)
-def small_rows(monkeypatch):
-    monkeypatch.setattr(tune, "pick_rows", lambda count: simulated_tuning.rows()[: count or None])
-    monkeypatch.setenv("PYTHONPATH", str(Path(SIMULATOR).parent))
+def undone(monkeypatch):
+    """What `simulated_tuning.run` changes is put back."""
+    monkeypatch.setattr(tune, "pick_rows", tune.pick_rows)
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """One whole run, shared by the tests that only read it."""
+    """One whole run on two GPUs, shared by the tests that only read it."""
     out = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tune, "pick_rows", lambda count: simulated_tuning.rows()[: count or None])
-        patch.setenv("PYTHONPATH", str(Path(SIMULATOR).parent))
-        assert run(out) == tune.OK
+        patch.setattr(tune, "pick_rows", tune.pick_rows)
+        patch.setenv("PYTHONPATH", "")
+        assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == tune.OK
     return out, tune_records.read(out / "candidates.jsonl")
 
 
@@ -78,7 +67,7 @@ def test_time_to_best_can_be_drawn_from_the_lines(finished):
 def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again(finished):
     out, lines = finished
     text = (out / "dsl_triton/heuristics/h200.py").read_text()
-    assert run(out, "--resume") == tune.OK
+    assert run(out, "--resume", kernels=BOTH) == tune.OK
     assert len(tune_records.read(out / "candidates.jsonl")) == len(lines)
     assert tune.main(["--fit", str(out), "--no-install"]) == tune.OK
     assert (out / "dsl_triton/heuristics/h200.py").read_text() == text
@@ -87,35 +76,49 @@ def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again
 def test_a_folder_that_holds_another_run_is_refused(finished):
     out, _ = finished
     with pytest.raises(tune.NotThisRun, match="a run already"):
-        run(out)
+        run(out, kernels=BOTH)
     with pytest.raises(tune.NotThisRun, match="another plan"):
-        run(out, "--resume", "--seed", "7")
+        run(out, "--resume", "--seed", "7", kernels=BOTH)
 
 
-def test_the_budget_holds_and_a_killed_run_goes_on(tmp_path, monkeypatch):
-    """0.35 minutes are too few for 16 rows of slow samples; the next run takes up where that one ended."""
-    monkeypatch.setenv("SAMPLE_S", "0.02")
+def test_the_budget_holds(tmp_path, monkeypatch):
+    """Samples of a second each: six seconds are over long before ten rows are, and nothing is called done."""
+    monkeypatch.setenv("SAMPLE_S", "1.0")
     begin = time.time()
-    run(tmp_path, minutes=0.35, kernels="triton/q_block")
-    assert time.time() - begin < 21 + 20  # the grace of a lane, and the fit
-    first = tune_records.read(tmp_path / "candidates.jsonl")
-    before = tune_records.done(first, "triton")
-    assert 0 < len(before) < 16
-    with open(tmp_path / "candidates.jsonl", "a") as file:
+    assert run(tmp_path, minutes=0.1) == tune.NOTHING
+    assert time.time() - begin < 6 + tune_lanes.GRACE_S + 10
+    assert not tune_records.done(tune_records.read(tmp_path / "candidates.jsonl"), "triton")
+
+
+def test_a_killed_run_goes_on_where_it_ended(tmp_path):
+    log = tmp_path / "candidates.jsonl"
+    command = [sys.executable, simulated_tuning.__file__, "run", str(tmp_path)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(rundir.ROOT)})
+    try:
+        while not (log.exists() and '"done"' in log.read_text()):
+            assert child.poll() is None
+            time.sleep(0.1)
+    finally:
+        child.kill()
+        child.wait()
+    with open(log, "a") as file:
         file.write('{"torn')
-    monkeypatch.setenv("SAMPLE_S", "0")
-    assert run(tmp_path, "--resume", minutes=3.0, kernels="triton/q_block") == tune.OK
-    lines = tune_records.read(tmp_path / "candidates.jsonl")
-    assert lines[: len(first)] == first and len(tune_records.done(lines, "triton")) == 16
-    again = {(x["row"], x["kernel"]) for x in lines[len(first) :] if "final_us" in x}
-    assert not again & before
+    first = [json.loads(text) for text in log.read_text().splitlines()[:-1]]
+    before = tune_records.done(first, "triton")
+    assert 0 < len(before) < 10
+    assert run(tmp_path, "--resume") == tune.OK
+    lines = tune_records.read(log)
+    assert lines[: len(first)] == first and len(tune_records.done(lines, "triton")) == 10
+    assert not before & {(x["row"], x["kernel"]) for x in lines[len(first) :] if "final_us" in x}
+    assert lines[len(first)]["t"] >= first[-1]["t"]  # the budget counts on
 
 
-def test_two_gpus_share_the_rows(tmp_path):
-    assert run(tmp_path, kernels="triton/q_block", rows=8, where=machine(4, ("0", "1"))) == tune.OK
-    lines = tune_records.read(tmp_path / "candidates.jsonl")
-    assert len(tune_records.done(lines, "triton")) == 8
-    assert json.loads((tmp_path / "manifest.json").read_text())["gpus"] == 2
+def test_two_gpus_share_the_rows(finished):
+    out, lines = finished
+    assert len(tune_records.done(lines, "triton")) == 2 * 10  # each kernel once on each row
+    assert len([line for line in lines if line.get("done")]) == 2 * 10
+    assert json.loads((out / "manifest.json").read_text())["gpus"] == 2
+    assert {path.name for path in out.glob("*.lock")} == {"gpu0.lock", "gpu1.lock"}
 
 
 def test_without_the_gpu_nothing_is_tuned(capsys):

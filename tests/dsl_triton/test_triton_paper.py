@@ -1,0 +1,32 @@
+"""Listing 2 of the paper, cell by cell."""
+
+import pytest
+
+from common.gpus import resolve
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from dsl_triton.heuristics import paper
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lens", "sizes"),
+    [
+        ("h100", [(1, 4096)], (16, 32)),
+        ("h100", [(4096, 4096)], (64, 32)),  # the listing's <= and >= overlap at 4096
+        ("h100", [(5000, 5000)], (64, 64)),
+        ("h100", [(9000, 9000), (1, 300)], (64, 64)),
+        ("h100", [(6000, 6000), (1, 300)], (16, 32)),
+        ("mi300", [(5000, 5000)], (16, 32)),
+    ],
+)
+def test_listing_2(gpu, lens, sizes):
+    stats = BatchStats.of(lens)
+    assert paper.listing_2(stats, resolve(gpu)) == sizes
+    config = paper.q_block(AttentionShape(), stats, resolve(gpu))
+    assert (config.block_m, config.tile_size) == sizes
+
+
+def test_prompts_are_not_dealt_to_segments():
+    h100, shape = resolve("h100"), AttentionShape()
+    assert paper.parallel_softmax(shape, BatchStats.of([(500, 500)]), h100).num_segments == 1
+    assert paper.parallel_softmax(shape, BatchStats.of([(1, 500)]), h100).num_segments > 1
