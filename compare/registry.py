@@ -28,6 +28,9 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
     "triton/ablations.cumulative": "q_block",
     "helion/ablations.last_arriver": "parallel_softmax",
     "helion/ablations.barrier": "parallel_softmax",
+    "helion/ablations.fused": "q_block",
+    "helion/ablations.elementwise": "q_block",
+    "helion/ablations.cumulative": "q_block",
 }
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes

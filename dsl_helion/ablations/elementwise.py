@@ -17,7 +17,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import primitives, q_block
 from dsl_helion.ablations import with_nouns
 from dsl_helion.binding import cache_view, gather_form, run, smallest_block_m
-from dsl_helion.primitives import LOG2E, bundle
+from dsl_helion.primitives import bundle
 from dsl_helion.q_block import CONTRACT, SUPPORTS, Config, workspace
 
 __all__ = ["CONTRACT", "SUPPORTS", "Config", "workspace"]
@@ -38,17 +38,17 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _score(q, k, softmax_scale, f):
     s = (q.to(torch.float32).unsqueeze(1) * k.to(torch.float32).unsqueeze(0)).sum(2)  # of [block_m, tile_size, lanes]
     if f["softcap"] is not None:
-        return torch.tanh(s * (softmax_scale / f["softcap"])) * (f["softcap"] * LOG2E)
+        return torch.tanh(s * (softmax_scale / f["softcap"])) * f["softcap"]
     else:
-        return s * (softmax_scale * LOG2E)
+        return s
 
 
-def _softmax_step(s, v, m, l, acc, masked):
-    m_new = torch.maximum(m, s.amax(1))
+def _softmax_step(s, v, m, l, acc, base2, masked):
+    m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
     if masked:
         shift = torch.where(m_new == float("-inf"), 0.0, m_new)
-    p = torch.exp2(s - shift.unsqueeze(1))
+    p = torch.exp2(s * base2 - shift.unsqueeze(1))
     alpha = torch.exp2(m - shift)
     l = l * alpha + p.sum(1)
     # of [block_m, lanes, tile_size]: summed over the middle, Triton would make a matrix product of it
