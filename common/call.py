@@ -7,6 +7,7 @@ call of some signature validated, chose and launched is kept; the next one looks
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 import torch
 
@@ -38,8 +39,8 @@ class PagedAttention:
     Raises SpecError or UnsupportedFeature before any launch.
     """
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    def __init__(self, family: Family, prepare: Callable[..., Prepared] = Prepared.of) -> None:
+        self.family, self._prepare = family, prepare
         self._known: dict[tuple, Prepared] = {}
 
     def __call__(
@@ -123,7 +124,7 @@ class PagedAttention:
             check_values(batch, features)
         with handle.on(batch.device):
             if prepared is None:
-                prepared = Prepared(self.family, batch, features, buffer)
+                prepared = self._prepare(self.family, batch, features, buffer)
             if buffer is None and prepared.needs_buffer:
                 buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)
             prepared.launch(batch, features, out, lse, buffer)

@@ -188,6 +188,15 @@ class Family:
                 return Choice(name, chosen, f"heuristics/default.py: {name}", UNTUNED)
         return choice
 
+    def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
+        """One kernel with the config that the GPU's tree has for it, or the untuned default."""
+        if gpu is None:
+            return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
+        tree, path, provenance = self.tree(gpu)
+        if provenance == UNTUNED or not hasattr(tree, kernel) or not tree.covers(shape, gpu):
+            tree, path, provenance = self._named("default")
+        return Choice(kernel, getattr(tree, kernel)(shape, stats, gpu), f"{path}: {kernel}", provenance)
+
     def _named(self, name: str) -> tuple[Any, str, str]:
         return self.load(f"heuristics.{name}"), f"heuristics/{name}.py", UNTUNED
 
@@ -213,15 +222,19 @@ class Family:
         return self._trees[gpu.name]
 
     def reachable(
-        self, shape: AttentionShape, gpu: Gpu | None, max_tokens: int, max_seqs: int, max_seq_len: int
-    ) -> dict[Choice, tuple[int, int, int]]:
-        """Every choice for batches of this capacity -> the most (tokens, sequences, keys) of a batch that gets it."""
-        most: dict[Choice, tuple[int, int, int]] = {}
+        self,
+        shape: AttentionShape,
+        gpu: Gpu | None,
+        max_tokens: int,
+        max_seqs: int,
+        max_seq_len: int,
+        needs: frozenset[str] = frozenset(),
+    ) -> dict[Choice, list[BatchStats]]:
+        """Every choice for batches of this capacity -> the points of the grid that get it."""
+        found: dict[Choice, list[BatchStats]] = {}
         for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
-            size = (min(stats.num_tokens, max_tokens), min(stats.num_seqs, max_seqs), stats.total_seq_len)
-            choice = self.choose(shape, stats, gpu)
-            most[choice] = tuple(map(max, zip(size, most.get(choice, size), strict=True)))
-        return most
+            found.setdefault(self.choose(shape, stats, gpu, needs), []).append(stats)
+        return found
 
 
 _gpus: dict[int, Gpu | None] = {}

@@ -68,18 +68,24 @@ class Tape:
         self._constants: list[Any] = []
 
     @classmethod
-    def of(cls, launches: Sequence[Launch], slots: Sequence[torch.Tensor | None], stream: int) -> Tape | None:
+    def of(
+        cls,
+        launches: Sequence[Launch],
+        slots: Sequence[torch.Tensor | None],
+        stream: int,
+        kept: frozenset[int] = frozenset(),
+    ) -> Tape | None:
         """A tape, or None where one of the launches cannot be repeated from pointers alone.
 
         slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last one is
-        scratch: pointers into it are kept as distances from its start.
+        scratch: pointers into it are kept as distances from its start. kept: addresses that stay the same.
         """
         tape, calls = cls(), []
         for launch in launches:
             if launch.compiled is None or launch.stream != stream:
                 return None
             call, head, apart = _driver_call(launch.compiled)
-            sources = [tape._source(*pair, slots) for pair in zip(launch.args, launch.constant, strict=True)]
+            sources = [tape._source(*pair, slots, kept) for pair in zip(launch.args, launch.constant, strict=True)]
             if None in sources:
                 return None
             front = [*map(tape._constant, launch.grid), ("stream", 0), *map(tape._constant, head)]
@@ -99,8 +105,12 @@ class Tape:
         self._constants.append(value)
         return "constant", len(self._constants) - 1
 
-    def _source(self, value: Any, constant: bool, slots: Sequence[torch.Tensor | None]) -> _Source | None:
+    def _source(
+        self, value: Any, constant: bool, slots: Sequence[torch.Tensor | None], kept: frozenset[int]
+    ) -> _Source | None:
         """Where a replay finds one argument of a kernel; None where it could not."""
+        if not constant and isinstance(value, torch.Tensor) and value.data_ptr() in kept:
+            return self._constant(value.data_ptr())
         if not constant and isinstance(value, torch.Tensor):
             place = _place(value, slots)
             if place is None or place[0] < len(slots) - 1:

@@ -3,23 +3,29 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from common import scratch
 from common.call import PagedAttention
-from common.choice import Family, gpu_of
-from common.kernel import Capacity
-from common.metadata import cdiv
-from common.spec import AttentionShape, Features, SpecError
+from common.choice import GRID, Choice, Family, gpu_of, hinted_stats, on_grid
+from common.kernel import Capacity, asked_of
+from common.metadata import BatchStats, cdiv
+from common.prepared import Prepared
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
+
+_PLAIN = Features()
 
 
 class Plan:
     """Calls of one shape up to a capacity, over scratch that the plan owns.
 
-    choices: every kernel and config that calls of this capacity reach. workspace: uint8, large enough for each.
+    choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
+    workspace: uint8, as large as the largest of them needs; one call at a time may use it.
     """
 
     def __init__(
@@ -30,50 +36,153 @@ class Plan:
         max_seqs: int,
         max_seq_len: int,
         device: torch.device | str,
-        max_keys: int = 0,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
     ) -> None:
-        """max_keys: keys of all sequences together that context scratch holds; more cost time. Raises SpecError."""
+        """As `plan_paged_attention` says. Raises SpecError."""
         for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(name, repr(value), "an integer of at least 1")
-        self.family, self.shape, self.device = family, shape, torch.device(device)
+        self.family, self.shape, self.features, self.kernel = family, shape, features, kernel
+        self.device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
         self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
-        gpu = gpu_of(self.device)
-        reached = family.reachable(shape, gpu, max_tokens, max_seqs, max_seq_len)
-        self.choices = tuple(reached)
-        sizes = (
-            scratch.Layout.of(
-                family.kernel(choice.kernel),
-                shape,
-                Capacity(cdiv(tokens, 16) * 16, seqs, self.device, max_keys or max_seq_len),
-                choice.config,
-            ).num_bytes
-            for choice, (tokens, seqs, _) in reached.items()
-        )
-        self.workspace = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.device)
-        self._call = PagedAttention(family)
+        self.max_keys = max_seq_len if max_keys is None else max_keys
+        self.choices = self._choices()
+        self._layouts = {choice: self._layout(choice, reached) for choice, reached in self.choices.items()}
+        size = max(layout.num_bytes for layout in self._layouts.values())
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self._call = PagedAttention(family, self._prepare)
 
-    def __call__(self, query: torch.Tensor, *tensors: torch.Tensor, out: torch.Tensor, **options: Any) -> torch.Tensor:
-        """`paged_attention` in the plan's scratch; `out` is required. Raises SpecError beyond the capacity."""
-        self._within(query, *tensors)
-        return self._call(query, *tensors, out=out, workspace=self.workspace, **options)
+    def _choices(self) -> dict[Choice, list[BatchStats]]:
+        gpu, limits = gpu_of(self.device), (self.max_tokens, self.max_seqs, self.max_seq_len)
+        if self.kernel is None:
+            return self.family.reachable(self.shape, gpu, *limits, self.features.names())
+        stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
+        return {self.family.named(self.kernel, self.shape, stats, gpu): [stats]}
 
-    def _within(self, query: torch.Tensor, *tensors: torch.Tensor) -> None:
-        if query.shape[0] > self.max_tokens:
-            raise SpecError("query", f"{query.shape[0]} tokens", f"at most the plan's max_tokens = {self.max_tokens}")
-        seqs = tensors[4].shape[0]
-        if seqs > self.max_seqs:
-            raise SpecError("seq_lens", f"{seqs} sequences", f"at most the plan's max_seqs = {self.max_seqs}")
+    def _layout(self, choice: Choice, reached: list[BatchStats]) -> scratch.Layout:
+        """Scratch for the largest batch that gets this choice; tokens in sixteens as in calls without a plan."""
+        tokens, seqs = self.max_tokens, self.max_seqs
+        if self.kernel is None:
+            tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
+            seqs = min(seqs, max(stats.num_seqs for stats in reached))
+        capacity = Capacity(cdiv(tokens, 16) * 16, seqs, self.device, self.max_keys)
+        return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
-    def warmup(self, features: Features | None = None, **options: Any) -> int:
-        """Compile every choice for batches that look like the given ones; how many there were."""
-        raise NotImplementedError
+    def __call__(self, *tensors: torch.Tensor, out: torch.Tensor, **options: Any) -> torch.Tensor:
+        """`paged_attention` in the plan's scratch; `out` has to be given. Raises SpecError beyond the capacity."""
+        return self._call(*tensors, out=out, workspace=self.workspace, **options)
+
+    def _prepare(self, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+        """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
+        if batch.shape != self.shape:
+            raise SpecError("query, key_cache", batch.shape, f"the plan's shape, {self.shape}")
+        if batch.num_tokens > self.max_tokens:
+            raise SpecError("query", f"{batch.num_tokens} tokens", f"at most the plan's {self.max_tokens}")
+        if batch.num_seqs > self.max_seqs:
+            raise SpecError("seq_lens", f"{batch.num_seqs} sequences", f"at most the plan's {self.max_seqs}")
+        choice = self.choice_of(batch.stats, asked_of(batch, features))
+        if choice not in self._layouts:
+            raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
+        return Prepared(family, choice, self._layouts[choice])
+
+    def choice_of(self, stats: BatchStats, needs: frozenset[str]) -> Choice:
+        """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that."""
+        if self.kernel is not None:
+            return next(iter(self.choices))
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        return self.family.choose(self.shape, stats, gpu_of(self.device), needs)
+
+    def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
+        """(tokens, sequences) of each kind that a call with these stats can have."""
+        if self.kernel is not None:
+            for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
+                yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
+            return
+        below = GRID[bisect_left(GRID, stats.num_seqs) - 1] if stats.num_seqs > 1 else 0
+        seqs_at_most = min(stats.num_seqs, self.max_seqs)
+        for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
+            if seqs > below:
+                most = min(self.max_tokens, seqs * stats.max_query_len)
+                yield from ((tokens, seqs) for tokens in {most, most - 1, most // 16 * 16} if tokens)
+
+    def sizes(self) -> Iterator[tuple[int, int, BatchStats]]:
+        """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.
+
+        Compilers tell sizes apart by whether they are 1 and whether 16 divides them, so every choice is met with each
+        kind of token and sequence count that it can come with.
+        """
+        seen = set()
+        for choice, reached in self.choices.items():
+            for stats in reached:
+                for tokens, seqs in self._counts(stats):
+                    met = (choice, _kind(tokens), _kind(seqs))
+                    if met not in seen and self._choice_at(tokens, seqs, stats) == choice:
+                        seen.add(met)
+                        yield tokens, seqs, stats
+
+    def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
+        """What a call of these sizes, hinted as `_hints` does, gets."""
+        hints = self._hints(seqs, stats).values()
+        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self.features.names())
+
+    def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
+        decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        return {"max_query_len": stats.max_query_len, "max_seq_len": keys, "num_decodes": decodes}
+
+    def warmup(
+        self,
+        *,
+        key_cache: torch.Tensor | None = None,
+        value_cache: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        lse: bool = False,
+        new_kv: bool = False,
+    ) -> int:
+        """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
+
+        Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
+        block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
+        lse, new_kv: whether these will have `lse`, and `key` and `value`.
+        """
+        shape, count = self.shape, 0
+        width = cdiv(self.max_seq_len, shape.block_size)
+        page = (2, shape.block_size, shape.num_kv_heads, shape.head_size)
+        make = partial(torch.zeros, device=self.device)
+        caches = [make(page, dtype=shape.dtype) if c is None else c for c in (key_cache, value_cache)]
+        table = make(self.max_seqs, width, dtype=torch.int32) if block_table is None else block_table
+        starts, lens = make(self.max_seqs + 1, dtype=torch.int32), make(self.max_seqs, dtype=torch.int32)
+        query = make(self.max_tokens, shape.num_query_heads, shape.head_size, dtype=shape.dtype)
+        new = make(self.max_tokens, shape.num_kv_heads, shape.head_size, dtype=shape.dtype) if new_kv else None
+        out, sums = torch.empty_like(query), make(query.shape[:2]) if lse else None
+        for tokens, seqs, stats in self.sizes():
+            given = None if new is None else new[:tokens]
+            self(
+                query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
+                lse=None if sums is None else sums[:tokens], key=given, value=given, features=self.features,
+                **self._hints(seqs, stats),
+            )  # fmt: skip
+            count += 1
+        return count
 
     def check(self) -> None:
-        """Raise SpecError where a kernel found a batch beyond its capacity on the device. Waits for the device."""
+        """Raise SpecError where a kernel met a batch beyond what it was captured for. Waits for the device."""
+        for choice, layout in self._layouts.items():
+            kernel = self.family.kernel(choice.kernel)
+            if hasattr(kernel, "check"):
+                kernel.check(layout.place(self.workspace))
+
+
+def _kind(size: int) -> str:
+    return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
 
 
 def planner(family: Family) -> Callable[..., Plan]:
+    """`plan_paged_attention` over the kernels of one DSL."""
+
     def plan_paged_attention(
         shape: AttentionShape,
         max_tokens: int,
@@ -81,9 +190,16 @@ def planner(family: Family) -> Callable[..., Plan]:
         max_seq_len: int,
         device: torch.device | str,
         *,
-        max_keys: int = 0,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
     ) -> Plan:
-        """A plan for calls of `shape` with up to max_tokens query tokens, max_seqs sequences, max_seq_len keys each."""
-        return Plan(family, shape, max_tokens, max_seqs, max_seq_len, device, max_keys)
+        """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
+
+        features: what the calls will ask for. kernel: the one that shall serve them all (`static_grid`, for one
+        captured graph); None: `auto`'s choice for each. max_keys: keys of all long queries together that scratch can
+        hold, max_seq_len by default; a batch of more costs time.
+        """
+        return Plan(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
 
     return plan_paged_attention

@@ -24,14 +24,17 @@ class Prepared:
 
     __slots__ = ("_layout", "choice", "family", "kernel", "num_bytes", "tape")
 
-    def __init__(self, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> None:
-        """buffer: the caller's scratch. Raises SpecError where it is too small."""
-        self.family = family
-        self.choice = choice_for(family, batch, features)
-        self.kernel = family.kernel(self.choice.kernel)
-        self._layout = _fitting(self.kernel, self.choice, batch, buffer)
-        self.num_bytes = self._layout.num_bytes
+    def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
+        self.family, self.choice, self._layout = family, choice, layout
+        self.kernel = family.kernel(choice.kernel)
+        self.num_bytes = layout.num_bytes
         self.tape: Tape | None = None
+
+    @classmethod
+    def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+        """buffer: the caller's scratch. Raises SpecError where it is too small."""
+        choice = choice_for(family, batch, features)
+        return cls(family, choice, _fitting(family.kernel(choice.kernel), choice, batch, buffer))
 
     @property
     def needs_buffer(self) -> bool:
@@ -54,7 +57,8 @@ class Prepared:
                 batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
                 batch.seq_lens, batch.key, batch.value, features.sinks, out, lse, buffer,
             )  # fmt: skip
-            self.tape = Tape.of(launches, slots, handle.current_stream(batch.device.index))
+            stream = handle.current_stream(batch.device.index)
+            self.tape = Tape.of(launches, slots, stream, self._layout.kept)
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:

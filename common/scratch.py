@@ -47,6 +47,11 @@ class Layout:
             at += -(-tensor.numel() * tensor.element_size() // SPACING) * SPACING
         return cls(template, tuple(offsets), at)
 
+    @property
+    def kept(self) -> frozenset[int]:
+        """Addresses of the tensors that are the layout's own."""
+        return frozenset(tensor.data_ptr() for tensor in tensors(self.template, placed=False))
+
     def place(self, buffer: torch.Tensor | None) -> Any:
         """The workspace on `buffer`, uint8 [at least num_bytes]. Raises SpecError."""
         if not self.offsets:
@@ -69,14 +74,14 @@ def check_buffer(buffer: object, num_bytes: int) -> None:
         raise SpecError("workspace", f"address {buffer.data_ptr():#x}", f"contiguous, at a multiple of {ALIGNMENT}")
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The meta tensors of a workspace in a fixed order."""
+def tensors(value: Any, placed: bool = True) -> list[torch.Tensor]:
+    """The meta tensors of a workspace in a fixed order; not placed: the others."""
     if isinstance(value, torch.Tensor):
-        return [value] if value.is_meta else []
+        return [value] if value.is_meta == placed else []
     if dataclasses.is_dataclass(value):
-        return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name))]
+        return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name), placed)]
     if isinstance(value, tuple | list):
-        return [t for item in value for t in tensors(item)]
+        return [t for item in value for t in tensors(item, placed)]
     return []
 
 
