@@ -11,7 +11,7 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from compare import suites, trace
-from compare.registry import BASELINES, OWN, select
+from compare.registry import BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
 _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
@@ -46,6 +46,12 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--timeout", type=_positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
+    )
+    where.add_argument(
+        "--heuristics",
+        choices=HEURISTICS,
+        default="tree",
+        help="whose configs: the GPU's measured tree where there is one (tree), untuned (default), Listing 2 (paper)",
     )
     where.add_argument(
         "--configs", type=_count, default=0, metavar="N", help="where cells are timed: N random configs too"

@@ -47,6 +47,7 @@ class CompileJob:
     cache_style: str = "nhd"
     new_kv: bool = False
     large_cache: bool = False
+    heuristics: str = "tree"
 
     def to_json(self) -> str:
         shape = dataclasses.asdict(self.shape) | {"dtype": str(self.shape.dtype).removeprefix("torch.")}
@@ -162,7 +163,7 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     try:
         kernel = registry.load(job.kernel)
-        config, origin = registry.default_config(job.kernel, kernel, job.shape, batch.stats, gpu)
+        config, origin = registry.default_config(job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics)
         if job.config is not None:
             config, origin = type(config)(**job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}

@@ -54,6 +54,7 @@ class Crew:
     max_time_s: float = 3.0
     configs: int = 0
     seed: int = 0
+    heuristics: str = "tree"
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "compare.worker"])
     _worker: _Worker | None = None
@@ -105,6 +106,7 @@ class Crew:
                 "max_time": self.max_time_s,
                 "configs": self.configs,
                 "seed": self.seed,
+                "heuristics": self.heuristics,
             }
         )
 

@@ -70,6 +70,7 @@ class Run:
             else None,
             "suite": self.chosen.suite,
             "kernels": list(self.chosen.kernels),
+            "heuristics": self.arguments.heuristics,
             "trace": {"name": Path(trace).name, "assumptions": "; ".join(self.chosen.assumptions)} if trace else None,
             "plan": plan.plan_hash(self.jobs),
             "planned": len(self.cells),
@@ -110,7 +111,7 @@ class Run:
             self.manifest["did_not_compile"] = failed
         # beside a measurement static facts are an addition: a compiler that hangs must not hold it up for long
         limit_s = min(arguments.timeout, 120.0) if now.measure else arguments.timeout
-        facts = StaticFacts(self.cells, now.target, limit_s)
+        facts = StaticFacts(self.cells, now.target, limit_s, arguments.heuristics)
         crew = Crew(
             mode="measure" if now.measure else "check",
             gpu=now.target.name if now.target else None,
@@ -119,6 +120,7 @@ class Run:
             max_time_s=arguments.max_time,
             configs=arguments.configs,
             seed=arguments.seed,
+            heuristics=arguments.heuristics,
             on_start=show.begin,
         )
         with contextlib.closing(crew):
@@ -170,6 +172,7 @@ class Run:
         for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us"):
             words += _said(arguments, name)
         words += _said(arguments, "seed") if arguments.seed else []
+        words += _said(arguments, "heuristics") if arguments.heuristics != "tree" else []
         words += ["--new-kv"] if arguments.new_kv else []
         return rundir.command([*words, "--workload", label, "--kernels", cell.kernel])
 

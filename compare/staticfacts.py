@@ -20,8 +20,9 @@ CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a run: the timed process nee
 class StaticFacts:
     """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan."""
 
-    def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float) -> None:
+    def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree") -> None:
         own = [cell for cell in cells if cell.kernel in (*OWN, *ABLATIONS)] if gpu else []
+        self._heuristics = heuristics
         self._found: dict[str, Outcome] = {}
         self._news = threading.Condition()
         lanes = max(min((os.cpu_count() or 1) // CPUS_PER_LANE, MAX_LANES), 1)
@@ -31,7 +32,7 @@ class StaticFacts:
 
     def _compile(self, cells: Sequence[Cell], gpu: Gpu, limit_s: float) -> None:
         """One lane: a child process and the cells it compiles."""
-        left = {cell.id: _compile_job(cell) for cell in cells}
+        left = {cell.id: _compile_job(cell, self._heuristics) for cell in cells}
         try:
             for outcome in compile_in_child(list(left.values()), gpu, limit_s=limit_s):
                 done = next(iter(left))
@@ -55,9 +56,9 @@ class StaticFacts:
         return self._found[cell.id]
 
 
-def _compile_job(cell: Cell) -> CompileJob:
+def _compile_job(cell: Cell, heuristics: str) -> CompileJob:
     row = cell.workload
-    how = {"cache_style": row.style, "new_kv": row.new_kv}
+    how = {"cache_style": row.style, "new_kv": row.new_kv, "heuristics": heuristics}
     return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, **how, **asdict(row.ask))
 
 

@@ -28,7 +28,15 @@ class Subject:
     values changed, when it must refill the same buffers. Raises Rejected (unsupported) and what `registry.load` raises.
     """
 
-    def __init__(self, kernel_id: str, arena: Arena, gpu: Gpu | None, config: Any = None, origin: str = "") -> None:
+    def __init__(
+        self,
+        kernel_id: str,
+        arena: Arena,
+        gpu: Gpu | None,
+        config: Any = None,
+        origin: str = "",
+        heuristics: str = "tree",
+    ) -> None:
         self.kernel_id, self.arena = kernel_id, arena
         self.kernel = registry.load(kernel_id)
         if "triton" in sys.modules:
@@ -39,7 +47,7 @@ class Subject:
         shape, stats = arena.workload.shape, arena.workload.stats
         self.config, self.origin = config, origin
         if not origin:
-            self.config, self.origin = registry.default_config(kernel_id, self.kernel, shape, stats, gpu)
+            self.config, self.origin = registry.default_config(kernel_id, self.kernel, shape, stats, gpu, heuristics)
         capacity = Capacity.of(arena.batches[0])
         self._workspaces = [self.kernel.workspace(shape, capacity, self.config)] * len(arena.batches)
         self.plan()

@@ -72,6 +72,7 @@ class Task:
         self.max_time: float = plain["max_time"]
         self.configs: int = plain["configs"]
         self.seed: int = plain["seed"]
+        self.heuristics: str = plain.get("heuristics", "tree")
         self.device = torch.device(plain["device"])
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -113,16 +114,16 @@ def check(task: Task) -> None:
         task.start(cell)
         identity: dict[str, Any] = {}
         try:
-            verdict = _check_cell(arena, kernel_id, task.gpu, identity)
+            verdict = _check_cell(task, arena, kernel_id, identity)
             task.row(cell, identity | _ok(verdict, Evidence.INTERPRETED))
         except Exception as error:
             task.failed(cell, error, identity)
 
 
-def _check_cell(arena: Arena, kernel_id: str, gpu: gpus.Gpu | None, identity: dict[str, Any]) -> GateResult:
+def _check_cell(task: Task, arena: Arena, kernel_id: str, identity: dict[str, Any]) -> GateResult:
     """Judge one kernel; `identity` is filled as soon as it is known. Raises what a kernel may raise, and Rejected."""
     arena.set_values(0)
-    subject = Subject(kernel_id, arena, gpu)
+    subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
     identity.update(subject.identity())
     contract = subject.kernel.CONTRACT
     verdict = gate.before(arena, lambda: subject.launch(0), [0], contract)
@@ -177,7 +178,7 @@ def _enter(task: Task, arena: Arena, clock: Any) -> list[Entrant]:
         task.start(cell)
         identity: dict[str, Any] = {}
         try:
-            subject = Subject(kernel_id, arena, task.gpu)
+            subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
             identity = subject.identity()
             runner = _runner(subject, clock)
             entrant = Entrant(cell, subject, runner, None, [])

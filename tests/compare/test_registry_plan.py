@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from common.gpus import resolve
+from common.spec import AttentionShape
 from compare import plan, registry, sources
 from compare.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
 from compare.suites import pick, suite
@@ -84,3 +85,31 @@ def test_smoke_fits_the_interpreter_and_peers_does_not():
     assert all(plan.interpreter_seconds(kernel, row) <= 30 for kernel in KERNELS for row in suite("smoke"))
     (long,) = pick(suite("peers"), "q1s128k")
     assert plan.interpreter_seconds("helion/naive", long) > 30
+
+
+class _Tree:
+    """A measured tree of an H200 for one shape."""
+
+    @staticmethod
+    def covers(shape, gpu):
+        return shape == AttentionShape()
+
+    @staticmethod
+    def q_block(shape, stats, gpu):
+        return "tuned"
+
+
+@pytest.mark.parametrize(
+    ("heuristics", "shape", "origin"),
+    [
+        ("tree", AttentionShape(), "tree"),
+        ("tree", AttentionShape(head_size=64), "heuristics"),  # nothing is called tuned outside what was measured
+        ("default", AttentionShape(), "heuristics"),
+        ("paper", AttentionShape(), "paper"),
+    ],
+)
+def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin):
+    monkeypatch.setitem(sys.modules, "dsl_triton.heuristics.h200", _Tree)
+    kernel, stats = load("triton/q_block"), suite("peers")[0].stats
+    config, found = registry.default_config("triton/q_block", kernel, shape, stats, resolve("h200"), heuristics)
+    assert found == origin and (config == "tuned") == (origin == "tree")
