@@ -22,10 +22,10 @@ compare:  ## check every kernel, time it where there is a GPU, write a report to
 	@$(RUN) -m compare.run $(ARGS)
 
 test:  ## the tests of every day, on JOBS=2 processes
-	@$(RUN) -m pytest -m "not slow" -n $(JOBS) $(ARGS)
+	@$(RUN) -m pytest -m "not slow" -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-slow:  ## the tests that take minutes
-	@$(RUN) -m pytest -m slow -n $(JOBS) $(ARGS)
+	@$(RUN) -m pytest -m slow -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint:  ## ruff: style and format
 	@$(RUN) -m ruff check . && "$$python" -m ruff format --check .

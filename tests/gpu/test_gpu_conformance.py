@@ -1,10 +1,11 @@
-"""Every own kernel on every named case, the large ones too, compiled for the GPU that is here.
+"""Every own kernel on every named case, the large ones too, in the three dtypes, compiled for the GPU that is here.
 
-A kernel runs with its DEFAULT and, where the family's heuristics choose another config, with that; twice each, onto
+A kernel runs with its DEFAULT and, in the case's own dtype, with what the family's heuristics choose; twice each, onto
 different poisons, with equal bits.
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,25 +13,27 @@ import torch
 from common.cases import CASES
 from common.gpus import detect
 from common.metadata import BatchStats
+from common.spec import DTYPES
 from compare import registry
 from kernel_cases import conform
 
 os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is an error and never a search
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("kernel_id", registry.OWN)
-def test_gpu_conformance(kernel_id, case):
+def test_gpu_conformance(kernel_id, case, dtype):
     try:
         kernel = registry.load(kernel_id)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
     configs = [kernel.DEFAULT]
-    if not case.refused:
+    if not case.refused and dtype is case.dtype:
         stats = BatchStats.of(case.lens)
         chosen, _ = registry.default_config(kernel_id, kernel, case.shape, stats, detect())
         configs += [chosen] if chosen != kernel.DEFAULT else []
     for config in configs:
-        conform(kernel, case, config, "cuda", twice=True)
+        conform(kernel, replace(case, dtype=dtype), config, "cuda", twice=True)
     if case.large:
         torch.cuda.empty_cache()  # the next case's pool of gigabytes has other sizes
