@@ -18,15 +18,19 @@ SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
 @triton.jit
 def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
                  NEW_KV: tl.constexpr):  # fmt: skip
-    """First tile that any query of the sequence needs, and how many are copied: none for a short query."""
+    """First tile that any query of the sequence needs, and how many are copied: none for a short query.
+
+    NEW_KV: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
+    """
     query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
     query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
     context_len = seq_len - query_len
     _, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, TILE_SIZE)
-    if NEW_KV:  # the last tile of the context takes its first new keys from their pages too
-        hi = tl.minimum(hi, tl.cdiv(tl.maximum(context_len, 0), TILE_SIZE))
-    return lo, tl.where(query_len > SHORT, tl.maximum(hi - lo, 0), 0)
+    copied = query_len > SHORT
+    if NEW_KV:
+        copied = copied & (context_len > 0)
+    return lo, tl.where(copied, hi - lo, 0)
 
 
 @triton.jit
@@ -92,8 +96,8 @@ def _copy_kernel(
 def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
 
-    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are read elsewhere, so only the
-    context is copied, up to a whole tile.
+    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are given, so sequences without
+    context are not copied.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](

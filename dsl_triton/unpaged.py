@@ -1,14 +1,16 @@
 """Un-paged prefill (ours): the keys of long queries are copied out of their pages once, then read as whole tiles.
 
-Three launches. Copy: a persistent grid takes K and V of sequences with more than SHORT_QUERY query tokens, tile by tile
-and KV head by KV head, into contiguous head-major scratch. Attend: Q Blocks x num_kv_heads, one axis, as in q_block.py,
-but a tile is one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsewhere). Short queries: the
-segments of parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the
-O(query tokens x keys) loop free of block tables, and each key's address is computed once instead of once a Q Block.
+Copy: a persistent grid takes K and V of sequences with more than SHORT_QUERY query tokens, tile by tile and KV head by
+KV head, into contiguous head-major scratch. Attend: Q Blocks x num_kv_heads, one axis, as in q_block.py, but a tile is
+one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsewhere). Short queries: the segments of
+parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the O(query tokens x keys)
+loop free of block tables, and each key's address is computed once instead of once a Q Block.
 
-Where the step's new K and V are given (batch.key, batch.value), only the context is copied, up to a whole tile, and the
-tiles behind it are read where they are. Sequences that the scratch cannot hold are attended through their pages by the
-same kernel (PAGED): which those are is decided on the device, so a wrong hint costs time and never correctness.
+The attention is one kernel launched for each SOURCE of tiles that a batch may need; which sequence takes which is
+decided on the device, so a wrong hint costs time and never correctness:
+    "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
+    "copied"  the others, whose region fits into the scratch
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
 """
 
 import itertools
@@ -94,10 +96,8 @@ class Workspace:
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], a block is a tile
+    keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same
-    new_keys,  # descriptor of [num_tokens, num_kv_heads * HEAD_SIZE] or None
-    new_values,  # the same
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
@@ -111,11 +111,10 @@ def _unpaged_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, PAGED: tl.constexpr,
-    HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
+    NEW_KV: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    NEW_KV: tl.constexpr = new_keys is not None
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     if HEADS_FASTEST:
@@ -139,70 +138,58 @@ def _unpaged_kernel(
     query_start = tl.load(query_start_loc_ptr + seq)
     query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
     first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
-    if (first < query_len) & (query_len > SHORT):
+    seq_len = tl.load(seq_lens_ptr + seq)
+    context_len = seq_len - query_len
+    mine = (first < query_len) & (query_len > SHORT)
+    if SOURCE == "new":
+        mine = mine & (context_len <= 0)
+        row = query_start - context_len
+        column = kv_head * HEAD_SIZE
+    else:
         begin = 0  # of the sequence's region in the scratch, in tiles
         for before in range(0, seq, SEQUENCES):
             index = before + tl.arange(0, SEQUENCES)
             _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT, NEW_KV)
             begin += tl.sum(count, 0)
         region_lo, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
-        if (begin + count > tiles) == PAGED:
-            seq_len = tl.load(seq_lens_ptr + seq)
-            context_len = seq_len - query_len
-            token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
-            query_pos = context_len + token
-            last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-            q = load_rows(
-                query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE
-            )  # [BLOCK_M, HEAD_PADDED]
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
-            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, TILE_SIZE
-            )
-            if OVERLAP:
-                tl.extra.cuda.gdc_wait()  # for the copy
-            if PAGED:
-                table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-                for j in range(lo, hi):
-                    m, l, acc = attend_tile(
-                        j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                        HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
-                    )  # fmt: skip
-            else:
-                copied = hi  # tiles before it are in the scratch, those from it on in new_keys and new_values
-                if NEW_KV:
-                    copied = tl.minimum(region_lo + count, hi)
-                row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
-                for j in range(tl.minimum(full_lo, copied), tl.minimum(full_hi, copied)):
-                    m, l, acc = attend_block(
-                        j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
-                        keys, values, row + j * TILE_SIZE, 0, TILE_SIZE, MASKED=False, FOREIGN=False,
-                    )  # fmt: skip
-                left = tl.minimum(full_lo, copied) - lo
-                for i in range(0, left + copied - tl.minimum(full_hi, copied)):
-                    j = masked_tile(i, left, lo, tl.minimum(full_hi, copied))
-                    m, l, acc = attend_block(
-                        j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
-                        keys, values, row + j * TILE_SIZE, 0, TILE_SIZE, MASKED=True, FOREIGN=False,
-                    )  # fmt: skip
-                if NEW_KV:
-                    row = query_start - context_len
-                    column = kv_head * HEAD_SIZE
-                    for j in range(tl.maximum(full_lo, copied), tl.maximum(full_hi, copied)):
-                        m, l, acc = attend_block(
-                            j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
-                            new_keys, new_values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=True,
-                        )  # fmt: skip
-                    left = tl.maximum(full_lo, copied) - tl.maximum(lo, copied)
-                    for i in range(0, left + hi - tl.maximum(full_hi, copied)):
-                        j = masked_tile(i, left, tl.maximum(lo, copied), tl.maximum(full_hi, copied))
-                        m, l, acc = attend_block(
-                            j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
-                            new_keys, new_values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=True,
-                        )  # fmt: skip
-            store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
-            store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+        mine = mine & ((begin + count > tiles) == (SOURCE == "paged"))
+        if NEW_KV:
+            mine = mine & (context_len > 0)
+        row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
+        column = 0
+    token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+    q = load_rows(query_ptr, query_strides, query_start + token, head, live & mine, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # for the copy; every program waits, so that this launch ends after it
+    if mine:
+        query_pos = context_len + token
+        last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            context_len + first, last_pos, seq_len, f, TILE_SIZE
+        )
+        if SOURCE == "paged":
+            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            for j in range(lo, hi):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+        else:
+            for j in range(full_lo, full_hi):
+                m, l, acc = attend_block(
+                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                    keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=False,
+                )  # fmt: skip
+            for i in range(0, full_lo - lo + hi - full_hi):
+                j = masked_tile(i, full_lo - lo, lo, full_hi)
+                m, l, acc = attend_block(
+                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                    keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
+                )  # fmt: skip
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
@@ -244,28 +231,33 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, tile_size = batch.shape, config.tile_size
     tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
-    new_keys, new_values = _new_tokens(batch, tile_size)
-    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new_keys is not None)
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    new = _new_tokens(batch, tile_size)
+    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new is not None)
     block = [tile_size, padded(shape.head_size)]
-    keys, values = (TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
-    for paged in (False, True) if _may_overflow(batch, tiles, tile_size) else (False,):
+    copied = tuple(TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
+    sources = {"copied": copied}
+    if new is not None:
+        sources["new"] = new
+    if _may_overflow(batch, tiles, tile_size):
+        sources["paged"] = copied
+    for source, (keys, values) in sources.items():
         _unpaged_kernel[(shape.num_kv_heads * q_blocks,)](
-            batch.query, keys, values, new_keys, new_values,
+            batch.query, keys, values,
             batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
             out, lse, batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
             batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
             out.stride(), strides(lse),
             NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-            BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, PAGED=paged,
-            HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
+            BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, SOURCE=source,
+            NEW_KV=new is not None, HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
             num_warps=config.num_warps, num_stages=config.num_stages,
             **({"launch_pdl": True} if config.overlap else {}),
         )  # fmt: skip
 
 
-def _new_tokens(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+def _new_tokens(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
     """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
 
     A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
@@ -273,7 +265,7 @@ def _new_tokens(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor | N
     head_size = batch.query.shape[2]
     given = (batch.key, batch.value)
     if batch.key is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
-        return None, None
+        return None
     return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)
 
 
