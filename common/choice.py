@@ -64,8 +64,8 @@ def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: in
     else:
         share = min(num_decodes * _SHARES // max(num_seqs, 1), _SHARES - 1)
         decodes = min(cdiv(seqs * share, _SHARES), seqs - 1)
-    tokens, keys = decodes + (seqs - decodes) * longest, rounded(max_seq_len)
-    return BatchStats(seqs, tokens, decodes, longest, max(keys, longest), seqs * keys)
+    tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
+    return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
 
 
 def hinted_stats(

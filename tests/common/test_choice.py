@@ -1,0 +1,115 @@
+"""Choices are made on a grid that a capacity can enumerate; hints are corrected by shapes, and cost time alone."""
+
+import random
+import types
+import warnings
+
+import pytest
+
+from common import gpus
+from common.choice import GRID, NO_GPU, UNTUNED, Choice, Family, hinted_stats, on_grid, reachable_stats, rounded
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+
+SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
+
+
+def family(tree=None, needs_all=frozenset({"causal"})):
+    """A family of two kernels, `plain` and `able`, whose default chooses `plain`, and a tree for the H200 if given."""
+
+    def load(name):
+        if name in ("plain", "able"):
+            supports = needs_all if name == "able" else frozenset({"causal"})
+            return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
+        if name == "heuristics.default":
+            return types.SimpleNamespace(
+                auto_kernel=lambda shape, stats: "plain",
+                auto=lambda shape, stats, gpu: ("plain", "untuned"),
+                plain=lambda shape, stats, gpu: "untuned",
+                able=lambda shape, stats, gpu: "able-untuned",
+            )
+        if name == "heuristics.h200" and tree is not None:
+            return tree
+        raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
+
+    return Family("fake", ("plain", "able"), load, recorded=None)
+
+
+@pytest.mark.parametrize(("n", "up"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (7, 8), (9, 12), (49, 64), (4097, 6144)])
+def test_sizes_are_rounded_up_to_the_grid(n, up):
+    assert rounded(n) == up
+    assert rounded(up) == up and up in GRID
+
+
+def test_a_point_of_the_grid_is_its_own():
+    for stats in reachable_stats(64, 24, 300):
+        again = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+        assert again == stats
+
+
+def test_everything_that_hints_can_say_is_reachable():
+    tokens, seqs, keys = 100, 20, 500
+    known, draw = set(reachable_stats(tokens, seqs, keys)), random.Random(0)
+    for _ in range(3000):
+        n = draw.randint(1, seqs)
+        hints = [draw.choice((None, 0, 1, draw.randint(1, 2 * keys))) for _ in range(3)]
+        assert hinted_stats(n, draw.randint(1, tokens), keys, *hints) in known
+
+
+@pytest.mark.parametrize(
+    ("shapes", "hints", "expected"),
+    [
+        ((32, 32, 4096), (1, 2048, 32), (32, 32, 1, 2048)),
+        ((32, 32, 4096), (None, None, None), (32, 32, 1, 4096)),  # as many tokens as sequences: taken for decodes
+        ((1, 300, 4096), (1, 1, None), (1, 0, 512, 512)),  # no sequence is shorter than the mean query
+        ((4, 40, 4096), (4000, 99999, None), (4, 3, 64, 4096)),  # nor longer than all tokens, or its row of pages
+        ((244, 8432, 8192), (2048, 2048, None), (256, 192, 2048, 2048)),  # 240 decodes beside 4 prompts
+        ((0, 0, 16), (None, None, None), (1, 1, 1, 16)),
+    ],
+    ids=["exact", "unknown", "too-small", "too-large", "mixed", "empty"],
+)
+def test_hints_that_shapes_refute_are_corrected(shapes, hints, expected):
+    stats = hinted_stats(*shapes, *hints)
+    assert (stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == expected
+
+
+def test_a_gpu_without_a_tree_is_said_once_and_how_to_make_one():
+    fake = family()
+    with pytest.warns(UserWarning, match=r"no measured tree for h200 .*python -m compare\.tune .* --gpu h200") as said:
+        for keys in (64, 4096):
+            choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
+    assert len(said) == 1
+    assert choice == Choice("plain", "untuned", "heuristics/default.py: auto", UNTUNED)
+
+
+def test_a_measured_tree_is_asked_and_its_provenance_kept():
+    tree = types.SimpleNamespace(
+        auto=lambda shape, stats, gpu: ("able", stats.max_seq_len),
+        covers=lambda shape, gpu: shape.head_size == 128,
+        PROVENANCE={"commit": "abc", "rows": 3},
+    )
+    fake = family(tree)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
+        elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
+    assert choice == Choice("able", 128, "heuristics/h200.py: auto", "commit abc, rows 3")
+    assert elsewhere.provenance == UNTUNED
+
+
+def test_a_tree_that_is_broken_is_no_missing_tree():
+    fake = family()
+
+    def load(name):
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    fake.load = load
+    with pytest.raises(ModuleNotFoundError, match="sklearn"):
+        fake.tree(H200)
+
+
+def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
+    fake = family(needs_all=frozenset({"causal", "sinks"}))
+    stats = BatchStats.of([(1, 9)])
+    assert fake.choose(SHAPE, stats, None, frozenset({"sinks"})) == Choice("able", "able-DEFAULT", "DEFAULT", NO_GPU)
+    assert fake.choose(SHAPE, stats, None, frozenset({"alibi"})).kernel == "plain"  # whose launch says what is missing

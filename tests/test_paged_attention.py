@@ -1,0 +1,249 @@
+"""The public call of both DSLs: hints, checks, scratch, plans. Kernels are interpreted; tests/gpu has the rest."""
+
+import importlib
+import math
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.integrity import same_bits
+from common.reference import reference
+from common.spec import AttentionShape, Features, Layout, SpecError
+from common.tolerance import check
+
+SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
+LENS = [(1, 37), (20, 40), (3, 3), (1, 70)]
+DSLS = ("dsl_triton", "dsl_helion")
+TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+
+
+def dsl(name):
+    return importlib.import_module(name)
+
+
+def tensors(batch):
+    return {name: getattr(batch, name) for name in TENSORS}
+
+
+def hints(batch):
+    stats = batch.stats
+    return {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+
+
+def judged(module, batch, out, lse=None, features=None):
+    features = features or Features()
+    contract = importlib.import_module(f"{module.__name__}.auto").CONTRACT
+    verdict = check(out, lse, batch, features, contract, reference(batch, features))
+    assert verdict.ok, verdict.reason
+
+
+def chosen(module, batch, hinted):
+    """What a call with these hints launches."""
+    auto = importlib.import_module(f"{module.__name__}.auto")
+    from common.arguments import batch_of
+
+    given = (*(getattr(batch, name) for name in TENSORS), None, None)
+    order = ("max_query_len", "max_seq_len", "num_decodes")
+    stats = batch_of(given, None, tuple(hinted.get(name) for name in order)).stats
+    return auto.choose(batch.shape, stats, None)
+
+
+@pytest.mark.parametrize("name", DSLS)
+def test_the_packages_export_the_call_without_importing_their_compiler(name):
+    import subprocess
+    import sys
+
+    code = f"import sys, {name}; assert not {{'triton', 'helion'}} & set(sys.modules); print({name}.__all__)"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "paged_attention" in told and "plan_paged_attention" in told
+
+
+@pytest.mark.parametrize("name", DSLS)
+def test_a_wrong_hint_costs_no_correctness(name):
+    """Twice too large, half too small, 1, unknown: within the budget, the same bits where the choice is the same."""
+    module, batch, seen = dsl(name), make_batch(LENS, SHAPE, pad_tokens=2), {}
+    exact = hints(batch)
+    for wrong in (
+        exact,
+        {key: 2 * value for key, value in exact.items()},
+        {key: max(value // 2, 1) for key, value in exact.items()},
+        dict.fromkeys(exact, 1),
+        dict.fromkeys(exact),
+    ):
+        out = module.paged_attention(**tensors(batch), **wrong)
+        judged(module, batch, out)
+        live = out[: int(batch.query_start_loc[-1])]
+        assert same_bits(seen.setdefault(chosen(module, batch, wrong), live), live)
+    assert len(seen) == 2  # decode's kernel for hints of 1, the other for the rest: or this compares nothing
+
+
+ALL = Features(sliding_window=7, softcap=2.0, sinks=torch.linspace(-1, 1, 4))
+OPTIONS = {
+    "scale": ({"sliding_window": 7, "softmax_scale": 0.3}, Features(sliding_window=7), 0.3),
+    "non-causal": ({"causal": False}, Features(causal=False), None),
+    "features": ({"features": ALL}, ALL, None),
+}
+
+
+@pytest.mark.parametrize(("name", "options"), [*(("dsl_triton", o) for o in OPTIONS), ("dsl_helion", "features")])
+def test_options_reach_the_kernel(name, options):
+    """out and lse in place, scale, window and causality by their short forms, sinks and softcap by features."""
+    module, batch = dsl(name), make_batch([(1, 37), (2, 40)], SHAPE)
+    given, features, scale = OPTIONS[options]
+    out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
+    assert module.paged_attention(**tensors(batch), **hints(batch), out=out, lse=lse, **given) is out
+    judged(module, batch if scale is None else batch.replace(softmax_scale=scale), out, lse, features)
+
+
+def test_a_cache_that_is_x_packed_is_served_by_split():
+    module = dsl("dsl_triton")
+    batch = make_batch([(1, 37), (5, 20)], SHAPE, layout=Layout.X_PACKED, new_kv=True)
+    out = module.paged_attention(**tensors(batch), **hints(batch), key=batch.key, value=batch.value)
+    judged(module, batch, out)
+
+
+def test_scratch_full_of_nan_changes_nothing():
+    module, batch = dsl("dsl_triton"), make_batch([(1, 200), (1, 90)], SHAPE)
+    buffer = torch.full((2**18,), 0xFF, dtype=torch.uint8)
+    first = module.paged_attention(**tensors(batch), **hints(batch), workspace=buffer)
+    assert same_bits(first, module.paged_attention(**tensors(batch), **hints(batch)))
+
+
+def strided(tensor):
+    """The same shape with a last dimension that is not contiguous."""
+    return torch.empty(*tensor.shape, 2, dtype=tensor.dtype)[..., 0]
+
+
+BAD = {
+    "query-no-tensor": ("query", lambda t: t.tolist()),
+    "query-rank": ("query", lambda t: t.flatten(1)),
+    "query-dtype": ("query", lambda t: t.double()),
+    "query-stride": ("query", strided),
+    "key_cache-rank": ("key_cache", lambda t: t[0]),
+    "key_cache-dtype": ("key_cache", lambda t: t.half()),
+    "key_cache-page": ("value_cache", lambda t: t[:, :8]),
+    "key_cache-stride": ("key_cache", strided),
+    "value_cache-shape": ("value_cache", lambda t: t[:, :, :1]),
+    "value_cache-none": ("value_cache", lambda t: None),
+    "value_cache-device": ("value_cache", lambda t: t.to("meta")),
+    "block_table-dtype": ("block_table", lambda t: t.float()),
+    "block_table-rows": ("block_table", lambda t: t[:1]),
+    "block_table-rank": ("block_table", lambda t: t[0]),
+    "query_start_loc-dtype": ("query_start_loc", lambda t: t.long()),
+    "query_start_loc-length": ("query_start_loc", lambda t: t[:-1]),
+    "seq_lens-dtype": ("seq_lens", lambda t: t.long()),
+    "seq_lens-none": ("seq_lens", lambda t: None),
+    "out-shape": ("out", lambda t: t[:1]),
+    "out-dtype": ("out", lambda t: t.half()),
+    "out-overlap": ("out", lambda t: t[:1].expand_as(t)),
+    "out-device": ("out", lambda t: t.to("meta")),
+    "lse-dtype": ("lse", lambda t: t.half()),
+    "lse-shape": ("lse", lambda t: t.flatten()),
+    "key-alone": ("value", lambda t: None),
+    "key-shape": ("key", lambda t: t[:, :1]),
+    "workspace-dtype": ("workspace", lambda t: t.float()),
+    "workspace-small": ("workspace", lambda t: t[:64]),
+    "workspace-address": ("workspace", lambda t: t[1:]),
+    "max_query_len": ("max_query_len", lambda n: "many"),
+    "max_seq_len": ("max_seq_len", lambda n: 2.5),
+    "num_decodes": ("num_decodes", lambda n: [1]),
+    "softmax_scale": ("softmax_scale", lambda x: -1.0),
+    "sliding_window": ("sliding_window", lambda x: 0),
+    "causal": ("causal", lambda x: "yes"),
+    "features-beside-causal": ("features", lambda x: Features()),
+    "validate": ("validate", lambda x: "all"),
+}
+
+
+def good(causal=True):
+    """Options of a call that nothing is wrong with."""
+    batch = make_batch([(1, 200), (1, 30)], SHAPE, new_kv=True)
+    options = tensors(batch) | hints(batch) | {"key": batch.key, "value": batch.value, "causal": causal}
+    options |= {"out": torch.empty_like(batch.query), "lse": torch.empty(2, 4), "softmax_scale": None}
+    options |= {"sliding_window": None, "features": None, "validate": "host"}
+    return options | {"workspace": torch.empty(2**18, dtype=torch.uint8)}
+
+
+@pytest.fixture(scope="module", params=DSLS)
+def warm(request):
+    """The call of a DSL, after one that was good: what is kept of it must let nothing else through."""
+    call = dsl(request.param).paged_attention
+    call(**good())
+    return call
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_by_its_name(warm, case):
+    argument, spoil = BAD[case]
+    options = good(causal=case != "features-beside-causal")
+    with pytest.raises(SpecError) as refusal:
+        warm(**options | {argument: spoil(options[argument])})
+    assert refusal.value.argument == argument
+    assert refusal.value.allowed and str(refusal.value.found)
+
+
+def test_an_output_over_an_input_is_refused_when_its_signature_is_known():
+    module, batch = dsl("dsl_triton"), make_batch([(1, 30)], SHAPE)
+    module.paged_attention(**tensors(batch), **hints(batch), out=torch.empty_like(batch.query))
+    with pytest.raises(SpecError, match="out: found the memory of query"):
+        module.paged_attention(**tensors(batch), **hints(batch), out=batch.query)
+
+
+VALUES = {
+    "starts-begin": ("query_start_loc[0]", lambda b: b.query_start_loc[0].fill_(1)),
+    "starts-fall": ("query_start_loc[2]", lambda b: b.query_start_loc[2].fill_(0)),
+    "starts-past-query": ("query_start_loc[3]", lambda b: b.query_start_loc[3].fill_(99)),
+    "shorter-than-query": ("seq_lens[1]", lambda b: b.seq_lens[1].fill_(1)),
+    "negative": ("seq_lens[2]", lambda b: b.seq_lens[2].fill_(-1)),
+    "wider-than-table": ("seq_lens[0]", lambda b: b.seq_lens[0].fill_(10**6)),
+    "page-past-cache": ("block_table[1]", lambda b: b.block_table[1, 1].fill_(10**6)),
+    "page-negative": ("block_table[2]", lambda b: b.block_table[2, 0].fill_(-1)),
+    "sink-nan": ("sinks[3]", lambda b: None),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_full_validation_looks_at_every_value(case):
+    argument, spoil = VALUES[case]
+    batch = make_batch([(1, 37), (3, 40), (1, 5)], SHAPE)
+    module, sinks = dsl("dsl_triton"), torch.zeros(4)
+    call = {**tensors(batch), **hints(batch), "features": Features(sinks=sinks)}
+    module.paged_attention(**call, validate="full")
+    spoil(batch)
+    sinks[3] = math.nan if case == "sink-nan" else 0.0
+    with pytest.raises(SpecError) as refusal:
+        module.paged_attention(**call, validate="full")
+    assert refusal.value.argument == argument
+
+
+def test_garbage_behind_the_used_part_passes_full_validation():
+    batch = make_batch([(1, 37), (0, 0)], SHAPE, extra_columns=5, pad_tokens=3)
+    judged(
+        dsl("dsl_triton"), batch, dsl("dsl_triton").paged_attention(**tensors(batch), **hints(batch), validate="full")
+    )
+
+
+@pytest.mark.parametrize("name", DSLS)
+def test_a_plan_serves_its_capacity_and_refuses_more(name):
+    plan = dsl(name).plan_paged_attention(SHAPE, 40, 4, 128, "cpu")
+    batch = make_batch(LENS, SHAPE)
+    out = torch.empty_like(batch.query)
+    assert plan(**tensors(batch), **hints(batch), out=out) is out
+    judged(dsl(name), batch, out)
+    for lens, argument in (([(1, 9)] * 5, "seq_lens"), ([(41, 41)], "query")):
+        more = make_batch(lens, SHAPE)
+        with pytest.raises(SpecError, match="at most the plan's") as refusal:
+            plan(**tensors(more), **hints(more), out=torch.empty_like(more.query))
+        assert refusal.value.argument == argument
+    other = make_batch([(1, 9)], AttentionShape(4, 2, 32, 32, torch.float32))
+    with pytest.raises(SpecError, match="the plan's shape"):
+        plan(**tensors(other), **hints(other), out=torch.empty_like(other.query))
+
+
+@pytest.mark.parametrize("argument", ["max_tokens", "max_seqs", "max_seq_len"])
+def test_a_plan_of_no_capacity_is_refused(argument):
+    sizes = {"max_tokens": 1, "max_seqs": 1, "max_seq_len": 1} | {argument: 0}
+    with pytest.raises(SpecError) as refusal:
+        dsl("dsl_triton").plan_paged_attention(SHAPE, **sizes, device="cpu")
+    assert refusal.value.argument == argument
