@@ -1,9 +1,11 @@
 """Draw docs/pictures/*.svg: what one program of each rung of the ladder does. `python docs/pictures.py`
 
-The tile ranges are computed as the kernels compute them (`kv_tile_range`, `segment_range` in both primitives.py).
+The tile ranges are computed as the kernels compute them (`kv_tile_range`, `segment_range` in both primitives.py,
+`run_length` in both page_runs.py).
 Colours are Okabe and Ito's; what a colour says is also said by a label or a hatch.
 """
 
+import math
 from pathlib import Path
 
 import matplotlib
@@ -188,9 +190,55 @@ def parallel_softmax():
     return figure
 
 
+def runs(axes, y, page, keys, j):
+    """Pages of `page` keys, and tile j below them in the runs by which it is loaded."""
+    colours, hatches = (BLUE, ORANGE), (None, "//")
+    for at in range(0, keys, page):
+        box(axes, at, y, page, 1.6, "#FFFFFF", edge=LINE)
+        text(axes, at + page / 2, y + 0.8, f"page {TABLE[at // page]}")
+    for at in range(0, keys, TILE):
+        box(axes, at, y + 3.2, TILE, 1.6, SEEN, edge=LINE)
+        if at != j * TILE:
+            text(axes, at + TILE / 2, y + 4, f"tile {at // TILE}")
+    run = math.gcd(page, TILE)
+    count = TILE // run
+    for i in range(count):
+        at = j * TILE + i * run
+        box(axes, at, y + 3.2, run, 1.6, colours[i % 2], edge="#FFFFFF", hatch=hatches[i % 2])
+        arrow(axes, (at + run / 2, y + 1.6), (at + run / 2, y + 3.2), colours[i % 2])
+    return f"{count} page id{'s' if count > 1 else ''}\n[{count}, {run}, d]" if count > 1 else f"1 page id\n[{run}, d]"
+
+
+def adjustable_tile():
+    figure, axes = canvas(9, 5.8, (-16, 64), (-2.2, 32.5))
+    text(axes, -15.8, -1.5, "adjustable_tile: the tile is no longer tied to the page", ha="left", fontsize=12)
+    for row, (page, words) in enumerate(((8, "larger than\nthe page"), (48, "inside\na page"), (24, "across\npages"))):
+        y = row * 6.2
+        text(axes, -15.8, y + 2.4, f"tile of {TILE},\n{words}", ha="left")
+        text(axes, 49.5, y + 4, runs(axes, y, page, 48, 1), ha="left")
+    text(axes, 0, 19.1, "A run is the keys that page and tile cannot part: one page id, one 64-bit product.", ha="left")
+    text(axes, -15.8, 25.6, "one batch,\ntwo launches", ha="left")
+    at, lens = 0, (1, 1, 16, 17, 60)
+    for query_len in lens:
+        width, short = max(math.sqrt(query_len) * 1.9, 2.4), query_len <= 16
+        colour, hatch = (GREEN, "..") if short else (PURPLE, "\\\\")
+        box(axes, at, 22, width, 1.8, colour, edge="#FFFFFF", hatch=hatch)
+        text(axes, at + width / 2, 24.5, str(query_len))
+        arrow(axes, (at + width / 2, 25.2), (8 if short else 30, 27.4), colour)
+        at += width + 0.6
+    text(axes, at + 0.6, 24.5, "query tokens", ha="left")
+    for x, words, colour in (
+        (-2, "at most 16: segments,\na decode's tile", GREEN),
+        (22, "more: Q Blocks,\na prefill's tile", PURPLE),
+    ):
+        box(axes, x, 27.5, 20, 3.6, "#FFFFFF", edge=colour, line=1.5)
+        text(axes, x + 10, 29.3, words)
+    return figure
+
+
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    for draw in (naive, q_block, parallel_softmax):
+    for draw in (naive, q_block, parallel_softmax, adjustable_tile):
         figure = draw()
         figure.savefig(HERE / f"{draw.__name__}.svg", metadata={"Date": None})
         plt.close(figure)

@@ -6,12 +6,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = ["primitives.py", "cache.py", "naive.py", "q_block.py", "parallel_softmax.py", "reduce_segments.py"]
+FILES = [
+    "primitives.py",
+    "cache.py",
+    "naive.py",
+    "q_block.py",
+    "parallel_softmax.py",
+    "reduce_segments.py",
+    "page_runs.py",
+    "adjustable_tile.py",
+]
 
-# Triton alone: a class for the bundle, tuples of strides, and the reduction's overlap, which Helion has always.
-TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap"}
-# Helion alone: division without rounding down, and the partial results that Triton's kernels address by pointers.
-HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial"}
+# Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), and the reduction's overlap,
+# which Helion has always.
+TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides"}
+# Helion alone: division without rounding down, forms of a gather by name, and the partial results that Triton's kernels
+# address by pointers.
+HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form"}
 
 
 def names(path: Path, alone: set[str]) -> list[str]:
