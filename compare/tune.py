@@ -117,6 +117,8 @@ class Tuning:
             if not arguments.resume or found["plan"] != self.manifest["plan"]:
                 why = "another plan" if arguments.resume else "a run already; allowed a new folder, or --resume"
                 raise NotThisRun(f"out: found {self.folder}, which holds {why}")
+            now = {"minutes": arguments.minutes, "resumed": [*found.get("resumed", []), self.manifest["started"]]}
+            self.manifest = found | now
         write_manifest(before, self.manifest)
 
     def _manifest(self, argv: list[str]) -> dict[str, Any]:

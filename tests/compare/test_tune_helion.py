@@ -1,0 +1,62 @@
+"""The arm of Helion's own autotuner, interpreted: what it captures, what it puts in its place, what it refuses."""
+
+import pytest
+
+from common.gpus import resolve
+from compare import gate, registry, tune_helion
+from compare.arena import Arena
+from compare.subject import Subject
+from compare.suites import pick, suite
+
+ROW = pick(suite("smoke"), "speculative-4")[0]
+
+
+@pytest.fixture(scope="module")
+def arena():
+    return Arena(ROW, 1, "cpu")
+
+
+def subject(kind, kernel_id, arena):
+    kernel = registry.load(kernel_id)
+    config, _ = registry.default_config(kernel_id, kernel, ROW.shape, ROW.stats, resolve("h200"), "default")
+    return kernel, kind(kernel_id, arena, resolve("h200"), config, "tuning")
+
+
+def test_another_helion_config_runs_in_its_place_and_is_right(arena):
+    kernel, plain = subject(Subject, "helion/q_block", arena)
+    ((bindable, args),) = tune_helion.launches(kernel, lambda: plain.launch(0))
+    _, tuned = subject(tune_helion.Tuned, "helion/q_block", arena)
+    spec = bindable.bind(args).config_spec
+    tuned.helion_config = type(spec.default_config())(**spec.default_config().config | {"block_sizes": [32, 16]})
+    gate.once(arena, lambda: tuned.launch(0), [0], kernel.CONTRACT)
+    assert kernel.run.__module__ == "dsl_helion.binding"  # put back
+
+
+def test_kernels_of_several_launches_are_counted(arena):
+    kernel = registry.load("helion/parallel_softmax")
+    two = Subject("helion/parallel_softmax", arena, resolve("h200"), kernel.DEFAULT, "given")
+    assert len(tune_helion.launches(kernel, lambda: two.launch(0))) == 2
+
+
+def test_the_search_asks_helion_for_its_budget_and_seed():
+    asked = {}
+
+    class Bound:
+        def __init__(self):
+            self.settings = type("Settings", (), {})()
+
+        def autotune(self, args, force):
+            asked.update(vars(self.settings), force=force)
+            return "found"
+
+    bindable = type("Kernel", (), {"bind": lambda self, args: Bound()})()
+    assert tune_helion.autotune(bindable, (), 12.7, 3) == "found"
+    assert asked["autotune_budget_seconds"] == 12 and asked["autotune_random_seed"] == 3 and asked["force"]
+
+
+def test_helion_still_has_these_settings():
+    helion = pytest.importorskip("helion")
+    settings = helion.Settings()
+    for name, value in (tune_helion.OPTIONS | {"autotune_budget_seconds": 9, "autotune_random_seed": 1}).items():
+        assert hasattr(settings, name)
+        setattr(settings, name, value)
