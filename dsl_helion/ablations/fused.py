@@ -3,7 +3,8 @@
 A Q Block holds `block_m` rows. Where its sequence's whole query fits into `decode_block_m` rows, the program attends
 with those and with `decode_tile_size` keys a tile, else with `block_m` and `tile_size`: each kind of sequence gets the
 shapes that suit it, in one launch. Warps, stages, registers and shared memory are those of the kernel, hence of both.
-Either branch has the lines of q_block.py: loops do not lower in a helper.
+Either branch has the lines of q_block.py, for loops do not lower in a helper; and names of its own, for a name that has
+another shape in the other branch does not compile (it does interpret).
 """
 
 from collections.abc import Iterator
@@ -119,37 +120,38 @@ def _fused_kernel(
         query_len = query_start_loc[seq + 1] - query_start
         first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
         if first < query_len:
+            seq_len = seq_lens[seq]
+            context_len = seq_len - query_len
             if query_len <= decode_m // queries_per_kv:
-                seq_len = seq_lens[seq]
-                context_len = seq_len - query_len
-                token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, decode_m)
-                query_pos = context_len + token
+                token_d, head_d, live_d = q_block_rows(first, kv_head, query_len, queries_per_kv, decode_m)
+                query_pos_d = context_len + token_d
                 last_pos = context_len + torch.minimum(first + (decode_m // queries_per_kv), query_len) - 1
-                q = load_rows(query, query_start + token, head, live)  # [decode_m, head_size]
-                m, l, acc = softmax_init(f, head, live, 0, seq_len, decode_m, head_size)
+                q_d = load_rows(query, query_start + token_d, head_d, live_d)  # [decode_m, head_size]
+                m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, seq_len, decode_m, head_size)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     context_len + first, last_pos, seq_len, f, decode_tile
                 )
-                for d_left in hl.grid(lo, full_lo):
-                    m, l, acc = attend_tile(
-                        d_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, True,
+                for j_left_d in hl.grid(lo, full_lo):
+                    m_d, l_d, acc_d = attend_tile(
+                        j_left_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        decode_tile, True,
                     )  # fmt: skip
-                for d_full in hl.grid(full_lo, full_hi):
-                    m, l, acc = attend_tile(
-                        d_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, False,
+                for j_full_d in hl.grid(full_lo, full_hi):
+                    m_d, l_d, acc_d = attend_tile(
+                        j_full_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        decode_tile, False,
                     )  # fmt: skip
-                for d_right in hl.grid(full_hi, hi):
-                    m, l, acc = attend_tile(
-                        d_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, decode_tile, True,
+                for j_right_d in hl.grid(full_hi, hi):
+                    m_d, l_d, acc_d = attend_tile(
+                        j_right_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        decode_tile, True,
                     )  # fmt: skip
-                store_rows(out, query_start + token, head, live, normalise(acc, l))
-                store_lse(lse, query_start + token, head, live, m, l)
+                store_rows(out, query_start + token_d, head_d, live_d, normalise(acc_d, l_d))
+                store_lse(lse, query_start + token_d, head_d, live_d, m_d, l_d)
             else:
-                seq_len = seq_lens[seq]
-                context_len = seq_len - query_len
                 token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
                 query_pos = context_len + token
                 last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
@@ -158,19 +160,19 @@ def _fused_kernel(
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     context_len + first, last_pos, seq_len, f, tile_size
                 )
-                for p_left in hl.grid(lo, full_lo):
+                for j_left in hl.grid(lo, full_lo):
                     m, l, acc = attend_tile(
-                        p_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                for p_full in hl.grid(full_lo, full_hi):
+                for j_full in hl.grid(full_lo, full_hi):
                     m, l, acc = attend_tile(
-                        p_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                     )  # fmt: skip
-                for p_right in hl.grid(full_hi, hi):
+                for j_right in hl.grid(full_hi, hi):
                     m, l, acc = attend_tile(
-                        p_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 store_rows(out, query_start + token, head, live, normalise(acc, l))
