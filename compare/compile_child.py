@@ -165,7 +165,7 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
         kernel = registry.load(job.kernel)
         config, origin = registry.default_config(job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics)
         if job.config is not None:
-            config, origin = type(config)(**job.config), "given"
+            config, origin = registry.config_from(config, job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}
         facts = static_facts(kernel, batch, features, config, gpu, lse=lse, large_cache=job.large_cache)
     except registry.Unavailable as error:

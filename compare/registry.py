@@ -153,3 +153,10 @@ def config_dict(config: Any) -> dict[str, Any] | None:
     if config is None:
         return None
     return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
+
+
+def config_from(like: Any, plain: dict[str, Any]) -> Any:
+    """The config that `config_dict` made plain; like: one of the same type, with parts of the same types."""
+    parts = {name: getattr(like, name) for name in plain}
+    made = {k: config_from(v, plain[k]) if dataclasses.is_dataclass(v) else plain[k] for k, v in parts.items()}
+    return dataclasses.replace(like, **made)

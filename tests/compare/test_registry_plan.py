@@ -1,3 +1,4 @@
+import json
 import sys
 
 import pytest
@@ -61,6 +62,13 @@ def test_a_config_without_heuristics_is_the_kernels_own():
     config, origin = registry.default_config("fake_kernels:honest", kernel, row.shape, row.stats, resolve("h200"))
     assert (config, origin) == (kernel.DEFAULT, "DEFAULT")
     assert registry.config_dict(config) == {"size": 16}
+
+
+@pytest.mark.parametrize("kernel_id", [kernel for kernel in OWN if kernel.startswith("triton/")])
+def test_a_config_survives_being_plain_with_all_its_parts(kernel_id):
+    default = load(kernel_id).DEFAULT
+    plain = registry.config_dict(default)
+    assert plain is None or registry.config_from(default, json.loads(json.dumps(plain))) == default
 
 
 def test_a_source_has_a_hash():
