@@ -9,7 +9,7 @@ ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(PINNED),--pinned)
 RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
 
 .DEFAULT_GOAL := help
-.PHONY: help compare test test-slow lint clean
+.PHONY: help compare gpu test test-slow lint clean
 
 help:  ## this list
 	@echo "Diptych: paged attention in Triton and in Helion, side by side"
@@ -20,6 +20,10 @@ help:  ## this list
 
 compare:  ## check every kernel, time it where there is a GPU, write a report to results/
 	@$(RUN) -m compare.run $(ARGS)
+
+# No environment and no installing: the Python that has torch, triton and helion beside the GPU's driver is the one to use.
+gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goes on where it stopped
+	$(PYTHON) -m compare.protocol $(ARGS)
 
 test:  ## the tests of every day, on JOBS=2 processes
 	@$(RUN) -m pytest -m "not slow" -n $(JOBS) --dist loadgroup $(ARGS)

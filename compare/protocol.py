@@ -1,0 +1,145 @@
+"""`make gpu`: everything that this project measures on a GPU, one part after another, each in a folder of its own.
+
+Makes no environment and installs nothing: it runs with the Python that started it and says what that Python lacks. A
+part that is finished is not run again, so an interrupted protocol goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from common import gpus
+from compare import registry, rundir
+
+PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
+SERVING = (
+    "triton/auto,triton/static_grid,triton/adjustable_tile,triton/unpaged,helion/auto,helion/static_grid,"
+    "baseline/flash_attn3"
+)
+NEW_KV = "triton/auto,triton/split,triton/unpaged,helion/auto,helion/split,helion/unpaged,baseline/flash_attn3"
+# What a part can do without, and what is lost: a missing package is named before anything runs.
+OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune", "matplotlib": "figures"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of the protocol; `module` runs with `arguments` and `--out` its folder."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    what: str
+
+
+def parts(gpu: str) -> tuple[Part, ...]:
+    """In the order of what they are worth: a protocol that is cut short has the headline."""
+    run = ("--gpu", gpu, "--max-time", "1")
+    return (
+        Part("peers", "compare.run", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
+        Part("serving", "compare.run", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
+        Part(
+            "new_kv",
+            "compare.run",
+            (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV),
+            "prompts whose K and V the step hands over",
+        ),
+        Part("host", "compare.hosttime", ("--gpu", gpu), "host time of a call"),
+        Part("graphs", "compare.graphs", ("--gpu", gpu), "one captured graph against one per batch size"),
+    )
+
+
+def lacking() -> list[str]:
+    """One line for each package that is not here and what it costs."""
+    found = [f"{name} is not installed: without {lost}" for name, lost in OPTIONAL.items() if not _here(name)]
+    try:
+        registry.load("baseline/flash_attn3")
+    except registry.Unavailable as error:
+        found.append(f"FlashAttention 3 is not here: its rows say unavailable ({error})")
+    return found
+
+
+def _here(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _finished(folder: Path) -> bool:
+    """Whether the part in `folder` ended by itself, at this commit."""
+    mark = folder / "part.json"
+    return mark.exists() and json.loads(mark.read_text())["commit"] == rundir.commit()
+
+
+def _run(part: Part, folder: Path) -> int:
+    """The part's exit status; its mark is written where it ended with a verdict (0 or 1)."""
+    if folder.exists():  # cut short before, or of another commit: nothing measured is thrown away
+        number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
+        folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    status = subprocess.run([sys.executable, "-m", part.module, *part.arguments, "--out", str(folder)]).returncode
+    if status in (0, 1):
+        mark = {"commit": rundir.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
+        (folder / "part.json").write_text(json.dumps(mark) + "\n")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.protocol", description=__doc__.splitlines()[0])
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    new.add_argument("--out", type=Path, help="folder of the parts' folders (default results/protocol_<gpu>)")
+    new.add_argument("--only", help="comma-separated names of parts")
+    new.add_argument("--minutes", type=float, default=10.0, help="no part begins after so many (default 10)")
+    return new
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 all parts ended well; 1 a part found a wrong or crashed cell; 2 usage; 3 no such GPU; 130 interrupted."""
+    asked = _parser().parse_args(argv)
+    console = Console()
+    here = gpus.detect()
+    if here is None or (asked.gpu != "auto" and gpus.resolve(asked.gpu) != here):
+        console.print(f"{asked.gpu} is not here: nothing to measure")
+        return 3
+    chosen = parts(here.name)
+    if asked.only is not None:
+        names = set(asked.only.split(","))
+        unknown = names - {part.name for part in chosen}
+        if unknown:
+            allowed = ", ".join(part.name for part in chosen)
+            console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
+            return 2
+        chosen = tuple(part for part in chosen if part.name in names)
+    for line in lacking():
+        console.print(f"[yellow]{line}[/]")
+    return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{here.name}", asked.minutes * 60)
+
+
+def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: float) -> int:
+    began, worst = time.monotonic(), 0
+    for number, part in enumerate(chosen, 1):
+        folder, label = out / part.name, f"[{number}/{len(chosen)}] {part.name}: {part.what}"
+        if _finished(folder):
+            console.print(f"{label} - finished before, in {folder}", markup=False)
+        elif time.monotonic() - began > seconds:
+            console.print(f"{label} - not begun: the time is up; the same command goes on here", markup=False)
+        else:
+            console.print(label, markup=False, style="bold")
+            try:
+                worst = max(worst, _run(part, folder))
+            except KeyboardInterrupt:
+                console.print("interrupted: the same command goes on with this part")
+                return 130
+    console.print(f"reports: {out}/*/report.html")
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""make gpu: parts one after another, each once, and what happens to one that was cut short."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common import gpus
+from compare import protocol
+
+H200 = gpus.resolve("h200")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the parts that were started; each ends well unless it is called broken."""
+    names: list[str] = []
+
+    def start(command: list[str]) -> object:
+        folder = Path(command[command.index("--out") + 1])
+        names.append(folder.name)
+        (folder / "cells.jsonl").write_text("{}")
+        return type("Ended", (), {"returncode": 3 if folder.name == "broken" else 0})
+
+    monkeypatch.setattr(protocol.subprocess, "run", start)
+    monkeypatch.setattr(protocol.gpus, "detect", lambda: H200)
+    monkeypatch.setattr(protocol, "lacking", list)
+    three = tuple(protocol.Part(name, "module", (), "") for name in ("first", "broken", "last"))
+    monkeypatch.setattr(protocol, "parts", lambda gpu: three)
+    return names
+
+
+def test_a_second_call_runs_what_did_not_end_well(ran: list[str], tmp_path: Path) -> None:
+    assert protocol.main(["--out", str(tmp_path)]) == 3
+    assert protocol.main(["--out", str(tmp_path)]) == 3
+    assert ran == ["first", "broken", "last", "broken"]
+    assert (tmp_path / "broken.1" / "cells.jsonl").exists(), "what the first attempt measured is kept"
+
+
+def test_a_part_of_another_commit_is_run_again(ran: list[str], tmp_path: Path) -> None:
+    protocol.main(["--out", str(tmp_path), "--only", "first"])
+    mark = tmp_path / "first" / "part.json"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"commit": "another"}))
+    protocol.main(["--out", str(tmp_path), "--only", "first"])
+    assert ran == ["first", "first"]
+
+
+def test_no_part_begins_when_the_time_is_up(ran: list[str], tmp_path: Path) -> None:
+    assert protocol.main(["--out", str(tmp_path), "--minutes", "-1"]) == 0
+    assert ran == []
+
+
+def test_an_unknown_part_is_named(ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert protocol.main(["--only", "firts", "--out", str(tmp_path)]) == 2
+    assert "firts" in capsys.readouterr().out and ran == []
+
+
+def test_another_gpu_than_the_one_named_is_not_measured(ran: list[str], tmp_path: Path) -> None:
+    assert protocol.main(["--gpu", "mi300", "--out", str(tmp_path)]) == 3
+    assert ran == []
