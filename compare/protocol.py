@@ -77,6 +77,10 @@ def _finished(folder: Path) -> bool:
     return mark.exists() and json.loads(mark.read_text())["commit"] == rundir.commit()
 
 
+def _start(command: list[str]) -> int:
+    return subprocess.run(command, check=False).returncode
+
+
 def _run(part: Part, folder: Path) -> int:
     """The part's exit status; its mark is written where it ended with a verdict (0 or 1)."""
     if folder.exists():  # cut short before, or of another commit: nothing measured is thrown away
@@ -84,7 +88,7 @@ def _run(part: Part, folder: Path) -> int:
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)
     began = time.monotonic()
-    status = subprocess.run([sys.executable, "-m", part.module, *part.arguments, "--out", str(folder)]).returncode
+    status = _start([sys.executable, "-m", part.module, *part.arguments, "--out", str(folder)])
     if status in (0, 1):
         mark = {"commit": rundir.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
         (folder / "part.json").write_text(json.dumps(mark) + "\n")

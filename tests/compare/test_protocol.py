@@ -16,13 +16,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the parts that were started; each ends well unless it is called broken."""
     names: list[str] = []
 
-    def start(command: list[str]) -> object:
+    def start(command: list[str]) -> int:
         folder = Path(command[command.index("--out") + 1])
         names.append(folder.name)
         (folder / "cells.jsonl").write_text("{}")
-        return type("Ended", (), {"returncode": 3 if folder.name == "broken" else 0})
+        return 3 if folder.name == "broken" else 0
 
-    monkeypatch.setattr(protocol.subprocess, "run", start)
+    monkeypatch.setattr(protocol, "_start", start)
     monkeypatch.setattr(protocol.gpus, "detect", lambda: H200)
     monkeypatch.setattr(protocol, "lacking", list)
     three = tuple(protocol.Part(name, "module", (), "") for name in ("first", "broken", "last"))
