@@ -50,7 +50,7 @@ FAMILY: tuple[Case, ...] = (
     _tiled(784, 16, torch.bfloat16, head_size=16),
     _tiled(784, 128, H, head_size=16, sliding_window=300),
     # the new K and V beside the pages
-    _new("prompts", prompts(17, 33, 16), dtype=F),
+    _new("prompts", prompts(17, 33, 32), dtype=F),
     _new("prompt-of-one-token", ((1, 1), (18, 18), (1, 1)), dtype=H),
     _new("prompt-of-130", ((130, 200),), heads=ONE_HEAD),
     _new("context-a-multiple", ((18, 50), (20, 84)), dtype=F),
