@@ -106,7 +106,7 @@ class Plan:
         for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
             if seqs > below:
                 most = min(self.max_tokens, seqs * stats.max_query_len)
-                yield from ((tokens, seqs) for tokens in {most, most - 1, most // 16 * 16} if tokens)
+                yield from ((tokens, seqs) for tokens in {1, most, most - 1, most // 16 * 16} - {0})
 
     def sizes(self) -> Iterator[tuple[int, int, BatchStats]]:
         """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.

@@ -1,0 +1,137 @@
+"""What is kept of a launch is repeated with other pointers, or not kept at all; test_call_kept.py plants changes."""
+
+import types
+from functools import partial
+
+import pytest
+import torch
+
+from common import handle
+from common.handle import Launch, Tape
+
+
+class Driver:
+    """A compiled kernel that notes what it is launched with."""
+
+    packed_metadata, function = "packed", "function"
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, *args):
+        self.seen.append(args)
+
+
+def launch(driver, *args, constant=None, stream=5):
+    return Launch(driver, (2, 1, 1), args, constant or (False,) * len(args), stream)
+
+
+def tensors(count):
+    return [torch.empty(8) for _ in range(count)]
+
+
+def test_pointers_are_replaced_and_the_rest_is_kept():
+    driver, (query, out, scratch) = Driver(), tensors(3)
+    args = (query, 16, 0.5, None, (128, 1), out, scratch[2:])
+    tape = Tape.of([launch(driver, *args), launch(driver, out)], [query, out, None, scratch], 5)
+    tape.replay([160, 320, 0, 1000], 9)
+    first, second = driver.seen
+    assert first == (2, 1, 1, 9, "function", "packed", None, None, None, 160, 16, 0.5, None, (128, 1), 320, 1008)
+    assert second[9:] == (320,)
+
+
+def test_the_operand_of_a_feature_is_replaced_inside_its_tuple():
+    driver, (sinks, scratch) = Driver(), tensors(2)
+    Tape.of([launch(driver, (None, 7, sinks))], [sinks, scratch], 5).replay([48, 0], 1)
+    assert driver.seen[0][9:] == ((None, 7, 48),)
+
+
+def test_an_address_that_stays_is_kept_as_it_is():
+    driver, (own, scratch) = Driver(), tensors(2)
+    Tape.of([launch(driver, own)], [scratch], 5, frozenset({own.data_ptr()})).replay([0], 1)
+    assert driver.seen[0][9:] == (own.data_ptr(),)
+
+
+def test_a_compile_time_argument_may_be_anything():
+    driver, marker = Driver(), object()
+    Tape.of([launch(driver, marker, constant=(True,))], [None], 5).replay([0], 1)
+    assert driver.seen[0][9:] == (marker,)
+
+
+OPAQUE = {
+    "object": lambda q, s: [launch(Driver(), object())],
+    "nobody's-tensor": lambda q, s: [launch(Driver(), torch.empty(4))],
+    "inside-an-input": lambda q, s: [launch(Driver(), q[1:])],
+    "not-compiled": lambda q, s: [launch(None, q)],
+    "another-stream": lambda q, s: [launch(Driver(), q), launch(Driver(), q, stream=6)],
+    "two-in-a-tuple": lambda q, s: [launch(Driver(), (q, q))],
+    "nothing-launched": lambda q, s: [],
+}
+
+
+@pytest.mark.parametrize("case", OPAQUE)
+def test_what_pointers_alone_cannot_repeat_has_no_tape(case):
+    query, scratch = tensors(2)
+    assert Tape.of(OPAQUE[case](query, scratch), [query, None, scratch], 5) is None
+
+
+def test_one_tensor_in_two_places_has_no_tape():
+    """K that is V: the next call of that signature may pass two."""
+    (cache,) = tensors(1)
+    assert Tape.of([launch(Driver(), cache)], [cache, cache, None], 5) is None
+
+
+class CudaLauncher:
+    """What triton 3.6 keeps behind a compiled kernel, and with `kernel_signature` 3.7."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid, launch_pdl = False, True
+
+    def __init__(self, launch):
+        self.launch = launch
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_on_nvidia_the_c_launcher_gets_its_own_order(version):
+    seen = []
+    launcher = CudaLauncher(partial(lambda *args: seen.append(args)))  # no Python function, as the real one
+    if version == "3.7":
+        launcher.arg_annotations, launcher.kernel_signature = "annotations", b"signature"
+    compiled = types.SimpleNamespace(run=launcher, function="function", packed_metadata="packed")
+    (query,) = tensors(1)
+    Tape.of([launch(compiled, query, 3)], [query, None], 5).replay([64, 0], 9)
+    head = (2, 1, 1, 9, "function", False, True)
+    if version == "3.7":
+        assert seen == [(*head, "packed", None, None, None, None, None, "annotations", b"signature", (64, 3))]
+    else:
+        assert seen == [(*head, None, None, "packed", None, None, None, 64, 3)]
+
+
+def test_a_launcher_that_needs_scratch_is_called_as_triton_calls_it():
+    seen = []
+
+    class Needy(CudaLauncher):
+        global_scratch_size = 128
+
+        def __call__(self, *args):
+            seen.append(args)
+
+    Needy.__name__ = "CudaLauncher"
+    compiled = types.SimpleNamespace(run=Needy(print), function="function", packed_metadata="packed")
+    (query,) = tensors(1)
+    Tape.of([launch(compiled, query)], [query, None], 5).replay([64, 0], 9)
+    assert seen == [(2, 1, 1, 9, "function", "packed", None, None, None, 64)]
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_a_profilers_hook_is_seen(monkeypatch, hook):
+    triton = pytest.importorskip("triton")
+    assert not handle.observed()
+    chain = getattr(triton.knobs.runtime, hook)
+    chain.add(print)
+    try:
+        assert handle.observed()
+    finally:
+        chain.remove(print)
+    monkeypatch.setattr(triton.knobs.runtime, hook, print)  # as it was set before hooks had chains
+    assert handle.observed()

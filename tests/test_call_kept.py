@@ -1,0 +1,44 @@
+"""The launches kept of a call miss on every planted change that gives Triton another binary, and on every other that
+changes what a launch is handed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planted_changes import CHANGES, UNCHANGED
+
+CHILD = Path(__file__).with_name("handle_child.py")
+SOME = ["query-address", "table-row-stride-1", "lse-none", "more-keys", "page-distance-int64", "device"]
+
+
+def judged(dsl, gpu, names=()):
+    """One verdict per change, from a process that compiles nothing and interprets nothing."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(CHILD), dsl, gpu, *names]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert told.returncode == 0, told.stderr[-3000:]
+    return {verdict.pop("name"): verdict for verdict in map(json.loads, told.stdout.splitlines())}
+
+
+def assert_right(verdicts):
+    for name, verdict in verdicts.items():
+        assert verdict["right"], f"{name}: another launch reached the driver than a first call makes"
+        assert verdict["kept"] == (name in UNCHANGED), name
+        assert verdict["same_code"] or not verdict["kept"], name
+
+
+def test_triton_misses_on_every_planted_change():
+    """On an AMD GPU, where the 2 GiB range is one of them as well."""
+    verdicts = judged("triton", "mi300")
+    assert_right(verdicts)
+    assert set(verdicts) == set(CHANGES) | set(UNCHANGED)
+    assert sum(not verdict["same_code"] for verdict in verdicts.values()) >= 40
+
+
+@pytest.mark.parametrize("names", [[*SOME, *UNCHANGED], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"])
+def test_helion_misses_on_planted_changes(names):
+    assert_right(judged("helion", "h200", names))
