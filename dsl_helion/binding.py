@@ -3,6 +3,8 @@
 Triton's counterpart is `kernel[grid](...)`. A launch never searches: an explicit helion.Config goes with every kernel.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import helion
@@ -93,7 +95,11 @@ def _fingerprint(value: Any) -> Any:
 
 
 def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: Any) -> None:
-    """Launch `bindable` as `config` says, and `options`, which are Helion's own words and follow from it."""
+    """Launch `bindable` as `config` says, and `options`, which are Helion's own words and follow from it.
+
+    descriptors=True: whole tiles are read through tensor descriptors that the host makes, where the GPU has them (TMA:
+    NVIDIA from sm_90 on); plain loads elsewhere. Without those of the host Helion 1.5 describes only `hl.tile` loops.
+    """
     tensors = [id(value) for value in args if isinstance(value, torch.Tensor)]
     same = len(set(tensors)) != len(tensors)  # a tensor passed twice is another specialisation
     key = (bindable, config, args[0].device, *map(_fingerprint, args))
@@ -108,10 +114,37 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
     compiled(*args) if launch is None else compiled(*args, _launcher=launch)
 
 
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream beside the caller's; None where launches run at once (a CPU)."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
+
+    In a captured graph they are two branches.
+    """
+    if stream is None:
+        yield
+    else:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield
+
+
+def join(stream: torch.cuda.Stream | None) -> None:
+    """The current stream goes on when `stream` has ended."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What Helion keeps for these arguments and this config, or generates now."""
     bound = bindable.bind(args)
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if options.pop("descriptors", False) and bound.config_spec.supports_config_key("host_tensor_descriptors"):
+        ours |= {"indexing": "tensor_descriptor", "host_tensor_descriptors": True}
     if getattr(config, "matrix_instr", 0):
         ours["matrix_instr_nonkdim"] = config.matrix_instr
     return bound.compile_config(helion.Config(**bound.config_spec.default_config().config | ours | options))

@@ -1,0 +1,113 @@
+"""Copy the keys of long queries out of their pages (ours): what unpaged.py attends to.
+
+Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds a region of whole tiles per
+sequence of more than `short` query tokens, one behind the other, so the prefix sum over the sequences says where: each
+program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
+"""
+
+import helion.language as hl
+import torch
+
+from common.metadata import SHORT_QUERY
+from dsl_helion.binding import cache_view, gather_form, kernel, run
+from dsl_helion.primitives import bundle, find_slots, kv_tile_range, load_kv_tile
+
+SEQUENCES = 256  # whose regions are summed at a time; kernels take it as an argument: a global is no constant size
+
+
+def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_kv):
+    """First tile that any query of the sequences needs, and how many are copied: none for a short query.
+
+    new_kv: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
+    """
+    query_start = hl.load(query_start_loc, [seq], extra_mask=live)
+    query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
+    seq_len = hl.load(seq_lens, [seq], extra_mask=live)
+    context_len = seq_len - query_len
+    _, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, tile_size)
+    copied = query_len > short
+    if new_kv:
+        copied = copied & (context_len > 0)
+    return lo, torch.where(copied, hi - lo, 0)
+
+
+def _copy_kernel(
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    key: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]
+    value: torch.Tensor,  # the same
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    short: hl.constexpr,
+    new_kv: hl.constexpr,
+    sequences: hl.constexpr,
+    programs: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
+    hl.pdl_launch_dependents()  # the attention's launch begins while the copy runs (NVIDIA from sm_90 on)
+    num_seqs = seq_lens.size(0)
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
+    hl.specialize((key.size(1), value.size(1)))
+    tile_size = hl.register_block_size(16, 256)
+    tiles = key.size(0) // (num_kv_heads * tile_size)
+    for program in hl.grid(programs):
+        total = hl.zeros([], dtype=torch.int32)
+        for first in hl.grid(0, num_seqs, sequences):
+            index = first + hl.arange(sequences)
+            _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, new_kv)
+            total = total + count.sum(0).to(torch.int32)
+        held = torch.minimum(total, hl.full([], tiles, dtype=torch.int32))
+        for item in hl.grid(program, held * num_kv_heads, programs):
+            kv_head = item % num_kv_heads
+            at = item // num_kv_heads  # the tile of the scratch
+            seq = hl.zeros([], dtype=torch.int32)
+            begin = hl.zeros([], dtype=torch.int32)
+            end_before = hl.zeros([], dtype=torch.int32)
+            for chunk in hl.grid(0, num_seqs, sequences):
+                index = chunk + hl.arange(sequences)
+                live = index < num_seqs
+                _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                end = end_before + torch.cumsum(count, 0).to(torch.int32)
+                before = live & (end <= at)
+                seq = seq + before.to(torch.int32).sum(0).to(torch.int32)
+                begin = torch.maximum(begin, torch.where(before, end, 0).amax(0))
+                end_before = end_before + count.sum(0).to(torch.int32)
+            lo, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            j = lo + at - begin
+            key_pos = j * tile_size + hl.arange(tile_size)
+            end_key = seq_lens[seq]
+            wanted = key_pos < end_key
+            page, slot = find_slots(
+                block_table, seq, j, key_pos, 0, end_key, block_size, page_rows, gather, tile_size, True
+            )
+            k = load_kv_tile(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, True)
+            v = load_kv_tile(value_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, True)
+            row = (kv_head * tiles + at) * tile_size + hl.arange(tile_size)
+            hl.store(key, [row, slice(None)], k)
+            hl.store(value, [row, slice(None)], v)
+
+
+_copy = kernel(_copy_kernel)
+
+
+def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
+    """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
+
+    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are given, so sequences without
+    context are not copied.
+    """
+    shape, tile_size = batch.shape, config.tile_size
+    gather, page_rows = gather_form(config.gather, batch, tile_size)
+    args = (
+        cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, bundle(features),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, new_kv, SEQUENCES,
+        min(tiles * shape.num_kv_heads, config.copy_programs),
+    )  # fmt: skip
+    run(_copy, config, args, block_sizes=[tile_size], num_warps=4)

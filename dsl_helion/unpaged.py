@@ -1,0 +1,268 @@
+"""Un-paged prefill (ours): the keys of long queries are copied out of their pages once, then read as whole tiles.
+
+Copy: a persistent grid takes K and V of sequences with more than SHORT_QUERY query tokens, tile by tile and KV head by
+KV head, into contiguous head-major scratch. Attend: Q Blocks x num_kv_heads, one axis, as in q_block.py, but a tile is
+one block of a tensor descriptor (TMA on NVIDIA from sm_90 on, plain loads elsewhere). Short queries: the segments of
+parallel_softmax.py, on a stream beside. New over adjustable_tile.py: O(keys) of copying make the O(query tokens x keys)
+loop free of block tables, and each key's address is computed once instead of once a Q Block.
+
+The attention is one kernel launched for each source of tiles that a batch may need; which sequence takes which is
+decided on the device, so a wrong hint costs time and never correctness:
+    "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
+    "copied"  the others, whose region fits into the scratch
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY, cdiv
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion import parallel_softmax, reduce_segments
+from dsl_helion.binding import (
+    Gather,
+    beside,
+    cache_view,
+    fits,
+    gather_form,
+    join,
+    kernel,
+    matrix_instrs,
+    run,
+    side_stream,
+    smallest_block_m,
+)
+from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_helion.dense_tiles import attend_block, masked_tile
+from dsl_helion.primitives import (
+    attend_tile,
+    bundle,
+    div,
+    kv_tile_range,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
+
+    heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
+    gather: how the copy reads the pages (binding.Gather); the next form where it does not apply.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int = 32
+    tile_size: int = 32
+    gather: Gather = "page"
+    num_warps: int = 4
+    num_stages: int = 2
+    heads_fastest: bool = True
+    copy_programs: int = 1024
+    matrix_instr: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others."""
+
+    prefill: Prefill = Prefill()
+    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
+    axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3, 4), (True, False), matrix_instrs(gpu)
+    for *values, matrix_instr in product(*axes):
+        if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr), shape, gpu):
+            yield Config(prefill, parallel_softmax.DEFAULT)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
+
+    key: torch.Tensor  # [num_kv_heads * rows, head_size], the cache's dtype
+    value: torch.Tensor  # [num_kv_heads * rows, head_size]
+    decode: reduce_segments.Workspace | None
+    side: torch.cuda.Stream | None = field(compare=False)
+
+
+def _unpaged_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    keys: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]; new: [num_tokens, num_kv_heads, head_size]
+    values: torch.Tensor,  # the same; paged: the two caches
+    block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged alone
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    tiles: int,
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+    short: hl.constexpr,
+    sequences: hl.constexpr,
+    source: hl.constexpr,
+    new_kv: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
+    num_seqs = seq_lens.size(0)
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((keys.size(-1), values.size(-1), keys.size(-2), values.size(-2), out.size(2)))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    q_blocks = query.size(0) // block_q + num_seqs
+    for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+
+        # the last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i
+        left = hl.zeros([], dtype=torch.int32)
+        right = hl.full([], num_seqs, dtype=torch.int32)
+        while right - left > 1:
+            middle = div(left + right, 2)
+            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                left = middle
+            else:
+                right = middle
+        seq = left
+
+        query_start = query_start_loc[seq]
+        query_len = query_start_loc[seq + 1] - query_start
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        seq_len = seq_lens[seq]
+        context_len = seq_len - query_len
+        mine = (first < query_len) & (query_len > short)
+        if source == "new":
+            mine = mine & (context_len <= 0)
+            row = query_start - context_len
+        else:
+            begin = hl.zeros([], dtype=torch.int32)  # of the sequence's region in the scratch, in tiles
+            for before in hl.grid(0, seq, sequences):
+                index = before + hl.arange(sequences)
+                live = index < seq
+                _, earlier = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                begin = begin + earlier.sum(0).to(torch.int32)
+            region_lo, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            mine = mine & ((begin + count > tiles) == (source == "paged"))
+            if new_kv:
+                mine = mine & (context_len > 0)
+            row = (kv_head * tiles + begin - region_lo) * tile_size
+        if mine:
+            token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
+            q = load_rows(query, query_start + token, head, real)  # [block_m, head_size]
+            query_pos = context_len + token
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            m, l, acc = softmax_init(f, head, real, 0, seq_len, block_m, head_size)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                context_len + first, last_pos, seq_len, f, tile_size
+            )
+            if source == "paged":
+                for j_paged in hl.grid(lo, hi):
+                    m, l, acc = attend_tile(
+                        j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        keys, values, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+            else:
+                for j_full in hl.grid(full_lo, full_hi):
+                    m, l, acc = attend_block(
+                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, kv_head,
+                        tile_size, False, source == "new",
+                    )  # fmt: skip
+                for i_edge in hl.grid(0, full_lo - lo + hi - full_hi):
+                    m, l, acc = attend_block(
+                        masked_tile(i_edge, full_lo - lo, lo, full_hi), q, m, l, acc, query_pos, seq_len,
+                        softmax_scale, f, keys, values, row, kv_head, tile_size, True, source == "new",
+                    )  # fmt: skip
+            store_rows(out, query_start + token, head, real, normalise(acc, l))
+            store_lse(lse, query_start + token, head, real, m, l)
+
+
+_unpaged = kernel(_unpaged_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+    """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
+    longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
+    tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
+    rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, shape.head_size)
+    return Workspace(
+        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
+        side_stream(capacity.device),
+    )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/unpaged", SUPPORTS, batch, features, out, lse)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    if batch.num_tokens <= SHORT_QUERY:
+        parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
+        return
+    with beside(workspace.side):
+        parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
+    attend_unpaged(batch, features, out, config.prefill, workspace, lse)
+    join(workspace.side)
+
+
+def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
+    """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
+    shape, tile_size, new_kv = batch.shape, config.tile_size, batch.key is not None
+    tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
+    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new_kv)
+    gather, page_rows = gather_form(config.gather, batch, tile_size)
+    sources = {"copied": (workspace.key, workspace.value, None)}
+    if new_kv:
+        sources["new"] = batch.key, batch.value, None
+    if _may_overflow(batch, tiles, tile_size):
+        caches = (cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache))
+        sources["paged"] = *caches, batch.block_table
+    block_m, order = max(config.block_m, smallest_block_m(shape)), [1, 0] if config.heads_fastest else [0, 1]
+    for source, (keys, values, table) in sources.items():
+        args = (
+            batch.query, keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse, tiles,
+            batch.softmax_scale, bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather,
+            smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, new_kv,
+        )  # fmt: skip
+        sizes = [block_m, tile_size]
+        run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=source != "paged")
+
+
+def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
+    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
+    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles
