@@ -70,11 +70,28 @@ def _call(head: str, arguments: Sequence[str], indent: str) -> list[str]:
     return [f"{indent}{head}(", *(f"{indent}{_INDENT}{argument}," for argument in arguments), f"{indent})"]
 
 
-def _fields(config: Any) -> list[str]:
+def _config(config: Any, before: str, indent: str, after: str = "") -> list[str]:
+    """`before Config(field=value, ...) after`, a field a line where one line is too long, parts likewise."""
+    head = f"{before}{_type(config)}"
+    line = f"{indent}{head}({', '.join(_words(config))}){after}"
+    if len(line) <= WIDTH:
+        return [line]
+    inside = []
+    for field in dataclasses.fields(config):
+        value, deeper = getattr(config, field.name), indent + _INDENT
+        if dataclasses.is_dataclass(value):
+            inside += _config(value, f"{field.name}=", deeper, ",")
+        else:
+            inside.append(f"{deeper}{field.name}={_value(value)},")
+    return [f"{indent}{head}(", *inside, f"{indent}){after}"]
+
+
+def _words(config: Any) -> list[str]:
+    """`field=value` for every field, on one line."""
     words = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        inside = f"{_type(value)}({', '.join(_fields(value))})" if dataclasses.is_dataclass(value) else _value(value)
+        inside = f"{_type(value)}({', '.join(_words(value))})" if dataclasses.is_dataclass(value) else _value(value)
         words.append(f"{field.name}={inside}")
     return words
 
@@ -102,8 +119,7 @@ def _leaf(tree: KernelTree, choice: int, indent: str) -> list[str]:
     if policy == DEFAULT:
         return [f"{indent}return {fallback}"]
     if policy.base == "fixed":
-        config = tree.samples[choice]
-        return _call(f"return {_type(config)}", _fields(config), indent)
+        return _config(tree.samples[choice], "return ", indent)
     return [
         f"{indent}config = {fallback}",
         *_call("return replace", ["config", *_replacements(policy)], indent),
