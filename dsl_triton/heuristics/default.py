@@ -17,6 +17,7 @@ from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
 from dsl_triton import q_block as q_block_kernel
 from dsl_triton import split as split_kernel
+from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
 
@@ -62,18 +63,21 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
 
 
 def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
-    """Both parts as q_block has them for their own class, but for the longest prompts.
+    """Both parts as q_block has them for their own class, but where two phases of loops take more of a program.
 
-    Two phases of loops hold tiles at once: 128 rows by 128 keys take 224 KB in three stages, which an A100 has not.
+    128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill 19 words of 64 rows by 64 keys.
     """
     warps, stages = _decode_warps(gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         stages = 3
     decode = _keys(128, shape, gpu), warps, stages
-    prefill = _rows(shape), *_prefill(shape, gpu)
+    keys, warps, stages = _prefill(shape, gpu)
+    if gpu.vendor == "nvidia" and shape.head_size > 64 and not can_overlap(gpu):
+        warps = 8
+    prefill = _rows(shape), keys, warps, stages
     if _few_rows(shape, stats):
         prefill = 16, *decode
-    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu) and can_overlap(gpu):
         prefill = 128, 64, 8, 3
     return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode))
 
@@ -101,6 +105,19 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     longest = stats.max_seq_len if stats.num_decodes else 1
     short = replace(stats, num_seqs=max(stats.num_decodes, 1), max_query_len=1, max_seq_len=longest)
     return unpaged_kernel.Config(prefill, parallel_softmax(shape, short, gpu))
+
+
+def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
+    keys, nvidia = _keys(64, shape, gpu), gpu.vendor == "nvidia"
+    three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
+    decode = static_grid_kernel.Part(
+        16, keys, (3 if three else 2) * gpu.units, 1, decode_warps, stages, 168 if three else 0
+    )
+    prefill_programs = (2 if nvidia and warps == 4 else 1) * gpu.units
+    prefill = static_grid_kernel.Part(_rows(shape), tile_size, prefill_programs, 2, warps, prefill_stages)
+    return static_grid_kernel.Config(decode, prefill, can_overlap(gpu))
 
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
