@@ -17,7 +17,7 @@ from common.gpus import TABLE, Gpu
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 
-RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "split", "auto")
+RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
 BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
 KERNELS: tuple[str, ...] = OWN + BASELINES

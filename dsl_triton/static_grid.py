@@ -34,7 +34,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.tile_schedule import cut, interval, item_at, line_of, q_block_range, sequence_at
+from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
@@ -48,6 +48,9 @@ class Part:
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     programs: as many as the GPU holds at once; fewer leave units idle, more run in turns.
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
+    registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice. It keeps what the next item needs in
+    registers (212 of them at 64 keys, sm_90); 168 put it into memory, not inside a loop, and let three programs of 4
+    warps stay on a multiprocessor instead of two.
     """
 
     block_m: int
@@ -56,6 +59,7 @@ class Part:
     snap: int = 1
     num_warps: int = 4
     num_stages: int = 2
+    registers: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,15 +78,18 @@ DEFAULT = Config()
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
-    """Configs whose operands fit, each part's axes beside the other part's first fit."""
-    axes = (32, 64, 128), (2, 4, 8), (1, 2, 3), (1, 2, 3, 4), (0, 1, 2, 4)
+    """Configs whose operands fit, each part's axes beside the other part's first that fits."""
+    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), (2, 4, 8), (1, 2, 3)
     first: Config | None = None
     for name, rows in (("decode", (16,)), ("prefill", (32, 64, 128))):
-        for block_m, tile_size, num_warps, num_stages, waves, snap in itertools.product(rows, *axes):
+        for block_m, tile_size, waves, snap, num_warps, num_stages in itertools.product(rows, *axes):
             if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
                 part = Part(block_m, tile_size, waves * gpu.units, snap, num_warps, num_stages)
                 first = first or Config(part, part, can_overlap(gpu))
                 yield replace(first, **{name: part})
+                most = 65536 // (32 * num_warps * waves) // 8 * 8
+                if gpu.vendor == "nvidia" and name == "decode" and 128 <= most <= 240:
+                    yield replace(first, decode=replace(part, registers=most))
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys"])
@@ -119,15 +126,7 @@ def _attend_items_kernel(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
         NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS,
     )  # fmt: skip
-    per_program, snap = interval(length, PROGRAMS, SNAP)
-    slot = cut(
-        program, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
-        BLOCK_Q, TILE_SIZE,
-    )  # fmt: skip
-    stop = cut(
-        program + 1, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
-        BLOCK_Q, TILE_SIZE,
-    )  # fmt: skip
+    slot, stop, per_program, snap = interval(program, length, PROGRAMS, SNAP)
     record_ptr = records_ptr + (FIRST_RECORD + program) * RECORD
     tl.store(record_ptr, 0)
     if program == 0:
@@ -137,58 +136,64 @@ def _attend_items_kernel(
         seq, kv_head, q_block, begin, end = item_at(
             slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
         )
-        query_start, query_len, seq_len, refused = sequence_at(
-            seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
-        )
-        first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
-        start_tile = tl.minimum(lo + slot - begin, hi)
-        stop_tile = tl.where(stop < end, tl.minimum(lo + stop - begin, hi), hi)  # the item's last slot takes the rest
-        full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
-        token, head, live = q_block_rows(q_block * BLOCK_Q, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
-        query_pos = seq_len - query_len + token
-        row = query_start + token
-        q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-        m, l, acc = softmax_init(f, head, live, slot - begin, seq_len, BLOCK_M, HEAD_SIZE)
-        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-        for j in range(start_tile, full_start):
-            m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
-            )  # fmt: skip
-        for j in range(full_start, full_stop):
-            m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
-            )  # fmt: skip
-        for j in range(full_stop, stop_tile):
-            m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
-            )  # fmt: skip
-        if (slot == begin) & (end <= stop):
-            unserved = tl.where(refused, float("nan"), 0.0)
-            store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l) + unserved, HEAD_SIZE)
-            store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
-        else:
-            at = FIRST_ROW + (2 * program + (slot == begin).to(tl.int32)) * BLOCK_M + tl.arange(0, BLOCK_M)
-            store_rows(acc_ptr, acc_strides, at, tl.zeros_like(at), live, acc, HEAD_SIZE)
-            tl.store(m_ptr + at, m, mask=live)
-            tl.store(l_ptr + at, l, mask=live)
-            if stop < end:
-                first_program = (begin + snap) // per_program
-                write_record(
-                    record_ptr,
-                    (end - snap - 1) // per_program - first_program,
-                    program - first_program,
-                    FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
-                    BLOCK_M,
-                    query_start + q_block * BLOCK_Q,
-                    tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
-                    kv_head,
-                )
+        from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
+        if from_slot < to_slot:
+            query_start, query_len, seq_len, refused = sequence_at(
+                seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
+            )
+            first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(
+                q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE
+            )
+            start_tile = tl.minimum(lo + from_slot - begin, hi)
+            stop_tile = tl.where(
+                to_slot < end, tl.minimum(lo + to_slot - begin, hi), hi
+            )  # the item's last slot takes the rest
+            full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
+            token, head, live = q_block_rows(q_block * BLOCK_Q, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
+            query_pos = seq_len - query_len + token
+            row = query_start + token
+            q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+            m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, BLOCK_M, HEAD_SIZE)
+            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+            for j in range(start_tile, full_start):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+            for j in range(full_start, full_stop):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                )  # fmt: skip
+            for j in range(full_stop, stop_tile):
+                m, l, acc = attend_tile(
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                )  # fmt: skip
+            if (from_slot == begin) & (to_slot == end):
+                unserved = tl.where(refused, float("nan"), 0.0)
+                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l) + unserved, HEAD_SIZE)
+                store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
+            else:
+                at = FIRST_ROW + (2 * program + (from_slot == begin).to(tl.int32)) * BLOCK_M + tl.arange(0, BLOCK_M)
+                store_rows(acc_ptr, acc_strides, at, tl.zeros_like(at), live, acc, HEAD_SIZE)
+                tl.store(m_ptr + at, m, mask=live)
+                tl.store(l_ptr + at, l, mask=live)
+                if to_slot < end:
+                    first_program = (begin + snap) // per_program
+                    write_record(
+                        record_ptr,
+                        (end - snap - 1) // per_program - first_program,
+                        program - first_program,
+                        FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
+                        BLOCK_M,
+                        query_start + q_block * BLOCK_Q,
+                        tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
+                        kv_head,
+                    )
         slot = end
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both
@@ -260,6 +265,7 @@ def _attend_items(batch, features, out, config, workspace, lse, part) -> None:
         FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,
         **({"launch_pdl": True} if config.overlap and not prefill else {}),
+        **({"maxnreg": part.registers} if part.registers else {}),
     )  # fmt: skip
 
 

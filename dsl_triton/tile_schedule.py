@@ -50,10 +50,8 @@ def q_block_slots(q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SI
 def sequence_slots(query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
     """Slots of a pair of Q Blocks and of all Q Blocks of a sequence, under one KV head."""
     blocks = tl.cdiv(query_len, BLOCK_Q)
-    low = tl.maximum(blocks // 2 - 1, 0)
-    pair = q_block_slots(low, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
-    pair += q_block_slots(blocks - 1 - low, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
-    middle = q_block_slots(blocks // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    middle = q_block_slots((blocks - 1) // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    pair = middle + q_block_slots(blocks // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
     return pair, blocks // 2 * pair + blocks % 2 * middle
 
 
@@ -99,22 +97,17 @@ def item_at(
 
 
 @triton.jit
-def interval(length, PROGRAMS: tl.constexpr, SNAP: tl.constexpr):
-    """Slots of a program, and how far a cut moves to an item's border: at most SNAP, and a quarter of the interval."""
+def interval(program, length, PROGRAMS: tl.constexpr, SNAP: tl.constexpr):
+    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets:
+    at most SNAP, and a quarter of the interval."""
     per_program = tl.maximum(tl.cdiv(length, PROGRAMS), 1)
-    return per_program, tl.minimum(per_program // 4, SNAP)
+    slot = tl.minimum(program * per_program, length)
+    return slot, tl.minimum(slot + per_program, length), per_program, tl.minimum(per_program // 4, SNAP)
 
 
 @triton.jit
-def cut(
-    program, length, per_program, snap, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f,
-    BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
-):  # fmt: skip
-    """The slot at which a program begins and the one before it stops."""
-    slot = tl.minimum(program * per_program, length)
-    if (slot > 0) & (slot < length):
-        _, _, _, begin, end = item_at(
-            slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
-        )
-        slot = tl.where(slot - begin <= snap, begin, tl.where(end - slot <= snap, end, slot))
-    return slot
+def piece_of(slot, stop, begin, end, snap):
+    """What [slot, stop) has of an item [begin, end) that holds `slot`: both cuts moved, possibly nothing."""
+    from_slot = tl.where(slot - begin <= snap, begin, tl.where(end - slot <= snap, end, slot))
+    to_slot = tl.where(stop - begin <= snap, begin, tl.where(end - stop <= snap, end, stop))
+    return from_slot, tl.where(stop < end, to_slot, end)

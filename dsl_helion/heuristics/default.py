@@ -18,6 +18,8 @@ from dsl_helion import naive as naive_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel
 from dsl_helion import split as split_kernel
+from dsl_helion import static_grid as static_grid_kernel
+from dsl_helion import unpaged as unpaged_kernel
 from dsl_helion.binding import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
@@ -59,20 +61,22 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
 
 
 def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
-    """Both parts as q_block has them for their own class, but for the longest prompts.
+    """Both parts as q_block has them for their own class, but where two phases of loops take more of a program.
 
-    Two phases of loops hold tiles at once: 128 rows by 128 keys take 224 KB in three stages, which an A100 has not.
+    128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill at 64 rows by 64 keys.
     """
     keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         warps["num_stages"] = 3
     decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
+    rows, old = _rows(shape, gpu), gpu.arch == "sm_80"
+    if old and shape.head_size > 64:
+        rows["num_warps"] = 8
+    prefill = split_kernel.Prefill(**rows, gather="page")
     if _few_rows(shape, stats):
         prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
-    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu) and not old:
         prefill = split_kernel.Prefill(128, 64, "page", num_warps=8, num_stages=3)
-    else:
-        prefill = split_kernel.Prefill(**_rows(shape, gpu), gather="page")
     return split_kernel.Config(prefill, decode)
 
 
@@ -81,6 +85,28 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         prefill = adjustable_tile_kernel.Prefill(128, 128, "run", num_warps=8, num_stages=3)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
+
+
+def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    keys, rows, nvidia = _keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
+    three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
+    decode = static_grid_kernel.Part(
+        16, keys, (3 if three else 2) * gpu.units, 1, _decode_gather(keys, gpu), **_decode_warps(gpu)
+    )
+    programs = (2 if nvidia and rows["num_warps"] == 4 else 1) * gpu.units
+    return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, snap=2, gather="page"))
+
+
+def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
+    """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66)."""
+    rows = _rows(shape, gpu)
+    if gpu.vendor == "nvidia" and gpu.arch != "sm_80" and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+        rows |= {"block_m": 128, "tile_size": 64}
+    elif gpu.arch == "sm_80" and shape.head_size > 64:
+        rows["num_warps"] = 8
+    prefill = unpaged_kernel.Prefill(**rows, gather="page", copy_programs=8 * gpu.units)
+    return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:

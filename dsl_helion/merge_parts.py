@@ -1,0 +1,130 @@
+"""Merge what several programs found for one item of a static grid: its last launch, on a grid as fixed as the others.
+
+A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs
+here share its rows. A cut at an item's border has an empty record, and its programs leave.
+"""
+
+from dataclasses import dataclass
+
+import helion.language as hl
+import torch
+
+from common.spec import AttentionShape
+from dsl_helion.binding import kernel, run
+from dsl_helion.primitives import cdiv, div, mod, normalise, store_lse, store_rows
+
+RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
+#             first query row, real rows, KV head, nothing
+PARTS, ROWS, HELPERS = 16, 2, 4
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Scratch of a static grid, float32 but for the last two.
+
+    A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
+    item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
+    capacity, else 0.
+    """
+
+    acc: torch.Tensor  # [rows, 1, head_size]
+    m: torch.Tensor  # [rows]
+    l: torch.Tensor  # [rows]
+    records: torch.Tensor  # i32 [programs, RECORD]
+    overflow: torch.Tensor  # i32 [1]
+    num_tokens: int
+    num_seqs: int
+
+
+@dataclass(frozen=True)
+class _Merge:
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) -> Workspace:
+    """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
+    floats = {"dtype": torch.float32, "device": capacity.device}
+    return Workspace(
+        torch.empty((rows, 1, shape.head_size), **floats),
+        torch.empty(rows, **floats),
+        torch.empty(rows, **floats),
+        torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
+        torch.zeros(1, dtype=torch.int32, device=capacity.device),
+        capacity.num_tokens,
+        capacity.num_seqs,
+    )
+
+
+def write_record(records, record, cuts, which, first_row, part_rows, query_row, real_rows, kv_head):
+    hl.store(records, [record, 0], cuts)
+    hl.store(records, [record, 1], which)
+    hl.store(records, [record, 2], first_row)
+    hl.store(records, [record, 3], part_rows)
+    hl.store(records, [record, 4], query_row)
+    hl.store(records, [record, 5], real_rows)
+    hl.store(records, [record, 6], kv_head)
+
+
+def _merge_parts_kernel(
+    partial_acc: torch.Tensor,  # f32 [rows, 1, head_size]
+    partial_m: torch.Tensor,  # f32 [rows]
+    partial_l: torch.Tensor,  # f32 [rows]
+    records: torch.Tensor,  # i32 [programs, RECORD]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    queries_per_kv: hl.constexpr,
+    parts: hl.constexpr,
+    rows: hl.constexpr,
+    helpers: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # for the parts
+    head_size = hl.specialize(out.size(2))
+    hl.specialize(partial_acc.size(2))
+    for record, helper in hl.grid([records.size(0), helpers]):
+        cuts = records[record, 0]
+        if cuts > 0:
+            mine = records[record, 1] * helpers + helper
+            first_row = records[record, 2]
+            part_rows = records[record, 3]
+            query_row = records[record, 4]
+            real_rows = records[record, 5]
+            kv_head = records[record, 6]
+            groups = cdiv(real_rows, rows)  # of rows; dealt to the programs of the item's cuts
+            for number in hl.grid(0, div(groups - mine + cuts * helpers - 1, cuts * helpers)):
+                row = (mine + number * cuts * helpers) * rows + hl.arange(rows)
+                live = row < real_rows
+                top = hl.full([rows], float("-inf"), dtype=torch.float32)
+                total = hl.zeros([rows], dtype=torch.float32)
+                x = hl.zeros([rows, head_size], dtype=torch.float32)
+                for first_part in hl.grid(0, cuts + 1, parts):
+                    part = first_part + hl.arange(parts)
+                    # the first is the second part of its program, the others the first of theirs
+                    at = first_row + (2 * part - (part > 0).to(torch.int32)) * part_rows
+                    at = at[:, None] + row[None, :]  # [parts, rows]
+                    there = (part <= cuts)[:, None] & live[None, :]
+                    m = torch.where(there, hl.load(partial_m, [at], extra_mask=there), float("-inf"))
+                    l = hl.load(partial_l, [at], extra_mask=there)
+                    acc = hl.load(partial_acc, [at, 0, slice(None)], extra_mask=there[:, :, None])
+                    new = torch.maximum(top, m.amax(0))
+                    shift = torch.where(new == float("-inf"), 0.0, new)
+                    weight = torch.exp2(m - shift[None, :])
+                    alpha = torch.exp2(top - shift)
+                    total = total * alpha + (l * weight).sum(0)
+                    x = x * alpha[:, None] + (acc * weight[:, :, None]).sum(0)
+                    top = new
+                token, head = query_row + div(row, queries_per_kv), kv_head * queries_per_kv + mod(row, queries_per_kv)
+                store_rows(out, token, head, live, normalise(x, total))
+                store_lse(lse, token, head, live, top, total)
+
+
+_merge_parts = kernel(_merge_parts_kernel)
+
+
+def merge_parts(batch, out, workspace: Workspace, lse) -> None:
+    """Write out (and lse) of every item that more than one program worked on."""
+    args = (
+        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, batch.shape.queries_per_kv,
+        PARTS, ROWS, HELPERS,
+    )  # fmt: skip
+    run(_merge_parts, _Merge(), args, loop_orders=[[1, 0]])

@@ -1,0 +1,274 @@
+"""A static grid (paper 4.7): a fixed number of programs, which share the batch's tiles evenly.
+
+Grid: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
+graph serves every batch up to its capacity, and a launch at a capacity of 8192 tokens costs one decode nothing. Every
+program finds its share by itself (tile_schedule.py), walks the items in it, writes the outputs of those that lie inside
+it whole and leaves parts of the others for `merge_parts`.
+
+Three launches: long queries (more than SHORT_QUERY tokens) in Q Blocks of many rows, short ones in Q Blocks of few, and
+the merge. Long first: a batch without them passes this launch while the next one begins.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import helion
+import helion.language as hl
+import torch
+
+from common.gpus import Gpu
+from common.kernel import Capacity, Precision, require
+from common.metadata import SHORT_QUERY, cdiv
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
+from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
+from dsl_helion.primitives import (
+    attend_tile,
+    bundle,
+    clip_range,
+    div,
+    load_rows,
+    normalise,
+    q_block_rows,
+    softmax_init,
+    store_lse,
+    store_rows,
+)
+from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
+
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+CONTRACT = Precision()
+ANY_QUERY = 2**30  # no query is longer
+
+
+@dataclass(frozen=True)
+class Part:
+    """How one class of queries is served.
+
+    block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
+    programs: as many as the GPU holds at once; fewer leave units idle, more run in turns.
+    snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
+    gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    """
+
+    block_m: int
+    tile_size: int
+    programs: int
+    snap: int = 1
+    gather: Gather = "page"
+    num_warps: int = 4
+    num_stages: int = 2
+    matrix_instr: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others."""
+
+    decode: Part = Part(16, 32, 6)
+    prefill: Part = Part(32, 32, 5)
+
+
+DEFAULT = Config()
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
+    """Configs whose operands fit, each part's axes beside the other part's first that fits."""
+    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), ("page", "flat", "2idx"), (2, 4, 8), (1, 2, 3), matrix_instrs(gpu)
+    first: Config | None = None
+    for name, rows in (("decode", (16,)), ("prefill", (32, 64, 128))):
+        for block_m, tile_size, waves, *others in product(rows, *axes):
+            if fits(part := Part(block_m, tile_size, waves * gpu.units, *others), shape, gpu):
+                first = first or Config(part, part)
+                yield replace(first, **{name: part})
+
+
+def _attend_items_kernel(
+    query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
+    value_cache: torch.Tensor,  # the same
+    block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
+    query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
+    seq_lens: torch.Tensor,  # i32 [num_seqs]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    partial_acc: torch.Tensor,  # f32 [rows, 1, head_size]
+    partial_m: torch.Tensor,  # f32 [rows]
+    partial_l: torch.Tensor,  # f32 [rows]
+    records: torch.Tensor,  # i32 [programs, RECORD]
+    overflow: torch.Tensor,  # i32 [1]
+    softmax_scale: float,
+    f: dict,
+    num_kv_heads: hl.constexpr,
+    block_size: hl.constexpr,
+    page_rows: hl.constexpr,
+    gather: hl.constexpr,
+    min_block_m: hl.constexpr,
+    seqs: hl.constexpr,
+    shortest: hl.constexpr,
+    longest: hl.constexpr,
+    programs: hl.constexpr,
+    max_snap: hl.constexpr,
+    partial_row: hl.constexpr,
+    first_record: hl.constexpr,
+) -> None:
+    hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
+    hl.pdl_launch_dependents()  # the next launch begins while this one runs (NVIDIA from sm_90 on)
+    num_seqs = seq_lens.size(0)
+    num_tokens = query.size(0)
+    max_keys = block_table.size(1) * block_size
+    head_size = hl.specialize(query.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    hl.specialize(partial_acc.size(2))
+    queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
+    block_m = hl.register_block_size(min_block_m, 256)
+    tile_size = hl.register_block_size(16, 256)
+    block_q = block_m // queries_per_kv
+    for program in hl.grid(programs):
+        ends, length, refused_any = line_of(
+            query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q,
+            tile_size, seqs,
+        )  # fmt: skip
+        slot, stop, per_program, snap = interval(program, length, programs, max_snap)
+        part_rows = hl.full([], block_m, dtype=torch.int32)
+        records[first_record + program, 0] = 0
+        if program == 0:
+            overflow[0] = refused_any
+
+        while slot < stop:
+            seq, kv_head, q_block, begin, end = item_at(
+                slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size
+            )
+            from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
+            if from_slot < to_slot:
+                query_start, query_len, seq_len, refused = sequence_at(
+                    seq, None, query_start_loc, seq_lens, num_tokens, max_keys
+                )
+                first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(
+                    q_block, query_len, seq_len, f, block_q, tile_size
+                )
+                start_tile = torch.minimum(lo + from_slot - begin, hi)
+                # the item's last slot takes the rest
+                stop_tile = torch.where(to_slot < end, torch.minimum(lo + to_slot - begin, hi), hi)
+                full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
+                token, head, live = q_block_rows(q_block * block_q, kv_head, query_len, queries_per_kv, block_m)
+                query_pos = seq_len - query_len + token
+                row = query_start + token
+                query_row = query_start + q_block * block_q
+                real_rows = torch.minimum(query_len - q_block * block_q, hl.full([], block_q, dtype=torch.int32))
+                part_row = hl.arange(block_m)
+                q = load_rows(query, row, head, live)  # [block_m, head_size]
+                m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, block_m, head_size)
+                for j_left in hl.grid(start_tile, full_start):
+                    m, l, acc = attend_tile(
+                        j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                for j_full in hl.grid(full_start, full_stop):
+                    m, l, acc = attend_tile(
+                        j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    )  # fmt: skip
+                for j_right in hl.grid(full_stop, stop_tile):
+                    m, l, acc = attend_tile(
+                        j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    )  # fmt: skip
+                if (from_slot == begin) & (to_slot == end):
+                    unserved = torch.where(refused, float("nan"), 0.0)
+                    store_rows(out, row, head, live, normalise(acc, l) + unserved)
+                    store_lse(lse, row, head, live, m + unserved, l)
+                else:
+                    at = partial_row + (2 * program + (from_slot == begin).to(torch.int32)) * part_rows + part_row
+                    store_rows(partial_acc, at, torch.zeros_like(at), live, acc)
+                    hl.store(partial_m, [at], m, extra_mask=live)
+                    hl.store(partial_l, [at], l, extra_mask=live)
+                    if to_slot < end:
+                        first_program = div(begin + snap, per_program)
+                        write_record(
+                            records,
+                            first_record + program,
+                            div(end - snap - 1, per_program) - first_program,
+                            program - first_program,
+                            partial_row + (2 * first_program + 1) * part_rows,
+                            part_rows,
+                            query_row,
+                            real_rows * queries_per_kv,
+                            kv_head,
+                        )
+            slot = end
+
+
+_attend_items = kernel(_attend_items_kernel)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+    """Scratch of two parts a program, of the same size for every capacity."""
+    parts = (config.decode, config.prefill)
+    rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
+    return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
+
+
+def check(workspace: Workspace) -> None:
+    """Raise SpecError where the last launch met a sequence beyond the capacity. Waits for the device."""
+    if int(workspace.overflow.item()):
+        raise SpecError(
+            "query_start_loc, seq_lens",
+            "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",
+            "what the captured batch's shapes hold; rows of such a sequence are NaN",
+        )
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: Workspace,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
+    require("helion/static_grid", SUPPORTS, batch, features, out, lse)
+    _within(batch, workspace, config)
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _launch_items(batch, features, out, config, workspace, lse, config.prefill)
+    _launch_items(batch, features, out, config, workspace, lse, config.decode)
+    merge_parts(batch, out, workspace, lse)
+
+
+def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
+    """Raise SpecError for a batch of more tokens, sequences or slots than the workspace was made for."""
+    for name in ("num_tokens", "num_seqs"):
+        found, most = getattr(batch, name), getattr(workspace, name)
+        if found > most:
+            raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
+    shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
+    for part in (config.decode, config.prefill):
+        items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
+        slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
+        if slots >= 2**31 - part.programs:
+            raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
+
+
+def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
+    shape, prefill = batch.shape, part is config.prefill
+    gather, page_rows = gather_form(part.gather, batch, part.tile_size)
+    block_m = _block_m(shape, part)
+    args = (
+        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, workspace.acc, workspace.m, workspace.l,
+        workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
+        shape.block_size, page_rows, gather, smallest_block_m(shape), helion.next_power_of_2(workspace.num_seqs),
+        SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,
+        2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
+        config.decode.programs if prefill else 0,
+    )  # fmt: skip
+    run(_attend_items, part, args, block_sizes=[block_m, part.tile_size])
+
+
+def _block_m(shape: AttentionShape, part: Part) -> int:
+    return max(part.block_m, smallest_block_m(shape))
