@@ -43,6 +43,11 @@ class PagedAttention:
         self.family, self._prepare = family, prepare
         self._known: dict[tuple, Prepared] = {}
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Signatures whose launches are repeated as they were kept, and all that are known."""
+        return sum(prepared.tape is not None for prepared in self._known.values()), len(self._known)
+
     def __call__(
         self,
         query: torch.Tensor,

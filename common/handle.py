@@ -126,7 +126,8 @@ class Tape:
         place = _place(leaves[held[0]], slots)
         if place is None or place[0] == len(slots) - 1:
             return None
-        self._holders.append((tuple(value), held[0], place[0]))
+        others = (*value[: held[0]], None, *value[held[0] + 1 :])  # keeps nobody's tensor alive
+        self._holders.append((others, held[0], place[0]))
         return "holder", len(self._holders) - 1
 
     def replay(self, pointers: Sequence[int], stream: int) -> None:

@@ -22,13 +22,14 @@ class Prepared:
     num_bytes: scratch that each call needs.
     """
 
-    __slots__ = ("_layout", "choice", "family", "kernel", "num_bytes", "tape")
+    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "tape")
 
     def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
         self.family, self.choice, self._layout = family, choice, layout
         self.kernel = family.kernel(choice.kernel)
         self.num_bytes = layout.num_bytes
         self.tape: Tape | None = None
+        self._recorded = "full_graph" not in self.kernel.SUPPORTS  # its launches follow the hints, not the shapes alone
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -50,9 +51,13 @@ class Prepared:
     ) -> None:
         """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's tensors."""
         workspace = self._layout.place(buffer)
+        if self._recorded:
+            self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
+            return
         with self.family.recorded(batch.device) as launches:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
-        if launches and "full_graph" in self.kernel.SUPPORTS:
+        self._recorded = True
+        if launches:
             slots = (
                 batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
                 batch.seq_lens, batch.key, batch.value, features.sinks, out, lse, buffer,

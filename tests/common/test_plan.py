@@ -1,4 +1,4 @@
-"""A plan's warm-up meets everything that calls of its capacity can bring: choices, and sizes that compilers tell apart."""
+"""A plan's warm-up meets all that calls of its capacity can bring: choices, and sizes that compilers tell apart."""
 
 import random
 import types

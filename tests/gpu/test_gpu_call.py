@@ -1,0 +1,184 @@
+"""The public call on a GPU: nothing waits, what was warmed up is not compiled, a plan allocates nothing, kept launches
+give the same bits."""
+
+import contextlib
+import importlib
+import random
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.integrity import same_bits
+from common.metadata import cdiv
+from common.reference import reference
+from common.spec import AttentionShape, Features, SpecError
+from common.tolerance import check
+from compare import registry
+
+SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
+DSLS = ("triton", "helion")
+TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+MIXES = {
+    "decode": [(1, 900), (1, 33), (1, 400)],
+    "verify": [(4, 700), (4, 90)],
+    "prefill": [(300, 300), (128, 640)],
+    "mixed": [(1, 900), (200, 500), (3, 3), (0, 0), (1, 16)],
+}
+
+
+def auto(dsl):
+    return importlib.import_module(f"dsl_{dsl}.auto")
+
+
+@contextlib.contextmanager
+def no_wait():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextlib.contextmanager
+def compilations():
+    """Counts what Triton compiles or loads anew, and what Helion generates."""
+    import triton
+    from helion.runtime.kernel import BoundKernel
+
+    seen, generate = [], BoundKernel.to_triton_code
+    runtime = triton.knobs.runtime
+    before, runtime.jit_post_compile_hook = runtime.jit_post_compile_hook, lambda **what: seen.append(what["repr"])
+    BoundKernel.to_triton_code = lambda self, *a, **k: (seen.append("helion"), generate(self, *a, **k))[1]
+    try:
+        yield seen
+    finally:
+        runtime.jit_post_compile_hook = before
+        BoundKernel.to_triton_code = generate
+
+
+def tensors(batch):
+    return {name: getattr(batch, name) for name in TENSORS}
+
+
+def exact(batch):
+    stats = batch.stats
+    return {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+
+
+def judged(dsl, batch, out, features=None):
+    features = features or Features()
+    verdict = check(out, None, batch, features, auto(dsl).CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("dsl", DSLS)
+def test_wrong_hints_cost_no_correctness_and_nothing_waits(dsl, mix):
+    batch, seen = make_batch(MIXES[mix], SHAPE, device="cuda", pad_tokens=3), {}
+    right, call = exact(batch), auto(dsl).paged_attention
+    for hints in (
+        right,
+        {name: 2 * value for name, value in right.items()},
+        {name: max(value // 2, 1) for name, value in right.items()},
+        dict.fromkeys(right, 1),
+        dict.fromkeys(right),
+    ):
+        for _ in range(2):  # dispatched, then kept
+            out = torch.full_like(batch.query, float("nan"))
+            with no_wait():
+                call(**tensors(batch), **hints, out=out)
+            judged(dsl, batch, out)
+        from common.arguments import batch_of
+
+        given = (*tensors(batch).values(), None, None)
+        choice = auto(dsl).choose(
+            SHAPE, batch_of(given, None, tuple(hints.values())).stats, importlib.import_module("common.gpus").detect()
+        )
+        live = out[: int(batch.query_start_loc[-1])]
+        assert same_bits(seen.setdefault(choice, live), live)
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_kept_launches_serve_other_tensors_of_the_signature(dsl):
+    call = auto(dsl).paged_attention
+    for seed in range(3):
+        batch = make_batch(MIXES["decode"], SHAPE, device="cuda", seed=seed)
+        features = Features(sliding_window=100, sinks=torch.randn(8, device="cuda"))
+        out = call(**tensors(batch), **exact(batch), features=features)
+        judged(dsl, batch, out, features)
+    kept, known = call.kept
+    assert 0 < kept <= known
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_a_captured_call_is_replayed_on_other_values(dsl):
+    first, second = (make_batch(MIXES["mixed"], SHAPE, device="cuda", seed=seed) for seed in (1, 2))
+    out, call = torch.empty_like(first.query), auto(dsl).paged_attention
+    call(**tensors(first), **exact(first), out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call(**tensors(first), **exact(first), out=out)
+    for name in TENSORS:
+        getattr(first, name).copy_(getattr(second, name))
+    graph.replay()
+    judged(dsl, second, out)
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(dsl):
+    tokens, seqs, keys, draw = 256, 24, 1024, random.Random(0)
+    plan = auto(dsl).plan_paged_attention(SHAPE, tokens, seqs, keys, "cuda")
+    whole = make_batch([(1, keys)] * seqs, SHAPE, device="cuda", extra_columns=0)
+    table = whole.block_table
+    query = torch.randn(tokens, 8, 64, dtype=SHAPE.dtype, device="cuda")
+    out, starts, lens = torch.empty_like(query), whole.query_start_loc.clone(), whole.seq_lens.clone()
+    assert table.shape[1] == cdiv(keys, SHAPE.block_size)
+    with compilations() as warm:
+        plan.warmup()
+    steps = []
+    for _ in range(1000):
+        n = draw.randint(1, seqs)
+        decode = draw.random() < 0.6
+        queries = [1 if decode or draw.random() < 0.5 else draw.randint(1, tokens // n) for _ in range(n)]
+        steps.append([(q, draw.randint(q, keys)) for q in queries])
+    with compilations() as compiled:
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        for number, step in enumerate(steps):
+            batch = make_batch(step, SHAPE, fill=False)  # on the CPU: its metadata
+            n, count = len(step), batch.num_tokens
+            starts[: n + 1].copy_(batch.query_start_loc)
+            lens[:n].copy_(batch.seq_lens)
+            torch.cuda.synchronize()
+            at = torch.cuda.memory_stats()["allocation.all.allocated"]
+            with no_wait():
+                plan(
+                    query[:count], whole.key_cache, whole.value_cache, table[:n], starts[: n + 1], lens[:n],
+                    out=out[:count], **exact(batch),
+                )  # fmt: skip
+            assert torch.cuda.memory_stats()["allocation.all.allocated"] == at, number
+            if number % 100 == 0:
+                live = whole.replace(
+                    query=query[:count], block_table=table[:n], query_start_loc=starts[: n + 1], seq_lens=lens[:n],
+                    stats=batch.stats,
+                )  # fmt: skip
+                judged(dsl, live, out[:count])
+    assert warm and not compiled, compiled[:3]
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] >= before
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_a_plan_of_static_grid_says_what_was_beyond_its_capture(dsl):
+    if f"{dsl}/static_grid" not in registry.OWN:
+        pytest.skip("no static_grid in this family")
+    plan = auto(dsl).plan_paged_attention(SHAPE, 8, 8, 512, "cuda", kernel="static_grid")
+    batch = make_batch([(1, 200)] * 4, SHAPE, device="cuda", extra_columns=0)
+    out = torch.empty_like(batch.query)
+    plan(**tensors(batch), **exact(batch), out=out)
+    plan.check()
+    judged(dsl, batch, out)
+    batch.seq_lens[2] = 100000  # more keys than the row of the block table has pages for
+    plan(**tensors(batch), **exact(batch), out=out)
+    with pytest.raises(SpecError):
+        plan.check()
+    assert out[2].isnan().all()
