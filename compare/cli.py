@@ -11,7 +11,7 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from compare import suites, trace
-from compare.registry import BASELINES, HEURISTICS, OWN, select
+from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
 _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
@@ -162,7 +162,12 @@ def selection(arguments: argparse.Namespace, now: Situation) -> Selection:
 
 
 def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
-    kernels = select(arguments.kernels) if arguments.kernels is not None else OWN + BASELINES * now.measure
+    kernels = OWN + BASELINES * now.measure
+    if arguments.suite == "ablations":
+        kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
+        kernels += tuple(ABLATIONS)
+    if arguments.kernels is not None:
+        kernels = select(arguments.kernels)
     _refuse_idle(arguments)
     given = {name: getattr(arguments, name) for name in _OF_A_BATCH if getattr(arguments, name) is not None}
     shape = parse_shape(*(_OF_A_BATCH | given).values())

@@ -33,7 +33,9 @@ class CodeFacts:
     or instructions that store one (NVIDIA). spill_bytes: what one thread stores by them. scalar_spills: scalar
     registers that were moved to lanes of a vector register (AMD), which costs no memory. scratch_bytes: memory of a
     thread, spills and local arrays. shared_bytes: of one program. matrix: instructions by shape. loads: vector loads
-    from global memory by bits a lane, and `tma`. code_bytes: machine code. sha256: of the code object.
+    from global memory by bits a lane, and `tma`. pipelined: loads of loops that are issued iterations ahead, by the
+    buffers that Triton's pipeliner made for them in shared memory. code_bytes: machine code. sha256: of the code
+    object.
     """
 
     registers: int
@@ -46,6 +48,7 @@ class CodeFacts:
     shared_bytes: int
     matrix: dict[str, int] = field(hash=False)
     loads: dict[str, int] = field(hash=False)
+    pipelined: int
     instructions: int
     code_bytes: int
     sha256: str
@@ -54,10 +57,18 @@ class CodeFacts:
 def read(compiled: Any) -> CodeFacts:
     """Facts of a triton CompiledKernel (for NVIDIA or AMD). Raises UnreadableCode."""
     if "hsaco" in compiled.asm:
-        return _read_amd(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared)
+        return _read_amd(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared, _pipelined(compiled))
     if "cubin" in compiled.asm:
-        return _read_nvidia(compiled.asm["cubin"], compiled.metadata.shared)
+        return _read_nvidia(compiled.asm["cubin"], compiled.metadata.shared, _pipelined(compiled))
     raise UnreadableCode(f"code object: found {sorted(compiled.asm)}, allowed one with hsaco or cubin")
+
+
+# A buffer without a first value; what is staged for a product within one iteration has one.
+_BUFFER = re.compile(r"ttg\.local_alloc(?: \{[^}]*\})? : \(\) ->")
+
+
+def _pipelined(compiled: Any) -> int:
+    return len(_BUFFER.findall(compiled.asm["ttgir"]))
 
 
 _AMD_INSTRUCTION = re.compile(r"^\t([a-z][a-z0-9_]+)(?:\s|$)")
@@ -98,7 +109,7 @@ def _amd_note(elf: Any) -> dict:
     raise UnreadableCode("hsaco: found no AMDGPU metadata note, allowed exactly one")
 
 
-def _read_amd(hsaco: bytes, assembly: str, shared_bytes: int) -> CodeFacts:
+def _read_amd(hsaco: bytes, assembly: str, shared_bytes: int, pipelined: int) -> CodeFacts:
     """`shared_bytes` comes from the compiler's metadata: LDS is dynamic, so the note says 0."""
     from elftools.elf.elffile import ELFFile
 
@@ -117,6 +128,7 @@ def _read_amd(hsaco: bytes, assembly: str, shared_bytes: int) -> CodeFacts:
         shared_bytes=shared_bytes,
         matrix=dict(matrix),
         loads=dict(loads),
+        pipelined=pipelined,
         instructions=total,
         code_bytes=symbol[0]["st_size"],
         sha256=hashlib.sha256(hsaco).hexdigest(),
@@ -168,7 +180,7 @@ def _nvidia_counts(sass: str) -> tuple[int, Counter, Counter, Counter]:
     return total, matrix, loads, spills
 
 
-def _read_nvidia(cubin: bytes, shared_bytes: int) -> CodeFacts:
+def _read_nvidia(cubin: bytes, shared_bytes: int, pipelined: int) -> CodeFacts:
     """`shared_bytes` comes from the compiler's metadata: it is dynamic, so the code object says 0."""
     from elftools.elf.elffile import ELFFile
 
@@ -189,6 +201,7 @@ def _read_nvidia(cubin: bytes, shared_bytes: int) -> CodeFacts:
         shared_bytes=shared_bytes,
         matrix=dict(matrix),
         loads=dict(loads),
+        pipelined=pipelined,
         instructions=total,
         code_bytes=sum(code),
         sha256=hashlib.sha256(cubin).hexdigest(),

@@ -135,6 +135,11 @@ def tuning(seed: int = 0) -> tuple[Workload, ...]:
     return tuple(_seeded(tuning_rows.draw(), seed))
 
 
+def ablations(seed: int = 0) -> tuple[Workload, ...]:
+    """Rows of `peers` by which the ablations are judged; without --kernels, on them and the rungs that they vary."""
+    return pick(peers(seed), "q1s32k,8q1s2k~,128q1s2k~,q2k,16q1s2k_16q512s1536")
+
+
 def _seeded(rows: list[Workload] | tuple[Workload, ...], seed: int) -> list[Workload]:
     """Values by run seed and row; the lengths do not move with it."""
     return [replace(row, seed=seed * 1000 + number) for number, row in enumerate(rows)]
@@ -146,6 +151,7 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "peers": peers,
     "serving": serving,
     "tuning": tuning,
+    "ablations": ablations,
 }
 
 

@@ -25,6 +25,8 @@ def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poi
     out, lse = outputs(case, batch, guards, poison)
     before = Snapshot.of(batch, features)
     workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+    if hasattr(kernel, "prepare"):
+        workspace = kernel.prepare(batch, features, config, workspace)
     kernel.launch(batch, features, out, config, workspace, lse=lse)
     expected = reference(batch, features)
     verdict = check(out, lse, batch, features, kernel.CONTRACT, expected, structured=case.structured)

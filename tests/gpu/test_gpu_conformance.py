@@ -22,7 +22,7 @@ os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("kernel_id", registry.OWN)
+@pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
 def test_gpu_conformance(kernel_id, case, dtype):
     try:
         kernel = registry.load(kernel_id)

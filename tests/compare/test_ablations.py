@@ -1,0 +1,72 @@
+"""What docs/ablations.md claims of compiled code, and that nobody meets an ablation who did not name it."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from common.gpus import resolve
+from compare import ablations, registry
+
+ROOT = Path(__file__).parents[2]
+FACTS = ROOT / "docs" / "ablation-facts.md"
+
+
+@pytest.mark.parametrize("pattern", ["*", "triton/*", "helion/*", "*/*", "triton/*,helion/*"])
+def test_no_glob_takes_an_ablation_unasked(pattern):
+    assert not set(registry.select(pattern)) & set(registry.ABLATIONS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("*/ablations.*", 9), ("triton/ablations.*", 4), ("helion/ablations.barrier", 1), ("*/ablation*.fused", 2)],
+)
+def test_a_glob_that_names_them_does(pattern, count):
+    assert len(registry.select(pattern)) == count
+
+
+def test_nothing_outside_the_folder_knows_them():
+    for package in ("dsl_triton", "dsl_helion"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert path.parent.name == "ablations" or "ablations" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("kernel_id", registry.ABLATIONS)
+def test_an_ablation_is_a_kernel_and_fits_where_its_space_says(kernel_id):
+    kernel, gpu, shape = registry.load(kernel_id), resolve("h200"), ablations.LLAMA_3_8B
+    assert registry.random_configs(kernel, shape, gpu, 3, seed=0)
+    config, origin = registry.default_config(kernel_id, kernel, shape, _stats(), gpu, "default")
+    assert (type(config), origin) == (type(kernel.DEFAULT), "heuristics")
+
+
+def _stats():
+    from common.metadata import BatchStats
+
+    return BatchStats.of(ablations.DECODE)
+
+
+def test_the_claims_about_compiled_code():
+    """On sm_90: sums of products are no matrix product and pipeline nothing; a fused kernel pipelines both branches."""
+    wanted = {"triton/q_block, 16 keys", "triton/ablations.elementwise", "triton/ablations.fused"}
+    chosen = [entry for entry in ablations.entries("triton") if entry.kernel + entry.note in wanted]
+    found = {entry.kernel: outcome.facts[0] for entry, outcome in ablations.facts(resolve("h200"), chosen)}
+    product, sums, fused = (found[f"triton/{name}"] for name in ("q_block", "ablations.elementwise", "ablations.fused"))
+    assert product["pipelined"] == 4 and product["matrix"]  # K and V in the loops with and without a mask
+    assert sums["pipelined"] == 0 and not sums["matrix"]
+    assert fused["pipelined"] == 8 and fused["spills"] == 0
+
+
+def test_the_facts_hold_a_line_for_every_entry():
+    text = FACTS.read_text()
+    for entry in ablations.entries("triton") + ablations.entries("helion"):
+        assert text.count(f"| {entry.kernel}{entry.note} |") == len(ablations.GPUS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ablations.GPUS)
+def test_the_facts_are_those_of_these_sources(gpu):
+    text = FACTS.read_text()
+    if ablations.versions() not in text:
+        pytest.skip(f"docs/ablation-facts.md is of other versions than triton {version('triton')}")
+    section = text.split(f"## {resolve(gpu).arch}\n")[1].split("## ")[0]
+    assert section.strip() == "\n".join(ablations.table(resolve(gpu))), "run `python -m compare.ablations`"
