@@ -45,15 +45,14 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     Runs are `slice` where a tile has one, `page` where they are the pages (131 integer instructions a tile on sm_90,
     `run` has 217), else `run`; `flat` or `2idx` where the head size is no power of two.
     """
-    run = run_length(batch, tile_size)
-    if asked == "run" and run == tile_size:
+    run, head = run_length(batch, tile_size), batch.shape.head_size
+    if asked != "run" or run == 1:
+        return binding.gather_form("flat" if asked == "run" else asked, batch, tile_size)
+    if run == tile_size:
         return "slice", 0
-    head = batch.shape.head_size
-    if asked == "run" and run > 1 and not binding.page_form_applies(batch.shape, tile_size):
-        if head == helion.next_power_of_2(head):
-            return "run", min(run, LONGEST_RUN)
-        return binding.gather_form("flat", batch, tile_size)
-    return binding.gather_form("page" if asked == "run" else asked, batch, tile_size)
+    if head == helion.next_power_of_2(head) and not binding.page_form_applies(batch.shape, tile_size):
+        return "run", min(run, LONGEST_RUN)
+    return binding.gather_form("page", batch, tile_size)
 
 
 def find_runs(block_table, seq, j, first_key, end_key, block_size, run, gather, tile_size, masked):
