@@ -112,16 +112,19 @@ class Plan:
         """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.
 
         Compilers tell sizes apart by whether they are 1 and whether 16 divides them, so every choice is met with each
-        kind of token and sequence count that it can come with.
+        kind of token and sequence count that it can come with; a kernel may launch more where a batch is large.
         """
-        seen = set()
+        given = set()
         for choice, reached in self.choices.items():
-            for stats in reached:
-                for tokens, seqs in self._counts(stats):
-                    met = (choice, _kind(tokens), _kind(seqs))
-                    if met not in seen and self._choice_at(tokens, seqs, stats) == choice:
-                        seen.add(met)
-                        yield tokens, seqs, stats
+            for points in (reached, reached[::-1]):  # the smallest and the largest batch of each kind
+                seen = set()
+                for stats in points:
+                    for tokens, seqs in self._counts(stats):
+                        met = (_kind(tokens), _kind(seqs))
+                        if met not in seen and self._choice_at(tokens, seqs, stats) == choice:
+                            seen.add(met)
+                            given.add((tokens, seqs, stats))
+        yield from sorted(given, key=str)
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
         """What a call of these sizes, hinted as `_hints` does, gets."""

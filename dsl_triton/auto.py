@@ -22,7 +22,7 @@ SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sink
 CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other where a cache is x-packed
-KERNELS = ("parallel_softmax", "q_block", "unpaged", "split")
+KERNELS = ("parallel_softmax", "adjustable_tile", "unpaged", "split")
 FAMILY = Family("triton", KERNELS, lambda name: import_module(f"dsl_triton.{name}"), recorded)
 paged_attention = PagedAttention(FAMILY)
 plan_paged_attention = planner(FAMILY)

@@ -52,7 +52,7 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
     return seq, begin, total
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]

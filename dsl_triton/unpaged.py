@@ -93,7 +93,7 @@ class Workspace:
     side: torch.cuda.Stream | None = field(compare=False)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]

@@ -127,8 +127,12 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
-    """Up to SHORT_QUERY tokens a sequence reads its keys as decode does: segments; longer ones multiply: Q Blocks."""
-    return "parallel_softmax" if stats.max_query_len <= SHORT_QUERY else "q_block"
+    """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
+    it pays where many Q Blocks read them, from eight of 128 rows on.
+    """
+    if stats.max_query_len <= SHORT_QUERY:
+        return "parallel_softmax"
+    return "unpaged" if stats.max_query_len * shape.queries_per_kv >= 1024 else "adjustable_tile"
 
 
 def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
