@@ -23,6 +23,7 @@ from compare.workloads import Workload
 
 COMPILE_SHARE = 0.45  # of the budget at most; what is not compiled by then is not tried
 LANES_PER_GPU, CORES_PER_LANE = 8, 2  # a lane generates and loads code on its own core
+MEMORY_SHARES = 2.0  # of the GPU's memory all lanes together may ask for: rows that need most are few
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Arm:
                 "gpu": machine.gpu.name,
                 "device": machine.device,
                 "lock": str(self.out / f"gpu{number}.lock"),
-                "memory_share": 0.92 / per_gpu,
+                "memory_share": min(0.9, MEMORY_SHARES / per_gpu),
             }
             seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
             lanes += [Lane(list(machine.timer), task, seen)] * per_gpu

@@ -1,9 +1,11 @@
 """The measuring lane of the tuner: gates, screens and times the candidates of a kernel on a row, on one GPU.
 
-Several lanes share a GPU: what a candidate costs the host (Helion's code generation, loading code) happens beside the
-others, what touches the device happens under a lock, so nobody is timed while another launches. A screened candidate
-passed one poisoned run; a finalist passed the whole gate and was timed again, in fresh rounds, beside the other
-finalists of its kernel. Rules of a sample: compare/timing.py.
+Several lanes share a GPU: what a row and a candidate cost the host (block tables, code generation, loading code)
+happens beside the others, all launches happen under a lock, so nobody is timed while another launches; what is left is
+the filling of a new row's tensors, milliseconds, which the median of a final's rounds does not see.
+
+A screened candidate passed one poisoned run; a finalist passed the whole gate and was timed again, in fresh rounds,
+beside the other finalists of its kernel. Rules of a sample: compare/timing.py.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from compare.workloads import Workload
 FINALISTS = 5
 SCREEN_ROUNDS = 2  # of all, then of the better half
 FINAL_S = 0.4  # of fresh rounds for the finalists of a kernel and row; ten rounds at least
-MAX_SETS = 32  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
+MAX_SETS = 16  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
 HOPELESS, HOST_US = 3.0, 200.0  # a first launch above 3 x the default's + what the host may add is not screened
 LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: not tried in the others of that kind
 
@@ -108,9 +110,8 @@ class Bench:
         """The row's tensors; the last row's are kept, for jobs of a row that follow each other."""
         if self._arena is None or self._arena.workload != row:
             self._arena = None  # two would need twice the memory
-            with self.device_alone():
-                self._arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
-                self._arena.sync()
+            self._arena = Arena(row, min(page_sets(row, self.gpu.llc_bytes), MAX_SETS), self.device)
+            self._arena.sync()
         return self._arena
 
     def _failed(self, cell: str, error: Exception) -> None:
