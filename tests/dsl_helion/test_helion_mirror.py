@@ -15,14 +15,19 @@ FILES = [
     "reduce_segments.py",
     "page_runs.py",
     "adjustable_tile.py",
+    "dense_tiles.py",
+    "copy_pages.py",
+    "unpaged.py",
+    "tile_sources.py",
+    "split.py",
 ]
 
-# Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), and the reduction's overlap,
-# which Helion has always.
-TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides"}
+# Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), the reduction's overlap, which
+# Helion has always, a loop in a helper, and descriptors made by hand.
+TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides", "find_region", "_new_tokens"}
 # Helion alone: division without rounding down, forms of a gather by name, and the partial results that Triton's kernels
 # address by pointers.
-HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form"}
+HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form", "_operands"}
 
 
 def names(path: Path, alone: set[str]) -> list[str]:

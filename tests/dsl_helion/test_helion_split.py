@@ -1,0 +1,127 @@
+"""split in Helion: who reads which K and V, what decides between its two kernels, and that layouts change no bit."""
+
+import dataclasses
+import itertools
+
+import helion
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.gpus import TABLE, resolve
+from common.metadata import BatchStats
+from common.reference import reference
+from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
+from common.tolerance import check
+from dsl_helion import split
+from dsl_helion.heuristics import default
+
+SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
+LENS = [(1, 50), (3, 40), (0, 7), (20, 37)]
+CAUSAL = Features()
+CONFIG = split.Config(split.Prefill(16, 16), split.Decode(32))
+FEATURES = {
+    "window": Features(sliding_window=19, sinks=torch.linspace(1.0, 3.0, 4), softcap=5.0),
+    "non-causal": Features(causal=False),
+}
+
+
+def run(batch: PagedBatch, features: Features = CAUSAL, config: split.Config = CONFIG) -> torch.Tensor:
+    """Judged against the reference, which reads the pages."""
+    out = torch.full_like(batch.query, float("nan"))
+    lse = torch.full(batch.query.shape[:2], float("nan"))
+    split.launch(batch, features, out, config, None, lse=lse)
+    verdict = check(out, lse, batch, features, split.CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
+    return out
+
+
+def rewritten(batch: PagedBatch) -> PagedBatch:
+    """The new K and V of every sequence are other values in its pages: as if the cache were written after the call."""
+    pages = batch.replace(
+        key_cache=batch.key_cache.clone(), value_cache=batch.value_cache.clone(), key=None, value=None
+    )
+    starts = batch.query_start_loc.tolist()
+    for seq, seq_len in enumerate(batch.seq_lens.tolist()):
+        for token in range(starts[seq + 1] - starts[seq]):
+            at = seq_len - (starts[seq + 1] - starts[seq]) + token
+            page = int(batch.block_table[seq, at // 16])
+            for cache, new in ((pages.key_cache, batch.key), (pages.value_cache, batch.value)):
+                cache[page, at % 16] = new[starts[seq] + token]
+    return pages
+
+
+@pytest.mark.parametrize(
+    "features",
+    [FEATURES["window"], pytest.param(FEATURES["non-causal"], marks=pytest.mark.slow)],
+    ids=FEATURES,
+)
+def test_prompts_follow_the_new_k_and_v_and_never_their_slots(features: Features) -> None:
+    batch = make_batch([(20, 20), (18, 40)], SHAPE, new_kv=True, pad_tokens=3)
+    batch.key[:38] += 1.0
+    batch.value[:38] *= -2.0
+    out = torch.full_like(batch.query, float("nan"))
+    split.launch(batch, features, out, CONFIG, None)
+    pages = rewritten(batch)
+    verdict = check(out, None, pages, features, split.CONTRACT, reference(pages, features))
+    assert verdict.ok, verdict.reason
+    stale = check(out, None, batch, features, split.CONTRACT, reference(batch, features))
+    assert not stale.ok, "the slots of the new tokens were read"
+
+
+def test_a_single_token_reads_the_pages() -> None:
+    """Which hold it as well: what `key` and `value` say then changes no bit."""
+    batch = make_batch([(1, 40), (1, 1), (1, 16)], SHAPE, new_kv=True)
+    before = run(batch)
+    assert torch.equal(before, run(batch.replace(key=None, value=None)))
+    batch.key.fill_(float("nan"))
+    assert torch.equal(before, run(batch))
+
+
+@pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
+def test_x_packed_pages_give_the_bits_of_pages(new_kv: bool) -> None:
+    batch = make_batch(LENS, AttentionShape(4, 2, 24, 24, torch.float16), new_kv=new_kv)
+    key = batch.key_cache.unflatten(3, (3, 8)).permute(0, 2, 3, 1, 4).contiguous()  # x = 8 lanes of 2 bytes
+    value = batch.value_cache.permute(0, 2, 3, 1).contiguous()
+    packed = batch.replace(key_cache=key, value_cache=value, layout=Layout.X_PACKED)
+    assert torch.equal(run(batch), run(packed))
+
+
+def test_x_packed_slots_that_lie_apart_are_refused() -> None:
+    batch = make_batch(LENS, SHAPE, layout=Layout.X_PACKED)
+    wide = torch.zeros(*batch.key_cache.shape[:-1], 8)
+    apart = batch.replace(key_cache=wide[..., :4])
+    with pytest.raises(SpecError, match="key_cache: found slots 8 elements apart, allowed x = 4"):
+        split.launch(apart, Features(), torch.empty_like(batch.query), CONFIG, None)
+
+
+def test_the_class_of_a_sequence_is_decided_on_the_device() -> None:
+    """Hints that call every query a single token, or none of them, change no bit."""
+    batch = make_batch(LENS, SHAPE, new_kv=True)
+    before = run(batch)
+    for lens in ([(1, 90)] * 4, [(512, 512)] * 4):
+        assert torch.equal(before, run(batch.replace(stats=BatchStats.of(lens))))
+
+
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+def test_each_kernel_writes_the_rows_of_its_class_alone(part: str) -> None:
+    batch = make_batch([(1, 20), (2, 20), (1, 5)], SHAPE, new_kv=True)
+    out = torch.full_like(batch.query, float("nan"))
+    getattr(split, f"_launch_{part}")(batch, Features(), out, getattr(CONFIG, part), None)
+    written = [i for i in range(4) if not bool(out[i].isnan().any())]
+    assert written == {"prefill": [1, 2], "decode": [0, 3]}[part]
+
+
+def test_every_choice_and_the_space_fit() -> None:
+    """Legal for every GPU of the table and kind of batch; each part of a config is plain values."""
+    lens = [(1, 131072)], [(1, 700)] * 256, [(8192, 8192)], [(1, 2048)] * 16 + [(512, 1536)] * 16, [(4, 4096)] * 32, []
+    for gpu, head, dtype in itertools.product(map(resolve, TABLE), (8, 80, 128, 256), (torch.bfloat16, torch.float32)):
+        shape = AttentionShape(32, 8, head, 16, dtype)
+        for batch in lens:
+            config = default.split(shape, BatchStats.of(batch), gpu)
+            for part in (config.prefill, config.decode):
+                tile_bytes = 2 * part.tile_size * helion.next_power_of_2(head) * dtype.itemsize
+                assert tile_bytes <= gpu.shared_bytes and part.num_warps in (2, 4, 8)
+    configs = list(split.space(AttentionShape(), resolve("mi300")))
+    assert len(set(configs)) == len(configs) >= 40
+    assert set(dataclasses.asdict(configs[0])) == {"prefill", "decode"}
