@@ -1,0 +1,81 @@
+"""Un-paged prefill: the scratch holds what it must and no more, and a launch reads nothing else of it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.kernel import Capacity
+from common.reference import reference
+from common.spec import AttentionShape, Features, PagedBatch
+from common.tolerance import check
+from dsl_triton import unpaged
+from dsl_triton.copy_pages import copy_pages
+
+SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
+LENS = [(20, 50), (0, 3), (17, 17), (19, 70)]
+PREFILL = unpaged.Prefill(16, 16, copy_programs=3)
+CONFIG = unpaged.Config(PREFILL, unpaged.DEFAULT.decode)
+
+
+def poisoned(batch: PagedBatch, num_keys: int) -> unpaged.Workspace:
+    capacity = dataclasses.replace(Capacity.of(batch), num_keys=num_keys)
+    scratch = unpaged.workspace(SHAPE, capacity, CONFIG)
+    for tensor in (scratch.key, scratch.value):
+        tensor.fill_(float("nan"))
+    return scratch
+
+
+def judge(batch: PagedBatch, features: Features, num_keys: int = 200) -> torch.Tensor:
+    """The long queries alone: the short ones' launch has tests of its own."""
+    out = torch.full_like(batch.query, float("nan"))
+    lse = torch.full(batch.query.shape[:2], float("nan"))
+    unpaged.attend_unpaged(batch, features, out, PREFILL, poisoned(batch, num_keys), lse)
+    verdict = check(out, lse, batch, features, unpaged.CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
+    return out
+
+
+@pytest.mark.parametrize(
+    ("features", "new_kv"),
+    [
+        (Features(sliding_window=19), True),
+        (Features(causal=False), True),
+        (Features(causal=False), False),
+    ],
+    ids=["window-new", "non-causal-new", "non-causal-copied"],
+)
+def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool) -> None:
+    judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features)
+
+
+def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
+    """There is room for the first sequence."""
+    judge(make_batch(LENS, SHAPE), Features(), 16)
+
+
+def test_short_queries_are_served_beside() -> None:
+    batch = make_batch([(1, 9), (20, 30), (3, 0)], SHAPE)
+    out = torch.full_like(batch.query, float("nan"))
+    unpaged.launch(batch, Features(), out, CONFIG, poisoned(batch, 64))
+    verdict = check(out, None, batch, Features(), unpaged.CONTRACT, reference(batch, Features()))
+    assert verdict.ok, verdict.reason
+
+
+def test_regions_are_whole_tiles_one_behind_the_other() -> None:
+    """20 of 50, 17 of 17 and 19 of 70 query tokens: 4, 2 and 5 tiles of 16 keys, zeros behind each last key."""
+    batch = make_batch(LENS, SHAPE)
+    scratch = poisoned(batch, 200)
+    copy_pages(batch, Features(), scratch.key, scratch.value, scratch.key.shape[0] // 32, PREFILL, False)
+    for cache, copied in ((batch.key_cache, scratch.key), (batch.value_cache, scratch.value)):
+        rows = copied.view(SHAPE.num_kv_heads, -1, SHAPE.head_size)
+        at = 0
+        for seq, tiles in ((0, 4), (2, 2), (3, 5)):
+            seq_len = int(batch.seq_lens[seq])
+            position = torch.arange(seq_len)
+            keys = cache[batch.block_table[seq].long()[position // 16], position % 16].transpose(0, 1)
+            assert torch.equal(rows[:, at : at + seq_len], keys)
+            assert not rows[:, at + seq_len : at + 16 * tiles].any()
+            at += 16 * tiles
+        assert bool(rows[:, at:].isnan().all())
