@@ -127,13 +127,15 @@ def test_a_captured_call_is_replayed_on_other_values(dsl):
 
 @pytest.mark.parametrize("dsl", DSLS)
 def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(dsl):
-    tokens, seqs, keys, draw = 256, 24, 1024, random.Random(0)
-    plan = auto(dsl).plan_paged_attention(SHAPE, tokens, seqs, keys, "cuda")
-    whole = make_batch([(1, keys)] * seqs, SHAPE, device="cuda", extra_columns=0)
+    shape = AttentionShape(16, 1, 64, 16, torch.bfloat16)  # sixteen heads a group: 64 tokens are 1024 rows, un-paged
+    tokens, seqs, keys, draw = 64, 8, 256, random.Random(0)
+    plan = auto(dsl).plan_paged_attention(shape, tokens, seqs, keys, "cuda")
+    assert {choice.kernel for choice in plan.choices} >= {"parallel_softmax", "unpaged"}
+    whole = make_batch([(1, keys)] * seqs, shape, device="cuda", extra_columns=0)
     table = whole.block_table
-    query = torch.randn(tokens, 8, 64, dtype=SHAPE.dtype, device="cuda")
+    query = torch.randn(tokens, 16, 64, dtype=shape.dtype, device="cuda")
     out, starts, lens = torch.empty_like(query), whole.query_start_loc.clone(), whole.seq_lens.clone()
-    assert table.shape[1] == cdiv(keys, SHAPE.block_size)
+    assert table.shape[1] == cdiv(keys, shape.block_size)
     with compilations() as warm:
         plan.warmup()
     steps = []
@@ -145,7 +147,7 @@ def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_wait
     with compilations() as compiled:
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
         for number, step in enumerate(steps):
-            batch = make_batch(step, SHAPE, fill=False)  # on the CPU: its metadata
+            batch = make_batch(step, shape, fill=False)  # on the CPU: its metadata
             n, count = len(step), batch.num_tokens
             starts[: n + 1].copy_(batch.query_start_loc)
             lens[:n].copy_(batch.seq_lens)
