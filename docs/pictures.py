@@ -236,9 +236,55 @@ def adjustable_tile():
     return figure
 
 
+def split():
+    figure, axes = canvas(9, 5.8, (-9, SEQ_LEN + 1), (-6.5, 42))
+    text(
+        axes,
+        0,
+        -5.4,
+        "split: a prompt reads its context from pages, its new tokens where they are",
+        ha="left",
+        fontsize=12,
+    )
+    pages(axes, -3)
+    scores(axes)
+    last = 3  # the Q Block's tokens 0 .. 3, as in q_block
+    for j in range(-(-CONTEXT // TILE)):
+        width = min(TILE, CONTEXT - j * TILE)
+        masked = width < TILE
+        box(axes, j * TILE, 0, width, 16, ORANGE if masked else BLUE, edge="#FFFFFF", hatch="//" if masked else None)
+        box(axes, j * TILE, 0, width, 16, "none", edge="#000000", line=1.3)
+        arrow(axes, (j * TILE + width / 2, -0.9), (j * TILE + width / 2, 1), LINE)
+        words = f"context {j}\n" + ("its end: masked" if masked else "no mask")
+        style = {"color": "#000000", "bbox": {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 2}, "fontsize": 8}
+        text(axes, j * TILE + width / 2, 8, words, **style)
+    for token in range(last + 1):
+        box(axes, CONTEXT, token * HEADS, token + 1, HEADS, GREEN, edge="#FFFFFF", hatch="..")
+    box(axes, CONTEXT, 0, QUERY_LEN, 16, "none", edge="#000000", line=1.3)
+    box(axes, CONTEXT, 20, QUERY_LEN, 2.4, GREEN, edge="#FFFFFF", hatch="..")
+    text(axes, CONTEXT - 1, 21.2, "key and value of this step, contiguous", ha="right")
+    arrow(axes, (CONTEXT + 2, 20), (CONTEXT + 2, 16.2), GREEN)
+    key_axis(axes, 29.3)
+    axes.plot([-9, SEQ_LEN + 1], [32.6, 32.6], color=LINE, linewidth=0.8)
+    text(
+        axes,
+        0,
+        34.3,
+        "A sequence of one query token has a kernel of its own: a KV head's query heads, padded to 16 rows.",
+        ha="left",
+    )
+    for row in range(16):
+        real = row < HEADS
+        box(axes, 0, 35.6 + row * 0.3, 48, 0.3, PURPLE if real else UNSEEN, edge=LINE, line=0.3)
+    text(axes, 49, 36.2, f"{HEADS} heads", ha="left", color="#000000")
+    text(axes, 49, 38.8, "12 rows of padding", ha="left")
+    text(axes, 0, 41.5, "Both launches see the whole batch; the device decides who works.", ha="left")
+    return figure
+
+
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    for draw in (naive, q_block, parallel_softmax, adjustable_tile):
+    for draw in (naive, q_block, parallel_softmax, adjustable_tile, split):
         figure = draw()
         figure.savefig(HERE / f"{draw.__name__}.svg", metadata={"Date": None})
         plt.close(figure)
