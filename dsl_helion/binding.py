@@ -36,6 +36,12 @@ def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
     return all(_is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
 
 
+def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
+    """Whether slots of a page lie within 2^31 elements; slots further apart than pages do not."""
+    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
+    return span + batch.shape.head_size < 2**31
+
+
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
@@ -43,7 +49,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
     """
     page, slot = batch.key_cache.stride()[:2]
     apart = batch.value_cache.stride()[:2] != (page, slot) or slot == 0 or page % slot != 0
-    if asked == "page" and page_form_applies(batch.shape, tile_size):
+    if asked == "page" and page_form_applies(batch.shape, tile_size) and page_addressed_in_32_bits(batch):
         return "page", 0
     if asked == "2idx" or apart:
         return "2idx", 0

@@ -67,7 +67,7 @@ def _naive_kernel(
         items = num_seqs
     for item, head in hl.grid([items, num_query_heads]):
         kv_head = head // queries_per_kv
-        slot = hl.arange(helion.next_power_of_2(block_size))
+        slot = hl.arange(helion.next_power_of_2(block_size)).to(torch.int64)  # before a stride multiplies it
 
         if token_grid:  # the last sequence that begins at or before this token
             left = hl.zeros([], dtype=torch.int32)

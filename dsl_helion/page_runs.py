@@ -33,10 +33,9 @@ LONGEST_RUN = 64  # while tracing, Helion gives every tile size the value 64: a 
 def run_length(batch: PagedBatch, tile_size: int) -> int:
     """How many keys of a tile share a page id: the largest power of two in tile and page.
 
-    1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
+    1 where 32 bits do not address a page, as runs do.
     """
-    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
-    return 1 if span + batch.shape.head_size >= 2**31 else math.gcd(batch.shape.block_size, tile_size)
+    return math.gcd(batch.shape.block_size, tile_size) if binding.page_addressed_in_32_bits(batch) else 1
 
 
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, int]:

@@ -99,10 +99,11 @@ def test_pages_beyond_32_bits_of_elements_are_found(tile: int) -> None:
     assert all(map(torch.equal, run(moved, Features(), prefill), run(batch, Features(), prefill)))
 
 
-def test_slots_beyond_32_bits_of_elements_are_no_run() -> None:
+@pytest.mark.parametrize("asked", ["run", "page"])
+def test_slots_beyond_32_bits_of_elements_take_another_form(asked: str) -> None:
     batch = make_batch([(1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
     moved = batch.replace(key_cache=far(batch.key_cache, 16, 2**29), value_cache=far(batch.value_cache, 16, 2**29))
-    assert gather_form("run", moved, 16) == ("2idx", 0)
+    assert gather_form(asked, moved, 16) == ("2idx", 0)
 
 
 def test_the_border_is_between_16_and_17_query_tokens_and_each_side_writes_its_own_rows() -> None:

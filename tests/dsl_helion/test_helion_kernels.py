@@ -78,6 +78,21 @@ def test_pages_beyond_32_bits_of_elements_are_found(name: str, config) -> None:
     assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
 
 
+def _slots_apart(cache: torch.Tensor) -> torch.Tensor:
+    """The same cache with the slots of a page 2^29 elements apart."""
+    blocks, slots, heads, lanes = cache.shape
+    storage = torch.empty((slots - 1) * 2**29 + blocks * heads * lanes, dtype=cache.dtype)
+    return storage.as_strided(cache.shape, (heads * lanes, 2**29, lanes, 1)).copy_(cache)
+
+
+@pytest.mark.parametrize("name", ["naive", pytest.param("q_block", marks=pytest.mark.slow)])
+def test_slots_beyond_32_bits_of_elements_are_found(name: str) -> None:
+    batch = make_batch([(1, 20)], AttentionShape(2, 1, 16, 8, torch.float16))
+    apart = batch.replace(key_cache=_slots_apart(batch.key_cache), value_cache=_slots_apart(batch.value_cache))
+    near, moved = run(KERNELS[name], batch, Features()), run(KERNELS[name], apart, Features())
+    assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
+
+
 @pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
 def test_every_gather_form_is_right_under_a_window(gather: str) -> None:
     batch = make_batch(LENS, SHAPE, style="interleaved")
