@@ -20,6 +20,7 @@ FILES = [
     "unpaged.py",
     "tile_sources.py",
     "split.py",
+    "auto.py",
 ]
 
 # Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), the reduction's overlap, which
