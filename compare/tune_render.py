@@ -96,21 +96,18 @@ def _words(config: Any) -> list[str]:
     return words
 
 
-def _replacements(policy: Policy) -> list[str]:
-    """Arguments of `replace(config, ...)`, nested where a field lies in a part."""
-    own, parts = [], {}
+def _changes(policy: Policy) -> dict[str, list[str]]:
+    """Arguments of `replace` by the part of the config that they change, `` for the config itself."""
     words = [(field, _value(value)) for field, value in policy.set]
     for field, factor in policy.times:
         there = f"config.{field}"
         halved, doubled = f"max({there} // 2, 1)", f"min(2 * {there}, {MOST_SEGMENTS})"
         words.append((field, halved if factor < 1 else doubled))
+    found: dict[str, list[str]] = {}
     for field, word in words:
-        part, _, inner = field.rpartition(".")
-        if part:
-            parts.setdefault(part, []).append(f"{inner}={word}")
-        else:
-            own.append(f"{field}={word}")
-    return own + [f"{part}=replace(config.{part}, {', '.join(inner)})" for part, inner in parts.items()]
+        part, _, name = field.rpartition(".")
+        found.setdefault(part, []).append(f"{name}={word}")
+    return found
 
 
 def _leaf(tree: KernelTree, choice: int, indent: str) -> list[str]:
@@ -120,10 +117,12 @@ def _leaf(tree: KernelTree, choice: int, indent: str) -> list[str]:
         return [f"{indent}return {fallback}"]
     if policy.base == "fixed":
         return _config(tree.samples[choice], "return ", indent)
-    return [
-        f"{indent}config = {fallback}",
-        *_call("return replace", ["config", *_replacements(policy)], indent),
-    ]
+    changes = _changes(policy)
+    own, parts = changes.pop("", []), sorted(changes)
+    lines = [f"{indent}config = {fallback}"]
+    for part in parts:
+        lines += _call(f"{part} = replace", [f"config.{part}", *changes[part]], indent)
+    return lines + _call("return replace", ["config", *own, *(f"{part}={part}" for part in parts)], indent)
 
 
 def _branches(tree: Tree, leaf: Any, indent: str) -> list[str]:

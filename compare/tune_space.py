@@ -1,8 +1,8 @@
 """What is tried: policies, each of which gives every batch one config of a kernel.
 
-A policy is a fixed config of the kernel's `space`, or the untuned default with one field set or doubled or halved. The
-second kind keeps what the default computes from a batch (its segments follow the number of programs), which no short
-tree over fixed configs could learn. The default itself is always the first policy.
+A policy is a fixed config of the kernel's `space`, or the untuned default with one field set, doubled or halved, or
+with one part drawn anew. The second kind keeps what the default computes from a batch (its segments follow the number
+of programs), which no short tree over fixed configs could learn. The default itself is always the first policy.
 """
 
 from __future__ import annotations
@@ -69,10 +69,6 @@ class Policy:
 DEFAULT = Policy()
 
 
-def fixed(config: Any) -> Policy:
-    return Policy("fixed", tuple(flatten(config).items()))
-
-
 class Space:
     """The configs that a kernel calls worth trying, and whether a changed default is one of them.
 
@@ -84,15 +80,15 @@ class Space:
         self._flat = [flatten(config) for config in self.configs]
         names = list(self._flat[0]) if self._flat else []
         self.axes = {n: sorted({f[n] for f in self._flat}, key=lambda v: (str(type(v)), v)) for n in names}
-        self._parts: dict[str, list[str]] = {}
+        self.parts: dict[str, list[str]] = {}
         for name in names:
-            self._parts.setdefault(name.rpartition(".")[0], []).append(name)
+            self.parts.setdefault(name.rpartition(".")[0], []).append(name)
         self._projected: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
 
     def allows(self, config: Any) -> bool:
         """Whether the config is in the space, but for fields whose value is computed (49 segments) and not an axis."""
         flat = flatten(config)
-        for names in self._parts.values():
+        for names in self.parts.values():
             on_axis = tuple(name for name in names if flat.get(name) in self.axes[name])
             if on_axis not in self._projected:
                 self._projected[on_axis] = {tuple(f[name] for name in on_axis) for f in self._flat}
@@ -101,11 +97,15 @@ class Space:
         return True
 
 
+def _is_scaled(name: str) -> bool:
+    return name.rpartition(".")[2] == SCALED
+
+
 def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
     """The default with one field changed, where that is allowed for every batch and changes it for one."""
     found = []
     for name, values in space.axes.items():
-        if name.split(".")[-1] == SCALED:
+        if _is_scaled(name):
             candidates = [Policy(times=((name, factor),)) for factor in (2.0, 0.5)]
         else:
             candidates = [Policy(set=((name, value),)) for value in values]
@@ -117,12 +117,21 @@ def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
     return found
 
 
+def _drawn(space: Space, config: Any, number: int) -> Policy:
+    """A config of the space as a policy: all of it, or one part of a nested one, by turns; computed fields stay so."""
+    parts = space.parts
+    names = parts[sorted(parts)[number % len(parts)]]
+    values = tuple((name, value) for name, value in flatten(config).items() if name in names and not _is_scaled(name))
+    return Policy("fixed" if len(values) == len(flatten(config)) else "default", values)
+
+
 def policies(configs: Iterable[Any], defaults: Sequence[Any], count: int, seed: int) -> list[Policy]:
-    """At most `count` policies: the default, then by turns two neighbours of it and a fixed config, seeded."""
+    """At most `count` policies: the default, then by turns two neighbours of it and a drawn config, seeded."""
     space, draw = Space(configs), random.Random(seed)
     near = _neighbours(space, list(dict.fromkeys(defaults)))
     draw.shuffle(near)
-    far = [fixed(config) for config in draw.sample(space.configs, min(count, len(space.configs)))]
+    sample = draw.sample(space.configs, min(count, len(space.configs)))
+    far = [_drawn(space, config, number) for number, config in enumerate(sample)]
     mixed = [DEFAULT]
     while near or far:
         mixed += [*near[:2], *far[:1]]

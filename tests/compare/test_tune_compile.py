@@ -16,7 +16,7 @@ from compare.crew import environment
 from compare.rundir import ROOT
 from compare.suites import pick, suite
 from compare.tune_compile import Lane, _tensor_bytes
-from compare.tune_space import DEFAULT, Policy, fixed
+from compare.tune_space import DEFAULT, Policy, flatten
 
 OTHER = Policy(set=(("num_warps", 8),))
 ROW = pick(suite("peers"), "8q1s2k~")[0]
@@ -38,7 +38,7 @@ def answers(policies, kernel="triton/q_block", gpu="h200"):
 def test_the_same_code_is_known_by_its_identity_and_spills_drop_out():
     config = type(registry.load("triton/q_block").DEFAULT)
     warps = Policy(set=(("num_warps", 4),))  # what the default has: the same code under another name
-    spilling = fixed(config(128, 64, 2, 2))
+    spilling = Policy("fixed", tuple(flatten(config(128, 64, 2, 2)).items()))
     found = answers([DEFAULT, warps, spilling])
     assert found["default"]["status"] == "ok" and len(found["default"]["code"]) == 16
     assert found[warps.name]["code"] == found["default"]["code"]
