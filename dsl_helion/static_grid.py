@@ -67,8 +67,8 @@ class Part:
 class Config:
     """decode: queries of up to SHORT_QUERY tokens; prefill: the others."""
 
-    decode: Part = Part(16, 32, 6)
-    prefill: Part = Part(32, 32, 5)
+    decode: Part = Part(16, 32, 4)
+    prefill: Part = Part(32, 32, 3)
 
 
 DEFAULT = Config()

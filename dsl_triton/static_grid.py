@@ -69,8 +69,8 @@ class Config:
     overlap: a launch begins while the one before it runs (programmatic dependent launch: NVIDIA from sm_90 on).
     """
 
-    decode: Part = Part(16, 32, 6)
-    prefill: Part = Part(32, 32, 5)
+    decode: Part = Part(16, 32, 4)
+    prefill: Part = Part(32, 32, 3)
     overlap: bool = False
 
 

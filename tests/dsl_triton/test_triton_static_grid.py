@@ -1,0 +1,166 @@
+"""A static grid: equal shares of any batch, one workspace and one grid for all of them, and what exceeds a capacity."""
+
+import random
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from capacity import at_capacity, bits, poisoned, random_lens
+from common.kernel import Capacity
+from common.reference import reference
+from common.spec import AttentionShape, Features, SpecError
+from common.tolerance import check
+from dsl_triton import static_grid
+from dsl_triton.primitives import bundle
+from dsl_triton.static_grid import Config, Part
+from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of
+
+SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
+TOKENS, SEQS, KEYS = 48, 5, 128
+CONFIG = Config(Part(16, 16, 5), Part(32, 16, 3))
+
+
+PLAIN = Features()
+
+
+def run(batch, config=CONFIG, workspace=None, features=PLAIN):
+    out = torch.full_like(batch.query, 7.0)
+    lse = torch.full(batch.query.shape[:2], 7.0)
+    workspace = workspace or static_grid.workspace(batch.shape, Capacity.of(batch), config)
+    static_grid.launch(batch, features, out, config, workspace, lse=lse)
+    return out, lse
+
+
+@triton.jit
+def _shares_probe(
+    pieces_ptr, length_ptr, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, MOST: tl.constexpr, PROGRAMS: tl.constexpr,
+    SNAP: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
+):  # fmt: skip
+    ends, length, _ = line_of(
+        query_start_loc_ptr, seq_lens_ptr, num_seqs, 2**30, 2**30, f, NUM_KV_HEADS, 1, 2**30, BLOCK_Q, TILE_SIZE, SEQS
+    )
+    tl.store(length_ptr, length)
+    slot, stop, _, snap = interval(tl.program_id(0), length, PROGRAMS, SNAP)
+    at = tl.program_id(0) * MOST
+    while slot < stop:
+        _, _, _, begin, end = item_at(
+            slot, ends, query_start_loc_ptr, seq_lens_ptr, 2**30, 2**30, f, BLOCK_Q, TILE_SIZE
+        )
+        from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
+        tl.store(pieces_ptr + 2 * at, from_slot)
+        tl.store(pieces_ptr + 2 * at + 1, to_slot)
+        at += 1
+        slot = end
+
+
+@pytest.mark.parametrize("snap", [0, 2])
+@pytest.mark.parametrize("features", [Features(), Features(sliding_window=40)], ids=["causal", "window"])
+@pytest.mark.parametrize(
+    "lens",
+    [[(1, 900), (1, 20), (1, 17)], [(150, 150)], [(1, 100), (0, 0), (64, 300), (0, 9), (9, 9)], [(0, 0)]],
+    ids=["ragged-decode", "prompt", "mixed", "empty"],
+)
+def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
+    """No program has more than its even share, but for the tiles by which its two cuts may move."""
+    batch = at_capacity(lens, SHAPE, 160, 5, 1024, fill=False)
+    programs, most = 7, 64
+    pieces, length = torch.full((programs, most, 2), -1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    _shares_probe[(programs,)](
+        pieces, length, batch.query_start_loc, batch.seq_lens, batch.num_seqs, bundle(features),
+        MOST=most, PROGRAMS=programs, SNAP=snap, NUM_KV_HEADS=2, BLOCK_Q=8, TILE_SIZE=16, SEQS=8,
+    )  # fmt: skip
+    shares = [[p for p in mine if p[0] >= 0 and p[0] < p[1]] for mine in pieces.tolist()]
+    walked = [piece for share in shares for piece in share]
+    assert [a for a, _ in walked] == [0, *[b for _, b in walked]][: len(walked)]
+    assert sum(b - a for a, b in walked) == int(length)
+    per_program = max(-(-int(length) // programs), 1)
+    assert max(sum(b - a for a, b in share) for share in shares) <= per_program + 2 * min(snap, per_program // 4)
+
+
+def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one():
+    generator, workspace = random.Random(5), None
+    for seed in range(6):
+        lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
+        batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS, seed=seed)
+        if workspace is None:
+            workspace = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
+        used = run(batch, workspace=workspace)
+        fresh = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
+        poisoned(fresh)
+        for mine, theirs in zip(used, run(batch, workspace=fresh), strict=True):
+            assert torch.equal(bits(mine), bits(theirs)), lens
+        verdict = check(*used, batch, Features(), static_grid.CONTRACT, reference(batch, Features()))
+        assert verdict.ok, (lens, verdict.reason)
+        live = int(batch.query_start_loc[-1])
+        assert bool((used[0][live:] == 7.0).all()) and bool((used[1][live:] == 7.0).all())
+        static_grid.check(workspace)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [Config(Part(16, 32, 1), Part(16, 16, 1)), Config(Part(16, 16, 40, 0), Part(32, 16, 40, 3)), CONFIG],
+    ids=["one-program", "more-programs-than-tiles", "few"],
+)
+@pytest.mark.parametrize("features", [Features(), Features(sliding_window=21, sinks=torch.arange(4.0))], ids=str)
+def test_any_number_of_programs_is_right(config, features):
+    batch = at_capacity([(1, 120), (20, 61), (3, 0), (1, 9)], SHAPE, TOKENS, SEQS, KEYS)
+    verdict = check(
+        *run(batch, config, features=features), batch, features, static_grid.CONTRACT, reference(batch, features)
+    )
+    assert verdict.ok, verdict.reason
+
+
+def beyond(batch, what: str):
+    """The last but one sequence of three exceeds the tensors: rows past them, or keys past its row of the table."""
+    starts, lengths = batch.query_start_loc.clone(), batch.seq_lens.clone()
+    if what == "tokens":
+        starts[2:] += 100
+        lengths[1] = 120
+    else:
+        lengths[1] = KEYS + 1
+    return batch.replace(query_start_loc=starts, seq_lens=lengths)
+
+
+@pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
+@pytest.mark.parametrize("what", ["tokens", "keys"])
+def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(what, query_len):
+    batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
+    right = run(batch, workspace=workspace)
+    static_grid.check(workspace)
+    wrong = run(beyond(batch, what), workspace=workspace)
+    for good, bad in zip(right, wrong, strict=True):
+        torch.testing.assert_close(good[:1], bad[:1])  # cut elsewhere: its parts are merged in another order
+        assert bool(bad[1:].isnan().all())
+    with pytest.raises(SpecError, match=r"query_start_loc, seq_lens: .* rows of such a sequence are NaN"):
+        static_grid.check(workspace)
+    run(batch, workspace=workspace)
+    static_grid.check(workspace)
+
+
+@pytest.mark.parametrize(("name", "lens"), [("num_tokens", [(9, 9)]), ("num_seqs", [(1, 5), (1, 6), (1, 7)])])
+def test_a_batch_of_larger_tensors_than_the_workspaces_capacity_is_refused_by_name(name, lens):
+    batch = at_capacity(lens, SHAPE, sum(q for q, _ in lens), len(lens), KEYS)
+    workspace = static_grid.workspace(SHAPE, Capacity(8, 2, batch.device), CONFIG)
+    with pytest.raises(SpecError, match=rf"{name}: .*capacity of the workspace"):
+        run(batch, workspace=workspace)
+
+
+def test_more_tiles_than_32_bits_count_are_refused():
+    batch = at_capacity([(1, 5)], AttentionShape(64, 64, 16, 16, torch.float32), 4096, 2048, 16, fill=False)
+    wide = batch.replace(block_table=torch.zeros(1, 2**20, dtype=torch.int32).expand(2048, -1))
+    with pytest.raises(SpecError, match="block_table: found room for"):
+        static_grid.launch(
+            wide,
+            Features(),
+            torch.empty_like(wide.query),
+            CONFIG,
+            static_grid.workspace(wide.shape, Capacity.of(wide), CONFIG),
+        )
+
+
+def test_scratch_does_not_grow_with_the_capacity():
+    small, large = (static_grid.workspace(SHAPE, Capacity(n, n, torch.device("meta")), CONFIG) for n in (1, 8192))
+    assert [t.shape for t in (small.acc, small.records)] == [t.shape for t in (large.acc, large.records)]
