@@ -1,12 +1,17 @@
 """What docs/ablations.md claims of compiled code, and that nobody meets an ablation who did not name it."""
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 
 from common.gpus import resolve
+from common.metadata import BatchStats
+from common.spec import AttentionShape
 from compare import ablations, registry
+from compare.compile_child import CompileJob, compile_in_child
 
 ROOT = Path(__file__).parents[2]
 FACTS = ROOT / "docs" / "ablation-facts.md"
@@ -35,14 +40,8 @@ def test_nothing_outside_the_folder_knows_them():
 def test_an_ablation_is_a_kernel_and_fits_where_its_space_says(kernel_id):
     kernel, gpu, shape = registry.load(kernel_id), resolve("h200"), ablations.LLAMA_3_8B
     assert registry.random_configs(kernel, shape, gpu, 3, seed=0)
-    config, origin = registry.default_config(kernel_id, kernel, shape, _stats(), gpu, "default")
+    config, origin = registry.default_config(kernel_id, kernel, shape, BatchStats.of(ablations.DECODE), gpu, "default")
     assert (type(config), origin) == (type(kernel.DEFAULT), "heuristics")
-
-
-def _stats():
-    from common.metadata import BatchStats
-
-    return BatchStats.of(ablations.DECODE)
 
 
 def test_the_claims_about_compiled_code():
@@ -54,6 +53,16 @@ def test_the_claims_about_compiled_code():
     assert product["pipelined"] == 4 and product["matrix"]  # K and V in the loops with and without a mask
     assert sums["pipelined"] == 0 and not sums["matrix"]
     assert fused["pipelined"] == 8 and fused["spills"] == 0
+
+
+def test_a_sum_over_the_middle_axis_becomes_a_product_in_tf32(monkeypatch):
+    """Of float32, for which tf32 is another precision; the last axis, which the ablation sums over, does not."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "probes"), prepend=os.pathsep)
+    shape = AttentionShape(1, 1, 16, 16, torch.float32)
+    jobs = [CompileJob("diptych_probe.triton_sums", ((16, 16),), shape, {"middle": way}) for way in (True, False)]
+    middle, last = compile_in_child(jobs, resolve("h200"))
+    assert set(middle.facts[0]["matrix"]) == {"HMMA 1688"}  # 16 x 8 x 8: the shape of tf32
+    assert not last.facts[0]["matrix"]
 
 
 def test_the_facts_hold_a_line_for_every_entry():
