@@ -230,8 +230,8 @@ def launch(
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    _attend_items(batch, features, out, config, workspace, lse, config.prefill)
-    _attend_items(batch, features, out, config, workspace, lse, config.decode)
+    _launch_items(batch, features, out, config, workspace, lse, config.prefill)
+    _launch_items(batch, features, out, config, workspace, lse, config.decode)
     merge_parts(batch, out, workspace, lse, config.overlap)
 
 
@@ -249,7 +249,7 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
             raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
 
 
-def _attend_items(batch, features, out, config, workspace, lse, part) -> None:
+def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
     shape, prefill = batch.shape, part is config.prefill
     _attend_items_kernel[(part.programs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,

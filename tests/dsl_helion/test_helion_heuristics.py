@@ -55,3 +55,14 @@ def test_segments_fill_the_gpu_once_at_small_batches() -> None:
     shape, h200 = AttentionShape(), gpus.resolve("h200")
     chosen = [default.parallel_softmax(shape, BatchStats.of([(1, 8192)] * n), h200).num_segments for n in (1, 8, 256)]
     assert chosen == [49, 6, 3]
+
+
+@pytest.mark.parametrize("head", [8, 64, 80, 128, 256])
+def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int) -> None:
+    for gpu in GPUS:
+        for dtype in (torch.bfloat16, torch.float32):
+            shape = AttentionShape(32, 8, head, 16, dtype)
+            (config,) = {default.static_grid(shape, BatchStats.of(lens), gpu) for lens in BATCHES.values()}
+            for part in (config.decode, config.prefill):
+                assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
+                assert 2 * part.tile_size * max(head, 16) * dtype.itemsize <= gpu.shared_bytes

@@ -15,6 +15,9 @@ FILES = [
     "reduce_segments.py",
     "page_runs.py",
     "adjustable_tile.py",
+    "tile_schedule.py",
+    "merge_parts.py",
+    "static_grid.py",
     "dense_tiles.py",
     "copy_pages.py",
     "unpaged.py",
@@ -28,7 +31,7 @@ FILES = [
 TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides", "find_region", "_new_tokens"}
 # Helion alone: division without rounding down, forms of a gather by name, and the partial results that Triton's kernels
 # address by pointers.
-HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form", "_operands"}
+HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form", "_operands", "_Merge"}
 
 
 def names(path: Path, alone: set[str]) -> list[str]:

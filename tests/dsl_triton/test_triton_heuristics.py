@@ -47,3 +47,14 @@ def test_no_reduction_is_overlapped_where_the_hardware_cannot() -> None:
     shape, stats = AttentionShape(), BatchStats.of([(1, 8192)])
     overlaps = {gpu.name for gpu in GPUS if default.parallel_softmax(shape, stats, gpu).overlap}
     assert overlaps == {"h100", "h200", "b200"}
+
+
+@pytest.mark.parametrize("head", [8, 64, 80, 128, 256])
+def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int) -> None:
+    for gpu in GPUS:
+        for dtype in (torch.bfloat16, torch.float32):
+            shape = AttentionShape(32, 8, head, 16, dtype)
+            (config,) = {default.static_grid(shape, BatchStats.of(lens), gpu) for lens in BATCHES.values()}
+            for part in (config.decode, config.prefill):
+                assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
+                assert 2 * part.tile_size * max(head, 16) * dtype.itemsize <= gpu.shared_bytes
