@@ -80,10 +80,7 @@ def store_lse(tensor, row, head, live, m, l):
 
 
 def store_partial(partial, segment, row, head, live, m, l, acc):
-    """What one segment found for its rows, into (acc [segments, tokens, heads, head_size], m, l).
-
-    Nothing where the caller gave no scratch (None): a single segment never comes here.
-    """
+    """What one segment found, into (acc [segments, tokens, heads, head_size], m, l); nothing where that is None."""
     to_acc, to_m, to_l = partial
     if to_acc is not None:
         at = [segment, row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
@@ -169,8 +166,7 @@ def clip_range(start, stop, full_lo, full_hi, f):
     full_start = start
     if f["sliding_window"] is not None:
         full_start = torch.minimum(torch.maximum(full_lo, start), stop)
-    full_stop = torch.minimum(torch.maximum(full_hi, full_start), stop)
-    return full_start, full_stop
+    return full_start, torch.minimum(torch.maximum(full_hi, full_start), stop)
 
 
 def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
