@@ -86,7 +86,10 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "options"), [*(("dsl_triton", o) for o in OPTIONS), ("dsl_helion", "features")])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*(("dsl_triton", o) for o in OPTIONS), pytest.param("dsl_helion", "features", marks=pytest.mark.slow)],
+)
 def test_options_reach_the_kernel(name, options):
     """out and lse in place, scale, window and causality by their short forms, sinks and softcap by features."""
     module, batch = dsl(name), make_batch([(1, 37), (2, 40)], SHAPE)
@@ -167,9 +170,13 @@ def good(causal=True):
 
 @pytest.fixture(scope="module", params=DSLS)
 def warm(request):
-    """The call of a DSL, after one that was good: what is kept of it must let nothing else through."""
+    """The call of a DSL, after one that was good: what is kept of it must let nothing else through.
+
+    In Triton alone, as what keeps it is common to both: Helion would generate code for 20 s.
+    """
     call = dsl(request.param).paged_attention
-    call(**good())
+    if request.param == "dsl_triton":
+        call(**good())
     return call
 
 
