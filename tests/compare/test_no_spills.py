@@ -21,10 +21,13 @@ BATCHES = {
     "mixed": ((1, 2048),) * 4 + ((512, 1536),) * 4,
 }
 
+WITH_NEW_KV = {"prefill-2k", "mixed"}  # kernels that read the step's new K and V hold tiles of them too
+MULTIPLY = ("_q_block_kernel", "_prefill_kernel", "_decode_kernel", "_segments_kernel")
+
 
 def _job(kernel, head_size, batch, large_cache):
     shape = AttentionShape(32, 8, head_size, 16, torch.bfloat16)
-    return CompileJob(kernel, BATCHES[batch], shape, large_cache=large_cache)
+    return CompileJob(kernel, BATCHES[batch], shape, new_kv=batch in WITH_NEW_KV, large_cache=large_cache)
 
 
 def _check(gpu, jobs, report):
@@ -41,6 +44,9 @@ def _check(gpu, jobs, report):
                 f"{facts['scratch_bytes']} B scratch, {facts['shared_bytes']} B shared, {outcome.config}"
             )
             report(text)
+            multiplies = facts["kernel"].endswith(MULTIPLY) and "reduce" not in facts["kernel"]
+            if multiplies and not sum(facts["matrix"].values()):
+                bad.append(f"{text}: no matrix instruction")
             if resolve(gpu).vendor == "amd" and (facts["spills"] or facts["scratch_bytes"]):
                 bad.append(text)
     assert not bad, "\n".join(bad)
