@@ -15,6 +15,7 @@ from common import handle
 from common.arguments import batch_of, features_of, signature
 from common.choice import GRID, Family
 from common.device_check import check_values
+from common.library import traced
 from common.prepared import Prepared
 from common.spec import Features, SpecError
 from common.validation import validate as validate_batch
@@ -71,6 +72,10 @@ class PagedAttention:
         workspace: torch.Tensor | None = None,
         validate: str = "host",
     ) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
+            hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
+            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, (out, lse, workspace))
         asked, sinks = None, None
         try:
             if out is None:

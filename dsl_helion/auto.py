@@ -11,8 +11,10 @@ import torch
 
 from common.call import PagedAttention
 from common.choice import Choice, Family
+from common.facade import FlashAttention
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, asked_of
+from common.library import register
 from common.metadata import BatchStats
 from common.plan import planner
 from common.spec import AttentionShape, Features, PagedBatch
@@ -25,6 +27,10 @@ CONTRACT = Precision()
 KERNELS = ("parallel_softmax", "adjustable_tile", "unpaged", "split")
 FAMILY = Family("helion", KERNELS, lambda name: import_module(f"dsl_helion.{name}"), recorded)
 paged_attention = PagedAttention(FAMILY)
+register(FAMILY.name, paged_attention)
+flash_attention = FlashAttention(paged_attention)
+flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
+flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
 
 Config = Choice

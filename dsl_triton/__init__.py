@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["paged_attention", "plan_paged_attention"]
+__all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,188 @@
+"""FlashAttention's two calls over paged caches, for clients written for it, around any `paged_attention`.
+
+Arguments carry the names that FlashAttention 2, 3 and vLLM's fork give them; their orders differ after q, k, v, so the
+rest is by keyword. What only steers FlashAttention's speed is accepted and ignored (IGNORED); what would change the
+result and is not implemented is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from common.spec import Features, SpecError, UnsupportedFeature
+
+# Steer FlashAttention's schedule, never its result. Descales belong to fp8 tensors, which the spec refuses by dtype;
+# beside other dtypes FlashAttention ignores them too, and vLLM always passes them.
+IGNORED = frozenset({
+    "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata", "fa_version", "deterministic", "q_descale",
+    "k_descale", "v_descale", "rotary_interleaved", "cp_rank",
+})  # fmt: skip
+# Change the result: refused unless the value is the one that means "off".
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "dropout_p": (0.0,),
+    "alibi_slopes": (None,),
+    "q_v": (None,),
+    "qv": (None,),
+    "attention_chunk": (0,),
+    "rotary_cos": (None,),
+    "rotary_sin": (None,),
+    "rotary_seqlens": (None,),
+    "cache_leftpad": (None,),
+    "cu_seqlens_k_new": (None,),
+    "seqused_q": (None,),
+    "return_attn_probs": (False,),
+    "cp_world_size": (None, 1),
+    "cp_tot_seqused_k": (None,),
+}
+
+
+def _refuse(call: str, others: dict[str, Any]) -> None:
+    """Raises UnsupportedFeature for an argument that changes the result, TypeError for one that nobody knows."""
+    for name, value in others.items():
+        if name in IGNORED:
+            continue
+        if name not in REFUSED:
+            raise TypeError(f"{call}: found argument {name!r}, allowed FlashAttention's arguments")
+        if not any(value is off or (not isinstance(value, torch.Tensor) and value == off) for off in REFUSED[name]):
+            raise UnsupportedFeature(call, name, " or ".join(map(str, REFUSED[name])))
+
+
+def _features(causal: bool, window_size: Any, softcap: float, sinks: torch.Tensor | None) -> Features:
+    """FlashAttention's window (left, right) counts keys beside the query's own, -1 = no bound; ours counts its own."""
+    left, right = (-1, -1) if window_size is None else tuple(window_size)
+    if causal or right == 0:
+        return Features(True, None if left < 0 else left + 1, softcap or None, sinks)
+    if left != right and not (left < 0 and right < 0):
+        raise SpecError("window_size", (left, right), "(left, 0), (n, n), (-1, -1), or causal=True")
+    return Features(False, None if left < 0 else left + 1, softcap or None, sinks)
+
+
+def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
+    """int32 [num_seqs] keys of each sequence, on the device; `seqused_k` wins, as in FlashAttention."""
+    if seqused_k is not None:
+        return seqused_k
+    if cu_seqlens_k is None:
+        raise SpecError("seqused_k", None, "int32 [num_seqs], or cu_seqlens_k [num_seqs + 1]")
+    return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+
+
+def _one_of(**given: Any) -> Any:
+    """The one argument that is not None of several names for the same; None where all are."""
+    found = [name for name, value in given.items() if value is not None]
+    if len(found) > 1:
+        raise SpecError(found[1], "a value", f"one of {' and '.join(given)}")
+    return given[found[0]] if found else None
+
+
+@dataclass(frozen=True)
+class FlashAttention:
+    """`paged_attention` is the public call of a DSL's package, or any callable of its signature."""
+
+    paged_attention: Callable[..., Any]
+
+    def flash_attn_varlen_func(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        cu_seqlens_q: torch.Tensor,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        cu_seqlens_k: torch.Tensor | None = None,
+        seqused_k: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] | list[int] | None = None,
+        softcap: float = 0.0,
+        s_aux: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+        return_softmax_lse: bool = False,
+        out: torch.Tensor | None = None,
+        **others: Any,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """q [total_q, heads, head_size] over the paged caches k, v [num_blocks, block_size, kv_heads, head_size].
+
+        Returns out, or (out, lse float32 [heads, total_q]); a row that sees no key has lse -inf. Reads no device value.
+        Raises SpecError, UnsupportedFeature naming the argument, TypeError for an argument that nobody knows.
+        """
+        _refuse("flash_attn_varlen_func", others)
+        if block_table is None:
+            raise SpecError("block_table", None, "int32 [num_seqs, max_blocks]: K and V are read from a paged cache")
+        lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if return_softmax_lse else None
+        out = self.paged_attention(
+            q,
+            k,
+            v,
+            block_table,
+            cu_seqlens_q,
+            _lengths(seqused_k, cu_seqlens_k),
+            max_query_len=max_seqlen_q,
+            max_seq_len=max_seqlen_k,
+            out=torch.empty_like(q) if out is None else out,
+            lse=None if lse is None else lse.t(),
+            softmax_scale=softmax_scale,
+            features=_features(causal, window_size, softcap, _one_of(s_aux=s_aux, sinks=sinks)),
+        )
+        return out if lse is None else (out, lse)
+
+    def flash_attn_with_kvcache(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        k: torch.Tensor | None = None,
+        v: torch.Tensor | None = None,
+        *,
+        cache_seqlens: torch.Tensor | int | None = None,
+        cache_batch_idx: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        page_table: torch.Tensor | None = None,
+        cu_seqlens_q: torch.Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        return_softmax_lse: bool = False,
+        out: torch.Tensor | None = None,
+        **others: Any,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """q [batch, seqlen_q, heads, head_size], or [total_q, heads, head_size] with cu_seqlens_q.
+
+        k_cache, v_cache [num_blocks, block_size, kv_heads, head_size]; without a block table they are FlashAttention's
+        dense cache [batch_cache, seqlen_cache, ...], served as one page a sequence. k, v: appending is refused; write
+        them into the pages first. Returns out like q, or (out, lse float32 [batch, heads, seqlen_q], or [heads,
+        total_q] with cu_seqlens_q). Raises what flash_attn_varlen_func raises.
+        """
+        for name, value in (("k", k), ("v", v)):
+            if value is not None:
+                raise UnsupportedFeature("flash_attn_with_kvcache", name, "None, the new tokens already in the cache")
+        table = _one_of(block_table=block_table, page_table=page_table)
+        table = _dense_table(q, cu_seqlens_q, cache_batch_idx) if table is None else table
+        batch = table.shape[0]
+        if isinstance(cache_seqlens, int) or cache_seqlens is None:
+            longest = table.shape[1] * k_cache.shape[1] if cache_seqlens is None else cache_seqlens
+            cache_seqlens = torch.full((batch,), longest, dtype=torch.int32, device=q.device)
+        options = dict(seqused_k=cache_seqlens, block_table=table, return_softmax_lse=return_softmax_lse, **others)
+        if cu_seqlens_q is not None:
+            options |= dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, out=out)
+            return self.flash_attn_varlen_func(q, k_cache, v_cache, **options)
+        if q.dim() != 4:
+            raise SpecError("q", tuple(q.shape), "[batch, seqlen_q, heads, head_size], or cu_seqlens_q with it")
+        queries = q.shape[1]
+        starts = torch.arange(0, (batch + 1) * queries, max(queries, 1), dtype=torch.int32, device=q.device)
+        options |= dict(cu_seqlens_q=starts, max_seqlen_q=queries, out=None if out is None else out.flatten(0, 1))
+        found = self.flash_attn_varlen_func(q.flatten(0, 1), k_cache, v_cache, **options)
+        if not return_softmax_lse:
+            return found.view(q.shape)
+        return found[0].view(q.shape), found[1].view(-1, batch, queries).transpose(0, 1)
+
+
+def _dense_table(q: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
+    """int32 or int64 [batch, 1]: the one page of each sequence of a dense cache."""
+    if rows is None:
+        batch = q.shape[0] if starts is None else starts.shape[0] - 1
+        rows = torch.arange(batch, dtype=torch.int32, device=q.device)
+    return rows.unsqueeze(1)

@@ -1,0 +1,83 @@
+"""The public call as operators of torch: what opcheck asks, whole graphs under torch.compile; kernels interpreted."""
+
+import importlib
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.library import register
+from common.spec import AttentionShape, Features, SpecError
+
+DSLS = ("triton", "helion")
+NAMES = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+HINTS = {"max_query_len": 3, "max_seq_len": 20}
+
+
+@pytest.fixture(scope="module")
+def tensors() -> tuple[torch.Tensor, ...]:
+    batch = make_batch([(1, 20), (3, 9)], AttentionShape(4, 2, 16, 16, torch.float32))
+    return tuple(getattr(batch, name) for name in NAMES)
+
+
+def call_of(dsl: str):
+    return importlib.import_module(f"dsl_{dsl}").paged_attention
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_a_compiled_function_is_one_graph_and_bitwise_the_eager_one(dsl: str, tensors) -> None:
+    call = call_of(dsl)
+
+    def step(query, *others):
+        out, lse = torch.empty_like(query), torch.empty(query.shape[:2])
+        call(query, *others, **HINTS, out=out, lse=lse, features=Features(sliding_window=7))
+        return out + call(query, *others, **HINTS), lse
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for traced, eager in zip(compiled(*tensors), step(*tensors), strict=True):
+        assert torch.equal(traced, eager)
+
+
+@pytest.mark.parametrize("suffix", ["", "_out"])
+@pytest.mark.parametrize("dsl", DSLS)
+def test_opcheck_passes(dsl: str, suffix: str, tensors) -> None:
+    call_of(dsl)
+    operator = getattr(getattr(torch.ops, f"diptych_{dsl}"), f"paged_attention{suffix}")
+    inputs = (*tensors, None, None, None, 3, 20, None, None, True, None, None, "host")
+    written = (torch.empty_like(tensors[0]), torch.empty(tensors[0].shape[:2]), None) if suffix else ()
+    found = torch.library.opcheck(operator, (*inputs, *written))
+    assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
+
+
+def test_an_operator_passes_every_argument_on(tensors) -> None:
+    """Each argument with a value that no other has; what arrives is what was given."""
+    arrived = {}
+
+    def call(*args, **options):
+        arrived.update(dict(zip(NAMES, args, strict=True)) | options)
+
+    register("probe", call)
+    sinks, key, value = torch.ones(4), torch.ones(4, 2, 16), torch.zeros(4, 2, 16)
+    out, lse, workspace = torch.empty_like(tensors[0]), torch.empty(4, 4), torch.empty(8, dtype=torch.uint8)
+    torch.ops.diptych_probe.paged_attention_out(
+        *tensors, key, value, sinks, 3, 20, 1, 0.5, False, 9, 2.0, "off", out, lse, workspace
+    )
+    features = arrived.pop("features")
+    assert (features.causal, features.sliding_window, features.softcap) == (False, 9, 2.0)
+    plain = {"max_query_len": 3, "max_seq_len": 20, "num_decodes": 1, "softmax_scale": 0.5, "validate": "off"}
+    assert {name: arrived.pop(name) for name in plain} == plain
+    given = {**dict(zip(NAMES, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
+    given["workspace"] = workspace
+    assert arrived.keys() == given.keys() and all(arrived[name].data_ptr() == given[name].data_ptr() for name in given)
+    assert features.sinks.data_ptr() == sinks.data_ptr()
+
+
+def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:
+    call = call_of("triton")
+
+    def step(query, *others):
+        return call(query, *others, **HINTS, causal=False, features=Features())
+
+    with pytest.raises((SpecError, torch._dynamo.exc.Unsupported, torch._dynamo.exc.ObservedException)) as refusal:
+        torch.compile(step, fullgraph=True, backend="eager")(*tensors)
+    assert "features" in str(refusal.value)
