@@ -81,3 +81,13 @@ def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:
     with pytest.raises((SpecError, torch._dynamo.exc.Unsupported, torch._dynamo.exc.ObservedException)) as refusal:
         torch.compile(step, fullgraph=True, backend="eager")(*tensors)
     assert "features" in str(refusal.value)
+
+
+@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+def test_the_package_has_flash_attentions_calls(dsl: str, tensors) -> None:
+    query, key_cache, value_cache, block_table, starts, lengths = tensors
+    found = importlib.import_module(f"dsl_{dsl}").flash_attn_varlen_func(
+        query, key_cache, value_cache, cu_seqlens_q=starts, max_seqlen_q=3, seqused_k=lengths, max_seqlen_k=20,
+        block_table=block_table, causal=True,
+    )  # fmt: skip
+    assert torch.equal(found, call_of(dsl)(*tensors, **HINTS))

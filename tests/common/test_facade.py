@@ -1,0 +1,180 @@
+"""FlashAttention's two calls: the words of its clients, the semantics of its windows, lengths and LSE, and refusals.
+
+Around the reference, so that what is tested is the translation; the oracle is dense attention written out here.
+"""
+
+import math
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.facade import REFUSED, FlashAttention
+from common.metadata import BatchStats
+from common.reference import reference
+from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
+
+SHAPE = AttentionShape(4, 2, 16, 8, torch.float32)
+LENS = [(3, 20), (1, 9), (5, 5)]
+
+
+def by_reference(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, **options):
+    """A `paged_attention` that writes what the reference says."""
+    assert options.keys() == {"max_query_len", "max_seq_len", "out", "lse", "softmax_scale", "features"}
+    scale = options["softmax_scale"] or query.shape[-1] ** -0.5
+    stats = BatchStats(0, 0, 0, 0, 0, 0)
+    batch = PagedBatch(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, scale, stats)
+    expected = reference(batch, options["features"])
+    options["out"].copy_(expected.out)
+    if options["lse"] is not None:
+        options["lse"].copy_(expected.lse)
+    return options["out"]
+
+
+FLASH = FlashAttention(by_reference)
+
+
+def words(batch: PagedBatch) -> dict:
+    """What vLLM passes with every call."""
+    return {
+        "q": batch.query, "k": batch.key_cache, "v": batch.value_cache, "cu_seqlens_q": batch.query_start_loc,
+        "max_seqlen_q": 5, "seqused_k": batch.seq_lens, "max_seqlen_k": 20, "block_table": batch.block_table,
+        "softmax_scale": batch.softmax_scale, "causal": True, "alibi_slopes": None, "window_size": [-1, -1],
+        "softcap": 0, "scheduler_metadata": None, "fa_version": 3, "q_descale": None, "k_descale": torch.ones(3, 2),
+        "v_descale": torch.ones(3, 2), "num_splits": 0, "s_aux": None,
+    }  # fmt: skip
+
+
+def keys_of(batch: PagedBatch, cache: torch.Tensor, seq: int) -> torch.Tensor:
+    """[num_query_heads, seq_len, head_size] of one sequence, KV heads repeated for their queries."""
+    pages = batch.block_table[seq, : -(-int(batch.seq_lens[seq]) // 8)].long()
+    rows = cache[pages].flatten(0, 1)[: int(batch.seq_lens[seq])]
+    return rows.transpose(0, 1).repeat_interleave(2, 0)
+
+
+def dense(batch: PagedBatch, left: int, right: int) -> torch.Tensor:
+    """FlashAttention's words: query i of a sequence sees keys i + sk - sq - left .. i + sk - sq + right; -1: no bound."""
+    outs = []
+    for seq, (query_len, seq_len) in enumerate(LENS):
+        begin = int(batch.query_start_loc[seq])
+        query = batch.query[begin : begin + query_len].transpose(0, 1)
+        logits = query @ keys_of(batch, batch.key_cache, seq).mT * batch.softmax_scale
+        distance = torch.arange(seq_len) - (torch.arange(query_len) + seq_len - query_len)[:, None]
+        hidden = ((distance > right) & (right >= 0)) | ((distance < -left) & (left >= 0))
+        weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        outs.append((weights @ keys_of(batch, batch.value_cache, seq)).transpose(0, 1))
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "as_flash"),
+    [
+        (True, (-1, -1), (-1, 0)),
+        (True, (4, -1), (4, 0)),
+        (True, (4, 7), (4, 0)),
+        (False, (4, 0), (4, 0)),
+        (False, (-1, 0), (-1, 0)),
+        (False, (3, 3), (3, 3)),
+        (False, (-1, -1), (-1, -1)),
+        (False, None, (-1, -1)),
+    ],
+)
+def test_windows_mean_what_they_mean_to_flash_attention(causal: bool, window, as_flash: tuple[int, int]) -> None:
+    batch = make_batch(LENS, SHAPE)
+    found = FLASH.flash_attn_varlen_func(**words(batch) | {"causal": causal, "window_size": window})
+    torch.testing.assert_close(found, dense(batch, *as_flash))
+
+
+def test_lse_and_out_have_the_shapes_of_flash_attention() -> None:
+    batch = make_batch(LENS, SHAPE)
+    given = torch.empty_like(batch.query)
+    out, lse = FLASH.flash_attn_varlen_func(**words(batch), return_softmax_lse=True, out=given)
+    assert out is given
+    assert lse.shape == (4, 9) and lse.is_contiguous()
+    torch.testing.assert_close(lse, reference(batch, Features()).lse.t().float())
+
+
+def test_cumulative_key_lengths_do_as_well() -> None:
+    batch = make_batch(LENS, SHAPE)
+    asked = words(batch) | {"seqused_k": None, "cu_seqlens_k": torch.tensor([0, 20, 29, 34], dtype=torch.int32)}
+    torch.testing.assert_close(FLASH.flash_attn_varlen_func(**asked), dense(batch, -1, 0))
+
+
+@pytest.mark.parametrize("name", ["s_aux", "sinks"])
+def test_sinks_and_softcap_arrive(name: str) -> None:
+    batch, sinks = make_batch(LENS, SHAPE), torch.tensor([0.5, 1.0, -2.0, 3.0])
+    found = FLASH.flash_attn_varlen_func(**words(batch) | {"s_aux": None, name: sinks, "softcap": 2.0})
+    expected = reference(batch, Features(softcap=2.0, sinks=sinks)).out
+    torch.testing.assert_close(found, expected.float())
+
+
+@pytest.mark.parametrize("name", ["block_table", "page_table"])
+def test_a_decode_with_a_kv_cache(name: str) -> None:
+    batch = make_batch([(2, 20), (2, 9), (2, 2)], SHAPE)
+    query = batch.query.view(3, 2, 4, 16)
+    asked = {"cache_seqlens": batch.seq_lens, name: batch.block_table, "causal": True}
+    out, lse = FLASH.flash_attn_with_kvcache(
+        query, batch.key_cache, batch.value_cache, **asked, return_softmax_lse=True
+    )
+    expected = reference(batch, Features())
+    torch.testing.assert_close(out, expected.out.float().view(query.shape))
+    torch.testing.assert_close(lse, expected.lse.float().view(3, 2, 4).transpose(1, 2))
+    ragged = FLASH.flash_attn_with_kvcache(
+        batch.query, batch.key_cache, batch.value_cache, **asked, cu_seqlens_q=batch.query_start_loc, max_seqlen_q=2
+    )
+    torch.testing.assert_close(ragged.view(query.shape), out)
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([2, 0], dtype=torch.int32)], ids=["in-order", "by-index"])
+@pytest.mark.parametrize("lengths", [None, 7, torch.tensor([16, 3], dtype=torch.int32)], ids=["full", "one", "each"])
+def test_a_dense_cache_is_one_page_a_sequence(rows, lengths) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(n, generator=generator) for n in ((2, 1, 4, 16), (3, 16, 2, 16), (3, 16, 2, 16)))
+    found = FLASH.flash_attn_with_kvcache(query, key, value, cache_seqlens=lengths, cache_batch_idx=rows)
+    for seq in range(2):
+        row = seq if rows is None else int(rows[seq])
+        keys = 16 if lengths is None else lengths if isinstance(lengths, int) else int(lengths[seq])
+        k, v = (cache[row, :keys].transpose(0, 1).repeat_interleave(2, 0) for cache in (key, value))
+        weights = (query[seq].transpose(0, 1) @ k.mT / 4).softmax(-1)
+        torch.testing.assert_close(found[seq], (weights @ v).transpose(0, 1))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_the_result_is_refused_by_its_name(name: str) -> None:
+    value = {"dropout_p": 0.1, "attention_chunk": 64, "return_attn_probs": True, "cp_world_size": 2}
+    with pytest.raises(UnsupportedFeature, match=name) as refusal:
+        FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)) | {name: value.get(name, torch.ones(4))})
+    assert refusal.value.argument == name
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument"),
+    [
+        ({"block_table": None}, "block_table"),
+        ({"seqused_k": None}, "seqused_k"),
+        ({"causal": False, "window_size": (4, 2)}, "window_size"),
+        ({"causal": False, "window_size": (-1, 2)}, "window_size"),
+        ({"s_aux": torch.ones(4), "sinks": torch.ones(4)}, "sinks"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
+)
+def test_what_cannot_be_translated_is_refused_by_its_name(changes: dict, argument: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)) | changes)
+    assert refusal.value.argument == argument
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_appending_to_the_cache_is_refused(name: str) -> None:
+    batch = make_batch([(1, 9)], SHAPE)
+    with pytest.raises(UnsupportedFeature) as refusal:
+        FLASH.flash_attn_with_kvcache(
+            batch.query[:, None], batch.key_cache, batch.value_cache, block_table=batch.block_table,
+            cache_seqlens=batch.seq_lens, **{name: batch.query},
+        )  # fmt: skip
+    assert refusal.value.argument == name
+
+
+def test_an_argument_that_nobody_knows_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="'windowsize'"):
+        FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)), windowsize=3)
