@@ -77,7 +77,6 @@ def _barrier_kernel(
     q_blocks = query.size(0) // block_q + num_seqs
     for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
         # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
-        # The first guess is exact where every query has one token: decode skips log2(num_seqs) dependent loads.
         guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
         guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
         begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
@@ -133,9 +132,8 @@ def _barrier_kernel(
     hl.barrier()
 
     for to_row, to_kv_head in hl.grid([query.size(0), num_kv_heads]):
-        # The last sequence that begins at or before this token; with one token a query, it has the same number.
-        nearest = hl.full([], to_row, dtype=torch.int32)
-        nearest = torch.minimum(nearest, hl.full([], num_seqs - 1, dtype=torch.int32))
+        # The last sequence that begins at or before this token.
+        nearest = torch.minimum(hl.full([], to_row, dtype=torch.int32), hl.full([], num_seqs - 1, dtype=torch.int32))
         from_it = query_start_loc[nearest] <= to_row
         until_it = query_start_loc[nearest + 1] > to_row
         low = torch.where(from_it, nearest, 0)
@@ -149,12 +147,10 @@ def _barrier_kernel(
         to_start = query_start_loc[low]
         to_len = query_start_loc[low + 1] - to_start
         if to_row - to_start < to_len:
-            to_seq_len = seq_lens[low]
             to_first = div(to_row - to_start, block_q) * block_q
-            to_last = to_seq_len - to_len + torch.minimum(to_first + block_q, to_len) - 1
-            _, _, of_lo, of_full_lo, of_full_hi, of_hi = kv_tile_range(
-                to_seq_len - to_len + to_first, to_last, to_seq_len, f, tile_size
-            )
+            begin = seq_lens[low] - to_len + to_first
+            end = seq_lens[low] - to_len + torch.minimum(to_first + block_q, to_len) - 1
+            _, _, of_lo, of_full_lo, of_full_hi, of_hi = kv_tile_range(begin, end, seq_lens[low], f, tile_size)
             _, _, _, _, parts = segment_range(0, of_lo, of_full_lo, of_full_hi, of_hi, f, num_segments)
             if parts > 1:
                 part = hl.arange(helion.next_power_of_2(num_segments))
