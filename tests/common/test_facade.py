@@ -53,7 +53,7 @@ def keys_of(batch: PagedBatch, cache: torch.Tensor, seq: int) -> torch.Tensor:
 
 
 def dense(batch: PagedBatch, left: int, right: int) -> torch.Tensor:
-    """FlashAttention's words: query i of a sequence sees keys i + sk - sq - left .. i + sk - sq + right; -1: no bound."""
+    """FlashAttention's words: query i sees keys i + sk - sq - left .. i + sk - sq + right of its sequence; -1: all."""
     outs = []
     for seq, (query_len, seq_len) in enumerate(LENS):
         begin = int(batch.query_start_loc[seq])

@@ -1,0 +1,114 @@
+"""compare.explain: the choice of the public call, the conditions behind it, and what it says when asked wrong."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from common.choice import Choice, on_grid
+from common.gpus import resolve
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from compare import explain, registry
+from compare.workloads import Ask, parse_lens
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")
+
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
+SOURCE = """
+LIMIT = 16
+
+def pick(n):
+    if n <= LIMIT:
+        return "short"
+    elif n % 2:
+        return "odd"
+    return helper(n) if n > 100 else "even"
+
+def helper(n):
+    return "long"
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    path = tmp_path / "tree_of_a_test.py"
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("tree_of_a_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("n", "expected", "met"),
+    [
+        (3, "short", [("n <= LIMIT", True)]),
+        (17, "odd", [("n <= LIMIT", False), ("n % 2", True)]),
+        (18, "even", [("n <= LIMIT", False), ("n % 2", False), ("n > 100", False)]),
+        (200, "long", [("n <= LIMIT", False), ("n % 2", False), ("n > 100", True)]),
+    ],
+)
+def test_the_conditions_of_a_tree_are_those_that_it_met(tree, n, expected, met):
+    assert explain.conditions(tree, "pick", n) == (expected, met)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "mi300", None])
+@pytest.mark.parametrize("text", ["8q1s2k", "q2k", "q1s2k_16q512s1536", "32q4s4k"])
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
+    """`path_of` raises where the watched tree gives another config."""
+    auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), gpu and resolve(gpu)
+    told = BatchStats.of(lens)
+    stats = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    choice = auto.choose(SHAPE, told, gpu)
+    assert explain.path_of(auto.FAMILY, choice, SHAPE, stats, gpu)
+    lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
+    assert lines[0] == f"{dsl}: {choice.kernel}"
+    assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
+
+
+def test_a_tree_that_gives_another_config_is_an_error():
+    auto, gpu = registry.load("triton/auto"), resolve("h200")
+    stats = on_grid(8, 8, 1, 2048)
+    other = Choice("parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/default.py: auto")
+    with pytest.raises(RuntimeError, match="when it was watched"):
+        explain.path_of(auto.FAMILY, other, SHAPE, stats, gpu)
+
+
+def test_segments_follow_the_longest_sequence_that_the_part_serves():
+    kernel = registry.load("triton/parallel_softmax")
+    config = kernel.Config(16, 64, 6)
+    assert explain.segments(config, [(1, 2048), (1, 64)], None) == "up to 6; 6 for the longest, 32 tiles of 64 keys"
+    assert explain.segments(config, [(1, 2048)], 128) == "up to 6; 3 for the longest, 3 tiles of 64 keys"
+    assert explain.segments(config, [(1, 500)], None) == "up to 6; 4 for the longest, 8 tiles of 64 keys"
+    assert explain.segments(config, [], None) == "up to 6, for no sequence of this batch"
+    unpaged = registry.load("triton/unpaged")
+    served = {name: lens for name, _, lens in explain.parts(unpaged.DEFAULT, [(1, 9), (17, 20), (16, 30)])}
+    assert served == {"prefill": [(17, 20)], "decode": [(1, 9), (16, 30)]}
+
+
+def test_the_command_prints_both_dsls(capsys):
+    assert explain.main(["q1s2k_16q512s1536", "--gpu", "h200"]) == 0
+    told = capsys.readouterr().out
+    assert "on h200" in told and "\ntriton: " in told and "\nhelion: " in told
+    assert "dsl_triton/heuristics/" in told and "  yes  " in told and "  no   " in told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["q1s2k", "--gpu", "h20"], "h200"), (["q1x2k"], "q1x2k"), (["q1s2k", "--dtype", "fp4"], "fp4")],
+    ids=["gpu", "batch", "dtype"],
+)
+def test_what_cannot_be_read_is_exit_2_and_names_it(options, said, capsys):
+    assert explain.main(options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
+    def absent(kernel_id):
+        raise registry.Unavailable("ImportError: no such compiler")
+
+    monkeypatch.setattr(registry, "load", absent)
+    assert explain.main(["q1s2k"]) == 5
+    assert capsys.readouterr().out.count("unavailable: ImportError: no such compiler") == 2
