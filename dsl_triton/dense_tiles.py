@@ -2,7 +2,10 @@
 
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from common.spec import PagedBatch
+from dsl_triton.binding import padded
 from dsl_triton.primitives import base2_scale, score, softmax_step, visible
 
 
@@ -33,3 +36,15 @@ def attend_block(
     if MASKED and FOREIGN:
         v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
     return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+
+
+def new_blocks(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
+    """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
+
+    A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
+    """
+    head_size = batch.query.shape[2]
+    given = (batch.key, batch.value)
+    if batch.key is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
+        return None
+    return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)

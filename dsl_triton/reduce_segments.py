@@ -51,7 +51,8 @@ def _reduce_segments_kernel(
     f,
     acc_strides, m_strides, out_strides, lse_strides,
     NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
+    LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
     place = tl.program_id(0) // NUM_QUERY_HEADS  # where the segments left what they found
@@ -85,7 +86,7 @@ def _reduce_segments_kernel(
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
-    if (token < query_len) & (query_len <= LONGEST_QUERY) & (used > 1):
+    if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
         row = query_start + token
         part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
         live = part < used
@@ -105,10 +106,12 @@ def _reduce_segments_kernel(
         store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
-def reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence) -> None:
+def reduce_segments(
+    batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence, shortest_query=1
+) -> None:
     """Write out (and lse) of every token that more than one segment worked on.
 
-    config is that of the segments' launch, and so are the last three: block_q tokens a Q Block, and so on.
+    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
@@ -116,7 +119,8 @@ def reduce_segments(batch, features, out, config, workspace, lse, block_q, longe
         *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
         *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size, BLOCK_Q=block_q, TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, SHORTEST_QUERY=shortest_query,
+        LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
         # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
         num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),

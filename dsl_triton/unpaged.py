@@ -29,7 +29,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import beside, can_overlap, fits, join, padded, side_stream, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_triton.dense_tiles import attend_block, masked_tile
+from dsl_triton.dense_tiles import attend_block, masked_tile, new_blocks
 from dsl_triton.primitives import (
     attend_tile,
     bundle,
@@ -37,6 +37,7 @@ from dsl_triton.primitives import (
     load_rows,
     normalise,
     q_block_rows,
+    segment_range,
     softmax_init,
     store_lse,
     store_rows,
@@ -44,12 +45,15 @@ from dsl_triton.primitives import (
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
+MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
 
 
 @dataclass(frozen=True)
 class Prefill:
     """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
 
+    num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
+    query tokens over a long context has few Q Blocks.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
     """
@@ -58,6 +62,7 @@ class Prefill:
     tile_size: int = 32
     num_warps: int = 4
     num_stages: int = 2
+    num_segments: int = 1
     heads_fastest: bool = True
     copy_programs: int = 1024
     overlap: bool = False
@@ -77,9 +82,9 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     decode = replace(parallel_softmax.DEFAULT, overlap=can_overlap(gpu))
-    for values in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4), (True, False)):
+    for values in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)):
         if fits(*values[:4], shape, gpu):
-            prefill = Prefill(*values, 8 * gpu.units, can_overlap(gpu))
+            prefill = Prefill(*values, copy_programs=8 * gpu.units, overlap=can_overlap(gpu))
             yield Config(prefill, decode)
 
 
@@ -89,6 +94,7 @@ class Workspace:
 
     key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the cache's dtype
     value: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED]
+    parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
 
@@ -105,24 +111,29 @@ def _unpaged_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE] or None
+    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
+    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
     num_seqs,
     tiles,
     softmax_scale,
     f,
-    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
+    query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
-    NEW_KV: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
+    NEW_KV: tl.constexpr, NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     if HEADS_FASTEST:
         kv_head = program % NUM_KV_HEADS
-        q_block_idx = program // NUM_KV_HEADS
+        block = program // NUM_KV_HEADS
     else:
         kv_head = program // (tl.num_programs(0) // NUM_KV_HEADS)
-        q_block_idx = program % (tl.num_programs(0) // NUM_KV_HEADS)
+        block = program % (tl.num_programs(0) // NUM_KV_HEADS)
+    segment = block % NUM_SEGMENTS
+    q_block_idx = block // NUM_SEGMENTS
 
     # the last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i
     left = 0
@@ -164,32 +175,42 @@ def _unpaged_kernel(
     if mine:
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, HEAD_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
+        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
         if SOURCE == "paged":
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-            for j in range(lo, hi):
+            for j in range(start, stop):
                 m, l, acc = attend_tile(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
         else:
-            for j in range(full_lo, full_hi):
+            for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
                     keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
-            for i in range(0, full_lo - lo + hi - full_hi):
-                j = masked_tile(i, full_lo - lo, lo, full_hi)
+            for i in range(0, full_start - start + stop - full_stop):
+                j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
                     keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
-        store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
+        place = query_start + token
+        if NUM_SEGMENTS == 1 or used <= 1:
+            if segment == 0:
+                store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l), HEAD_SIZE)
+                store_lse(lse_ptr, lse_strides, place, head, live, m, l)
+        else:
+            part = segment.to(tl.int64)
+            store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, HEAD_SIZE)
+            stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
+            tl.store(m_ptr + stat, m, mask=live)
+            tl.store(l_ptr + stat, l, mask=live)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
@@ -197,9 +218,14 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
     rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, padded(shape.head_size))
+    segments, parts = config.prefill.num_segments, None
+    if segments > 1:
+        tokens = min(capacity.num_tokens, MOST_PARTS // segments)
+        parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     return Workspace(
         torch.empty(rows, dtype=shape.dtype, device=capacity.device),
         torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
     )
@@ -233,7 +259,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
-    new = _new_tokens(batch, tile_size)
+    new = new_blocks(batch, tile_size)
     copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new is not None)
     block = [tile_size, padded(shape.head_size)]
     copied = tuple(TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
@@ -242,31 +268,26 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         sources["new"] = new
     if _may_overflow(batch, tiles, tile_size):
         sources["paged"] = copied
+    parts, segments = workspace.parts, config.num_segments
+    if parts is None or batch.num_tokens > parts.m.shape[1]:
+        parts, segments = None, 1
     for source, (keys, values) in sources.items():
-        _unpaged_kernel[(shape.num_kv_heads * q_blocks,)](
+        _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
             batch.query, keys, values,
             batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-            out, lse, batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
+            out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
             batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-            out.stride(), strides(lse),
+            out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
             NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
             BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, SOURCE=source,
-            NEW_KV=new is not None, HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
+            NEW_KV=new is not None, NUM_SEGMENTS=segments, HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
             num_warps=config.num_warps, num_stages=config.num_stages,
             **({"launch_pdl": True} if config.overlap else {}),
         )  # fmt: skip
-
-
-def _new_tokens(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
-    """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
-
-    A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
-    """
-    head_size = batch.query.shape[2]
-    given = (batch.key, batch.value)
-    if batch.key is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
-        return None
-    return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)
+    if segments > 1:
+        block_q = block_m // shape.queries_per_kv
+        merge = (block_q, parallel_softmax.ANY_QUERY, False, SHORT_QUERY + 1)
+        reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
 
 
 def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:

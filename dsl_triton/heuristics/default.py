@@ -93,14 +93,23 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
-    """Two programs of 128 rows a unit: one's softmax hides under the other's products."""
+    """Two programs of 128 rows a unit: one's softmax hides under the other's products.
+
+    With fewer Q Blocks than that, segments fill the units; prompts too short for them, Q Blocks of 64 rows.
+    """
     overlap = can_overlap(gpu)
-    block_m, (tile_size, warps, stages) = _rows(shape), _prefill(shape, gpu)
+    block_m, (tile_size, warps, stages), segments = _rows(shape), _prefill(shape, gpu), 1
     if overlap and shape.dtype.itemsize == 2 and shape.head_size <= 128:
-        programs = stats.num_tokens * shape.num_query_heads // 128
-        # a prompt of 512 leaves half of the units with one such program: 22.0 us, 15.9 with twice as many
-        block_m, tile_size, warps, stages = (128, 64, 4, 2) if programs >= 2 * gpu.units else (64, 64, 4, 3)
-    prefill = unpaged_kernel.Prefill(block_m, tile_size, warps, stages, True, 8 * gpu.units, overlap)
+        block_m, tile_size, warps, stages = 128, 64, 4, 2
+        programs = max(stats.num_tokens * shape.num_query_heads // block_m, 1)
+        if programs < 2 * gpu.units:
+            segments = min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16)
+            segments = 2 ** max(segments.bit_length() - 1, 0)
+        if programs < 2 * gpu.units and segments == 1:
+            block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
+    prefill = unpaged_kernel.Prefill(
+        block_m, tile_size, warps, stages, num_segments=segments, copy_programs=8 * gpu.units, overlap=overlap
+    )
     # without a decode the other launch finds nothing to do: one segment, and no reduction behind it
     longest = stats.max_seq_len if stats.num_decodes else 1
     short = replace(stats, num_seqs=max(stats.num_decodes, 1), max_query_len=1, max_seq_len=longest)
