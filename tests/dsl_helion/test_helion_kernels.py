@@ -1,4 +1,4 @@
-"""What the three Helion kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
+"""What the Helion kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from common.kernel import Capacity
 from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
 from common.tolerance import check
-from dsl_helion import naive, parallel_softmax, q_block
+from dsl_helion import naive, parallel_softmax, q_block, split
 
-KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax}
+KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax, "split": split}
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
 LENS = [(1, 90), (3, 40)]
 

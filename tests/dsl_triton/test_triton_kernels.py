@@ -1,4 +1,4 @@
-"""What the three Triton kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
+"""What the Triton kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from common.kernel import Capacity
 from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
 from common.tolerance import check
-from dsl_triton import naive, parallel_softmax, q_block
+from dsl_triton import naive, parallel_softmax, q_block, split
 
-KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax}
+KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax, "split": split}
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
 LENS = [(1, 90), (3, 40), (20, 20)]
 
@@ -69,7 +69,7 @@ def test_any_number_of_segments_is_right(segments: int, features: Features) -> N
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("name", ["q_block", "parallel_softmax"])
+@pytest.mark.parametrize("name", ["q_block", "parallel_softmax", "split"])
 def test_a_sink_without_keys_leaves_minus_infinity(name: str) -> None:
     batch = make_batch([(2, 0), (1, 9)], SHAPE)
     out, lse = run(KERNELS[name], batch, Features(sinks=torch.full((8,), 2.0)))
