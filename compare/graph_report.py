@@ -1,0 +1,198 @@
+"""The report of compare.graphs: tables and two figures, from the rows of graphs.jsonl alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import figures, tables
+from compare.figures import WIDTH_IN
+from compare.summary import KINDS
+
+Rows = Sequence[dict[str, Any]]
+COLOURS = {"triton": ("#0072B2", "o"), "helion": ("#D55E00", "p")}  # and the marker, as in compare.figures
+MIB = 2**20
+
+
+def write(folder: Path, rows: Rows) -> Path:
+    """report.md and figures/*.svg into the folder; returns the report's path."""
+    (folder / "figures").mkdir(exist_ok=True)
+    headline = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["headline"]
+    parts = [f"# Captured graphs\n\n{headline}. Microseconds a call, cold, medians in turns."]
+    parts += _one_for_all(rows, folder) + _powers(rows, folder) + _memory(rows) + _partial(rows) + _host(rows)
+    wrong = [f"- `{row['kernel']}`: {row['wrong']}" for row in rows if row.get("wrong")]
+    parts += ["## Wrong outputs", "\n".join(wrong)] if wrong else []
+    report = folder / "report.md"
+    report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return report
+
+
+def ratios(rows: Rows) -> list[dict[str, Any]]:
+    """Row by row and DSL by DSL: auto's time with a graph of its own over static_grid's in the graph for all."""
+    times: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["experiment"] == "one for all" and row["us"]:
+            dsl, name = row["kernel"].split("/")
+            pair = times.setdefault((dsl, row["row"]), {"dsl": dsl, "row": row["row"], "kind": row["kind"]})
+            pair[name] = row["us"]
+    pairs = [pair for pair in times.values() if "auto" in pair and "static_grid" in pair]
+    return [pair | {"ratio": pair["auto"] / pair["static_grid"]} for pair in pairs]
+
+
+def _one_for_all(rows: Rows, folder: Path) -> list[str]:
+    pairs = ratios(rows)
+    if not pairs:
+        return []
+    means = []
+    for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
+        for kind in KINDS:
+            found = [pair for pair in pairs if (pair["dsl"], pair["kind"]) == (dsl, kind)]
+            if found:
+                mean = math.exp(sum(math.log(pair["ratio"]) for pair in found) / len(found))
+                worst = min(found, key=lambda pair: pair["ratio"])
+                means.append([kind, dsl, tables.times(mean), len(found), tables.times(worst["ratio"]), worst["row"]])
+    body = [
+        [p["row"], p["dsl"], tables.number(p["static_grid"]), tables.number(p["auto"]), tables.times(p["ratio"])]
+        for p in pairs
+    ]
+    titles = (
+        ("row", False),
+        ("DSL", False),
+        ("static_grid, one graph", True),
+        ("auto, its own", True),
+        ("ratio", True),
+    )
+    return [
+        "## One graph for all",
+        "static_grid is captured once at the capacity; auto anew for every row. The ratio is auto's time over"
+        " static_grid's: above 1 the one graph is faster.",
+        tables.markdown(
+            (
+                ("class", False),
+                ("DSL", False),
+                ("geometric mean", True),
+                ("rows", True),
+                ("worst", True),
+                ("in", False),
+            ),
+            means,
+        ),
+        tables.markdown(titles, body),
+        f"![Ratio row by row](figures/{_ratio_figure(pairs, folder / 'figures').name})",
+    ]
+
+
+def _ratio_figure(pairs: Rows, folder: Path) -> Path:
+    plt = figures._pyplot()
+    names = list(dict.fromkeys(pair["row"] for pair in sorted(pairs, key=lambda p: KINDS.index(p["kind"]))))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
+        colour, marker = COLOURS[dsl]
+        mine = [pair for pair in pairs if pair["dsl"] == dsl]
+        at = [names.index(pair["row"]) for pair in mine]
+        axes.plot(at, [pair["ratio"] for pair in mine], marker, color=colour, label=dsl)
+    axes.axhline(1.0, color="#666666", linewidth=0.8)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("auto's time / static_grid's")
+    axes.set_title("One graph for every batch against one per batch; above 1 the one graph is faster", loc="left")
+    axes.legend()
+    return figures._save(figure, folder / "one_for_all.svg")
+
+
+def _powers(rows: Rows, folder: Path) -> list[str]:
+    found = [row for row in rows if row["experiment"] == "powers of two" and row["us"]]
+    if not found:
+        return []
+    graphs = list(dict.fromkeys(row["graph"] for row in sorted(found, key=_order)))
+    body = []
+    for dsl in dict.fromkeys(row["kernel"].split("/")[0] for row in found):
+        for seqs in dict.fromkeys(row["sequences"] for row in found):
+            us = {r["graph"]: r["us"] for r in found if r["kernel"].startswith(dsl) and r["sequences"] == seqs}
+            body.append([dsl, seqs, *(tables.number(us[g]) if g in us else "" for g in graphs)])
+    return [
+        "## A graph for more sequences than there are",
+        f"Decodes of {found[0]['keys']} keys. A column is the graph that served them: auto's own for just that batch,"
+        " auto's for 1, 2, 4 ... sequences of unknown length, whose excess programs start and leave, and static_grid's"
+        " one graph for all.",
+        tables.markdown((("DSL", False), ("sequences", True), *((graph, True) for graph in graphs)), body),
+        f"![Time over the graph's size](figures/{_powers_figure(found, folder / 'figures').name})",
+    ]
+
+
+def _order(row: dict[str, Any]) -> int:
+    return {"its own": 0, "one for all": 2**30}.get(row["graph"]) or int(row["graph"].isdigit() and row["graph"])
+
+
+def _powers_figure(found: Rows, folder: Path) -> Path:
+    plt = figures._pyplot()
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    for (dsl, seqs), style in zip(
+        dict.fromkeys((r["kernel"].split("/")[0], r["sequences"]) for r in found),
+        ["-", "--", "-.", ":"] * 2,
+        strict=False,
+    ):
+        mine = [r for r in found if r["kernel"].startswith(dsl) and r["sequences"] == seqs]
+        colour, marker = COLOURS[dsl]
+        sized = [r for r in mine if r["graph"].isdigit()]
+        label = f"{dsl}, {seqs} sequence{'s' if seqs > 1 else ''}"
+        x = [int(r["graph"]) for r in sized]
+        axes.plot(x, [r["us"] for r in sized], style, marker=marker, color=colour, label=label)
+        for one in (r for r in mine if r["graph"] == "one for all"):
+            axes.plot([max(x) * 1.5], [one["us"]], marker, color=colour, markerfacecolor="none")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("sequences that the graph was captured for; hollow, at the right: static_grid's one graph")
+    axes.set_ylabel("microseconds")
+    axes.set_title("What programs in excess cost", loc="left")
+    axes.legend(fontsize=8)
+    return figures._save(figure, folder / "powers_of_two.svg")
+
+
+def _memory(rows: Rows) -> list[str]:
+    found = [row for row in rows if row["experiment"].endswith(": memory")]
+    body = [
+        [r["experiment"].removesuffix(": memory"), r["kernel"], r["graphs"]]
+        + [tables.number(r[name] / MIB) for name in ("graph_bytes", "scratch_bytes")]
+        for r in found
+    ]
+    titles = (("", False), ("kernel", False), ("graphs", True), ("graphs, MiB", True), ("scratch, MiB", True))
+    words = "Device memory that captures took, as the driver hands it out. A graph holds a launch per page set."
+    return ["## Memory", words, tables.markdown(titles, body)] if found else []
+
+
+def _partial(rows: Rows) -> list[str]:
+    found = [row for row in rows if row["experiment"] == "partial"]
+    body = [
+        [
+            kernel,
+            *(
+                tables.number(next(r["us"] for r in found if (r["kernel"], r["graph"]) == (kernel, kind)))
+                for kind in ("full", "partial")
+            ),
+        ]
+        for kernel in dict.fromkeys(r["kernel"] for r in found)
+    ]
+    words = (
+        "A layer: one small operation and attention over a decode of 8. Partial: attention is launched between graphs."
+    )
+    return (
+        ["## Partial graphs", words, tables.markdown((("kernel", False), ("full", True), ("partial", True)), body)]
+        if found
+        else []
+    )
+
+
+def _host(rows: Rows) -> list[str]:
+    found = [row for row in rows if row["experiment"] == "host"]
+    names = ("launch", "call", "plan", "graph")
+    body = [[r["row"], r["kernel"], *(tables.number(r[name]) for name in names), r["kept"]] for r in found]
+    titles = (("row", False), ("kernel", False), *((name, True) for name in names), ("kept", True))
+    words = (
+        "Microseconds of host time to enqueue: the kernel's own launch, the public call and a plan, which repeat what"
+        " they kept, and a graph."
+    )
+    return ["## Host", words, tables.markdown(titles, body)] if found else []
