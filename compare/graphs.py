@@ -194,7 +194,7 @@ def partial(tools: Tools, stage: Stage, dsls: Sequence[str]) -> Iterator[dict[st
                     launch(number)
 
             for kind, work in (("full", full.run), ("partial", piecewise)):
-                samples = [tools.measure(work) / layers for _ in range(21)]
+                samples = [tools.measure(work) / layers for _ in range(11)]
                 about = {"experiment": "partial", "kernel": attention.kernel_id, "graph": kind}
                 yield about | {"sequences": seqs, "us": timing.quantile(samples[1:], 0.5), "wrong": ""}
 
