@@ -43,9 +43,15 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     overlap = can_overlap(gpu)
-    if not _few_rows(shape, stats):
+    if stats.max_query_len > SHORT_QUERY:
         tile_size, warps, stages = _prefill(shape, gpu)
         return parallel_softmax_kernel.Config(_rows(shape), tile_size, 1, warps, stages, overlap)
+    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 54 us with segments, 122 without
+        tile_size, warps, stages = _prefill(shape, gpu)
+        programs = max(stats.num_tokens * shape.num_query_heads // _rows(shape), 1)
+        segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * tile_size), 32))
+        rows = min(_rows(shape), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
+        return parallel_softmax_kernel.Config(max(rows, 16), tile_size, segments, warps, stages, overlap)
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     warps, stages = _decode_warps(gpu)
     resident = PROGRAMS_PER_UNIT * gpu.units
@@ -95,25 +101,20 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
     """Two programs of 128 rows a unit: one's softmax hides under the other's products.
 
-    With fewer Q Blocks than that, segments fill the units; prompts too short for them, Q Blocks of 64 rows.
+    With fewer Q Blocks than that, smaller ones, and segments that fill the units.
     """
     overlap = can_overlap(gpu)
     block_m, (tile_size, warps, stages), segments = _rows(shape), _prefill(shape, gpu), 1
     if overlap and shape.dtype.itemsize == 2 and shape.head_size <= 128:
         block_m, tile_size, warps, stages = 128, 64, 4, 2
-        programs = max(stats.num_tokens * shape.num_query_heads // block_m, 1)
-        if programs < 2 * gpu.units:
-            segments = min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16)
-            segments = 2 ** max(segments.bit_length() - 1, 0)
-        if programs < 2 * gpu.units and segments == 1:
+        if _units_idle(shape, stats, gpu):
+            programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
+            segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
     prefill = unpaged_kernel.Prefill(
         block_m, tile_size, warps, stages, num_segments=segments, copy_programs=8 * gpu.units, overlap=overlap
     )
-    # without a decode the other launch finds nothing to do: one segment, and no reduction behind it
-    longest = stats.max_seq_len if stats.num_decodes else 1
-    short = replace(stats, num_seqs=max(stats.num_decodes, 1), max_query_len=1, max_seq_len=longest)
-    return unpaged_kernel.Config(prefill, parallel_softmax(shape, short, gpu))
+    return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
@@ -121,11 +122,12 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
     keys, nvidia = _keys(64, shape, gpu), gpu.vendor == "nvidia"
     three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
-    decode = static_grid_kernel.Part(
-        16, keys, (3 if three else 2) * gpu.units, 1, decode_warps, stages, 168 if three else 0
-    )
-    prefill_programs = (2 if nvidia and warps == 4 else 1) * gpu.units
-    prefill = static_grid_kernel.Part(_rows(shape), tile_size, prefill_programs, 2, warps, prefill_stages)
+    turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % 64  # as in adjustable_tile
+    gather = "key" if turns else "run"
+    programs = (3 if three else 2) * gpu.units
+    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, 168 if three else 0)
+    programs = (2 if nvidia and warps == 4 else 1) * gpu.units
+    prefill = static_grid_kernel.Part(_rows(shape), tile_size, programs, 2, warps, prefill_stages, gather)
     return static_grid_kernel.Config(decode, prefill, can_overlap(gpu))
 
 
@@ -137,20 +139,24 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
-    it pays where many Q Blocks read them, from eight of 128 rows on.
+    it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need segments, which
+    adjustable_tile's long queries do not have: 128 tokens over 8k keys take 64 us, and 198 there.
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
-    return "unpaged" if stats.max_query_len * shape.queries_per_kv >= 1024 else "adjustable_tile"
+    many = stats.max_query_len * shape.queries_per_kv >= 1024
+    return "unpaged" if many or stats.max_seq_len >= 16 * stats.max_query_len else "adjustable_tile"
 
 
 def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     """A decode's config for the sequences of at most SHORT_QUERY query tokens.
 
-    Where none is expected their launch has one segment, and no reduction behind it.
+    Where none is expected their launch has one segment, and no reduction behind it; neither where they fill the units
+    by themselves, for the longest sequence is then another's: 255 decodes beside a chunk over 8k keys, 685 for 803 us.
     """
     if stats.max_query_len > SHORT_QUERY:
-        longest = stats.max_seq_len if stats.num_decodes else 1
+        split = 0 < stats.num_decodes * shape.num_kv_heads < 2 * gpu.units
+        longest = stats.max_seq_len if split else 1
         stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
     return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
 
@@ -158,6 +164,11 @@ def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parall
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
     """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
+    """Are there fewer Q Blocks of 128 rows than two a unit?"""
+    return stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units
 
 
 def _decode_warps(gpu: Gpu) -> tuple[int, int]:
