@@ -23,8 +23,8 @@ from common.metadata import SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
+from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
-    attend_tile,
     bundle,
     clip_range,
     load_rows,
@@ -48,9 +48,10 @@ class Part:
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     programs: as many as the GPU holds at once; fewer leave units idle, more run in turns.
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
-    registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice. It keeps what the next item needs in
-    registers (212 of them at 64 keys, sm_90); 168 put it into memory, not inside a loop, and let three programs of 4
-    warps stay on a multiprocessor instead of two.
+    gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
+    registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice, which keeps what the next item needs
+    in registers (212 of them at 64 keys by "key", sm_90). 168 put it into memory, not inside a loop, and let three
+    programs of 4 warps stay on a multiprocessor instead of two; by "run" 166 hold everything.
     """
 
     block_m: int
@@ -59,6 +60,7 @@ class Part:
     snap: int = 1
     num_warps: int = 4
     num_stages: int = 2
+    gather: Gather = "key"
     registers: int = 0
 
 
@@ -70,7 +72,7 @@ class Config:
     """
 
     decode: Part = Part(16, 32, 4)
-    prefill: Part = Part(32, 32, 3)
+    prefill: Part = Part(32, 32, 3, gather="run")
     overlap: bool = False
 
 
@@ -79,12 +81,12 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit, each part's axes beside the other part's first that fits."""
-    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), (2, 4, 8), (1, 2, 3)
+    axes = (32, 64, 128), (1, 2, 3, 4), (0, 1, 2, 4), (2, 4, 8), (1, 2, 3), ("key", "run")
     first: Config | None = None
     for name, rows in (("decode", (16,)), ("prefill", (32, 64, 128))):
-        for block_m, tile_size, waves, snap, num_warps, num_stages in itertools.product(rows, *axes):
+        for block_m, tile_size, waves, snap, num_warps, num_stages, gather in itertools.product(rows, *axes):
             if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-                part = Part(block_m, tile_size, waves * gpu.units, snap, num_warps, num_stages)
+                part = Part(block_m, tile_size, waves * gpu.units, snap, num_warps, num_stages, gather)
                 first = first or Config(part, part, can_overlap(gpu))
                 yield replace(first, **{name: part})
                 most = 65536 // (32 * num_warps * waves) // 8 * 8
@@ -114,7 +116,8 @@ def _attend_items_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, SEQS: tl.constexpr, SHORTEST: tl.constexpr,
+    LONGEST: tl.constexpr,
     PROGRAMS: tl.constexpr, SNAP: tl.constexpr, FIRST_ROW: tl.constexpr, FIRST_RECORD: tl.constexpr,
     RECORD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -156,22 +159,22 @@ def _attend_items_kernel(
             m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, BLOCK_M, HEAD_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start_tile, full_start):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             for j in range(full_start, full_stop):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
                 )  # fmt: skip
             for j in range(full_stop, stop_tile):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             if (from_slot == begin) & (to_slot == end):
                 unserved = tl.where(refused, float("nan"), 0.0)
@@ -255,10 +258,11 @@ def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l, workspace.records, workspace.overflow,
         batch.num_seqs, batch.num_tokens, batch.block_table.shape[1] * shape.block_size, batch.softmax_scale,
-        bundle(features), batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(),
+        bundle(features), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
         batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part), TILE_SIZE=part.tile_size,
+        RUN=run_length(part.gather, batch, part.tile_size),
         SEQS=triton.next_power_of_2(workspace.num_seqs), SHORTEST=SHORT_QUERY + 1 if prefill else 1,
         LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap,
         FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
