@@ -1,27 +1,30 @@
 """Host time of a call: how long the CPU takes to enqueue one, on a GPU that never lets it wait.
 
-    python -m compare.hosttime [--kernels triton,helion] [--workload q1s2k,32q1s2k] [--calls 200]
+    python -m compare.hosttime [--kernels triton,helion] [--workload q1s2k,32q1s2k] [--calls 200] [--out DIR]
 
 Columns, microseconds a call, the median of seven rounds: `call` is `paged_attention` with `out` given, host validation
 and scratch from the allocator; `plan` the same through a plan; `launch` the chosen kernel's own `launch`, which checks
 and dispatches anew; `graph` the replay of one captured call. `kept`: whether calls are repeated from what was kept.
-Exit code 4 where `call` exceeds the goal, 3 without a GPU.
+With --out the rows are kept in DIR/host.jsonl. Exit code 4 where `call` exceeds the goal, 3 without the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
+from common import gpus
 from common.batch import make_batch
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch
-from compare import registry
+from compare import registry, rundir
 from compare.workloads import parse_lens
 
 ROUNDS = 7
@@ -82,9 +85,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kernels", default="triton,helion")
     parser.add_argument("--workload", default="q1s2k,32q1s2k")
     parser.add_argument("--calls", type=int, default=200, help="a round; the queue of a GPU holds 1024 launches")
+    parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of host.jsonl")
     arguments = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        print("no GPU here: host time is that of launches which happen")
+    here = gpus.detect() if torch.cuda.is_available() else None
+    if here is None or (arguments.gpu != "auto" and gpus.resolve(arguments.gpu) != here):
+        print(f"{arguments.gpu} is not here: host time is that of launches which happen")
         return 3
     missed = False
     for dsl in arguments.kernels.split(","):
@@ -94,7 +100,15 @@ def main(argv: list[str] | None = None) -> int:
             missed |= row["call"] > GOALS[dsl]
             figures = " ".join(f"{k} {v:6.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
             print(f"{dsl:7} {name:12} {figures}  (goal {GOALS[dsl]:.0f})", flush=True)
+            if arguments.out is not None:
+                _keep(arguments.out, {"dsl": dsl, "workload": name, "gpu": here.name, "commit": rundir.commit()} | row)
     return 4 if missed else 0
+
+
+def _keep(folder: Path, row: dict[str, float | str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "host.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
