@@ -50,6 +50,7 @@ def _reduce_segments_kernel(
     block_q: hl.constexpr,
     tile_size: hl.constexpr,
     num_segments: hl.constexpr,
+    shortest_query: hl.constexpr,
     longest_query: hl.constexpr,
     by_sequence: hl.constexpr,
 ) -> None:
@@ -83,7 +84,7 @@ def _reduce_segments_kernel(
             token = place - query_start
 
         query_len = query_start_loc[seq + 1] - query_start
-        if (token < query_len) & (query_len <= longest_query):
+        if (token < query_len) & (query_len >= shortest_query) & (query_len <= longest_query):
             row = query_start + token
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q
@@ -105,14 +106,16 @@ def _reduce_segments_kernel(
 _reduce_segments = kernel(_reduce_segments_kernel)
 
 
-def reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence) -> None:
+def reduce_segments(
+    batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence, shortest_query=1
+) -> None:
     """Write out (and lse) of every token that more than one segment worked on.
 
-    config is that of the segments' launch, and so are the last three: block_q tokens a Q Block, and so on.
+    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
     """
     args = (
         *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features), block_q,
-        config.tile_size, config.num_segments, longest_query, by_sequence,
+        config.tile_size, config.num_segments, shortest_query, longest_query, by_sequence,
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
     num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4

@@ -48,19 +48,24 @@ from dsl_helion.primitives import (
     load_rows,
     normalise,
     q_block_rows,
+    segment_range,
     softmax_init,
     store_lse,
+    store_partial,
     store_rows,
 )
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
+MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
 
 
 @dataclass(frozen=True)
 class Prefill:
     """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
 
+    num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
+    query tokens over a long context has few Q Blocks.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     gather: how the copy reads the pages (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
@@ -71,6 +76,7 @@ class Prefill:
     gather: Gather = "page"
     num_warps: int = 4
     num_stages: int = 2
+    num_segments: int = 1
     heads_fastest: bool = True
     copy_programs: int = 1024
     matrix_instr: int = 0
@@ -89,8 +95,8 @@ DEFAULT = Config()
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
-    axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3, 4), (True, False), matrix_instrs(gpu)
-    for *values, matrix_instr in product(*axes):
+    axes = (32, 64, 128), (32, 64, 128), ("page", "flat"), (4, 8), (1, 2, 3), (1, 2, 4, 8), (True, False)
+    for *values, matrix_instr in product(*axes, matrix_instrs(gpu)):
         if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr), shape, gpu):
             yield Config(prefill, parallel_softmax.DEFAULT)
 
@@ -101,6 +107,7 @@ class Workspace:
 
     key: torch.Tensor  # [num_kv_heads * rows, head_size], the cache's dtype
     value: torch.Tensor  # [num_kv_heads * rows, head_size]
+    parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
 
@@ -114,6 +121,9 @@ def _unpaged_kernel(
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    partial_acc: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads, head_size]
+    partial_m: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
+    partial_l: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
     tiles: int,
     softmax_scale: float,
     f: dict,
@@ -126,6 +136,7 @@ def _unpaged_kernel(
     sequences: hl.constexpr,
     source: hl.constexpr,
     new_kv: hl.constexpr,
+    num_segments: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
     num_seqs = seq_lens.size(0)
@@ -136,7 +147,7 @@ def _unpaged_kernel(
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
-    for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
+    for program, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
         q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
 
         # the last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i
@@ -176,29 +187,35 @@ def _unpaged_kernel(
             q = load_rows(query, query_start + token, head, real)  # [block_m, head_size]
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
-            m, l, acc = softmax_init(f, head, real, 0, seq_len, block_m, head_size)
+            m, l, acc = softmax_init(f, head, real, segment, seq_len, block_m, head_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 context_len + first, last_pos, seq_len, f, tile_size
             )
+            start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
             if source == "paged":
-                for j_paged in hl.grid(lo, hi):
+                for j_paged in hl.grid(start, stop):
                     m, l, acc = attend_tile(
                         j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         keys, values, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
             else:
-                for j_full in hl.grid(full_lo, full_hi):
+                for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_block(
                         j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, kv_head,
                         tile_size, False, source == "new",
                     )  # fmt: skip
-                for i_edge in hl.grid(0, full_lo - lo + hi - full_hi):
+                for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     m, l, acc = attend_block(
-                        masked_tile(i_edge, full_lo - lo, lo, full_hi), q, m, l, acc, query_pos, seq_len,
+                        masked_tile(i_edge, full_start - start, start, full_stop), q, m, l, acc, query_pos, seq_len,
                         softmax_scale, f, keys, values, row, kv_head, tile_size, True, source == "new",
                     )  # fmt: skip
-            store_rows(out, query_start + token, head, real, normalise(acc, l))
-            store_lse(lse, query_start + token, head, real, m, l)
+            if num_segments == 1 or used <= 1:
+                writes = real & (segment == 0)
+                store_rows(out, query_start + token, head, writes, normalise(acc, l))
+                store_lse(lse, query_start + token, head, writes, m, l)
+            else:
+                place = query_start + token
+                store_partial((partial_acc, partial_m, partial_l), segment, place, head, real, m, l, acc)
 
 
 _unpaged = kernel(_unpaged_kernel)
@@ -209,9 +226,14 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
     rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, shape.head_size)
+    segments, parts = config.prefill.num_segments, None
+    if segments > 1:
+        tokens = min(capacity.num_tokens, MOST_PARTS // segments)
+        parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     return Workspace(
         torch.empty(rows, dtype=shape.dtype, device=capacity.device),
         torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
     )
@@ -251,15 +273,22 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if _may_overflow(batch, tiles, tile_size):
         caches = (cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache))
         sources["paged"] = *caches, batch.block_table
-    block_m, order = max(config.block_m, smallest_block_m(shape)), [1, 0] if config.heads_fastest else [0, 1]
+    parts, segments = workspace.parts, config.num_segments
+    if parts is None or batch.num_tokens > parts.m.shape[1]:
+        parts, segments = None, 1
+    sizes = [max(config.block_m, smallest_block_m(shape)), tile_size]
+    order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
-            batch.query, keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse, tiles,
-            batch.softmax_scale, bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather,
-            smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, new_kv,
+            batch.query, keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse,
+            *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
+            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, new_kv,
+            segments,
         )  # fmt: skip
-        sizes = [block_m, tile_size]
         run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=source != "paged")
+    if segments > 1:
+        merge = (sizes[0] // shape.queries_per_kv, parallel_softmax.ANY_QUERY, False, SHORT_QUERY + 1)
+        reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
 
 
 def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:

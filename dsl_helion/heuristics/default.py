@@ -43,8 +43,15 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
 
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
-    if not _few_rows(shape, stats):
+    if stats.max_query_len > SHORT_QUERY:
         return parallel_softmax_kernel.Config(**_rows(shape, gpu), num_segments=1, gather="page")
+    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 54 us with segments, 122 without (Triton)
+        rows = _rows(shape, gpu)
+        programs = max(stats.num_tokens * shape.num_query_heads // rows["block_m"], 1)
+        segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * rows["tile_size"]), 32))
+        block_m = min(rows["block_m"], helion.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
+        rows |= {"block_m": max(block_m, 16), "num_segments": segments, "gather": "page"}
+        return parallel_softmax_kernel.Config(**rows)
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     resident = PROGRAMS_PER_UNIT * gpu.units
     if 2 * programs <= resident:
@@ -99,13 +106,21 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
-    """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66)."""
-    rows = _rows(shape, gpu)
+    """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66).
+
+    Few programs get segments, in Q Blocks of 64 rows: of 128 rows their partial results spill 23 registers.
+    """
+    rows, segments = _rows(shape, gpu), 1
     if gpu.vendor == "nvidia" and gpu.arch != "sm_80" and shape.dtype.itemsize == 2 and shape.head_size <= 128:
         rows |= {"block_m": 128, "tile_size": 64}
+        if _units_idle(shape, stats, gpu):
+            programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
+            segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
+            rows |= {"block_m": 64, "num_stages": 3}
     elif gpu.arch == "sm_80" and shape.head_size > 64:
         rows["num_warps"] = 8
-    prefill = unpaged_kernel.Prefill(**rows, gather="page", copy_programs=8 * gpu.units)
+    copy = {"gather": "page", "copy_programs": 8 * gpu.units}
+    prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
@@ -117,20 +132,24 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
-    it pays where many Q Blocks read them, from eight of 128 rows on.
+    it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need segments, which
+    adjustable_tile's long queries do not have.
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
-    return "unpaged" if stats.max_query_len * shape.queries_per_kv >= 1024 else "adjustable_tile"
+    many = stats.max_query_len * shape.queries_per_kv >= 1024
+    return "unpaged" if many or stats.max_seq_len >= 16 * stats.max_query_len else "adjustable_tile"
 
 
 def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     """A decode's config for the sequences of at most SHORT_QUERY query tokens.
 
-    Where none is expected their launch has one segment, and no reduction behind it.
+    Where none is expected their launch has one segment, and no reduction behind it; neither where they fill the units
+    by themselves, for the longest sequence is then another's.
     """
     if stats.max_query_len > SHORT_QUERY:
-        longest = stats.max_seq_len if stats.num_decodes else 1
+        split = 0 < stats.num_decodes * shape.num_kv_heads < 2 * gpu.units
+        longest = stats.max_seq_len if split else 1
         stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
     return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
 
@@ -138,6 +157,11 @@ def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parall
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
     """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
+    """Are there fewer Q Blocks of 128 rows than two a unit?"""
+    return stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units
 
 
 def _decode_gather(keys: int, gpu: Gpu) -> Gather:

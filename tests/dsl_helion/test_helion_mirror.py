@@ -28,7 +28,7 @@ FILES = [
 
 # Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), the reduction's overlap, which
 # Helion has always, a loop in a helper, and descriptors made by hand.
-TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides", "find_region", "_new_tokens"}
+TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides", "find_region", "new_blocks"}
 # Helion alone: division without rounding down, forms of a gather by name, and the partial results that Triton's kernels
 # address by pointers.
 HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form", "_operands", "_Merge"}

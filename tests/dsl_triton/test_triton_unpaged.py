@@ -19,22 +19,21 @@ PREFILL = unpaged.Prefill(16, 16, copy_programs=3)
 CONFIG = unpaged.Config(PREFILL, unpaged.DEFAULT.decode)
 
 
-def poisoned(batch: PagedBatch, num_keys: int) -> unpaged.Workspace:
+def poisoned(batch: PagedBatch, num_keys: int, config: unpaged.Config = CONFIG) -> unpaged.Workspace:
     capacity = dataclasses.replace(Capacity.of(batch), num_keys=num_keys)
-    scratch = unpaged.workspace(SHAPE, capacity, CONFIG)
+    scratch = unpaged.workspace(SHAPE, capacity, config)
     for tensor in (scratch.key, scratch.value):
         tensor.fill_(float("nan"))
     return scratch
 
 
-def judge(batch: PagedBatch, features: Features, num_keys: int = 200) -> torch.Tensor:
+def judge(batch: PagedBatch, features: Features, num_keys: int = 200, config: unpaged.Config = CONFIG) -> None:
     """The long queries alone: the short ones' launch has tests of its own."""
     out = torch.full_like(batch.query, float("nan"))
     lse = torch.full(batch.query.shape[:2], float("nan"))
-    unpaged.attend_unpaged(batch, features, out, PREFILL, poisoned(batch, num_keys), lse)
+    unpaged.attend_unpaged(batch, features, out, config.prefill, poisoned(batch, num_keys, config), lse)
     verdict = check(out, lse, batch, features, unpaged.CONTRACT, reference(batch, features))
     assert verdict.ok, verdict.reason
-    return out
 
 
 @pytest.mark.parametrize(
@@ -53,6 +52,12 @@ def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool)
 def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
     """There is room for the first sequence."""
     judge(make_batch(LENS, SHAPE), Features(), 16)
+
+
+def test_segments_of_a_long_context_are_merged() -> None:
+    """Three segments of 70 keys, one of the prompt of 17, whose rows nobody merges; room for the first sequence."""
+    config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3))
+    judge(make_batch(LENS, SHAPE), Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0])), 60, config)
 
 
 def test_short_queries_are_served_beside() -> None:
