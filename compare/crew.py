@@ -204,10 +204,14 @@ class _Worker:
             return "the worker closed its output"
         return f"the worker died of {signal.Signals(-code).name}" if code < 0 else f"the worker exited with {code}"
 
-    def end(self) -> None:
-        """Kill the process and everything it started."""
+    def kill(self) -> None:
+        """Kill the process and everything it started; whoever waits for its events, in whatever thread, loses it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process and everything it started, and close its pipes."""
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(BrokenPipeError):

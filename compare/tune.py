@@ -24,17 +24,21 @@ import torch
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare import cli, registry, rundir, suites, tune_render, tune_tree
+from compare import cli, registry, rundir, suites, tune_arm, tune_render, tune_tree
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.records import write_manifest
 from compare.tune_arm import Arm, Machine, candidates
 from compare.tune_fit import Fitted
 from compare.tune_records import Log, read
 from compare.tune_space import Policy
+from compare.tuning_rows import least_ms
 from compare.workloads import GrammarError, Workload
 
 OK, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 2, 3, 5, 130
 KINDS = ("prefill", "decode", "mixed", "speculative")
+# A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
+# check takes milliseconds. Below the trifle a launch takes longer than what it reads.
+LIGHT_MS, LIGHT_TOKENS, TRIFLE_MS = 0.4, 8192, 0.002
 _USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, rundir.CannotWrite)
 
 
@@ -66,23 +70,38 @@ def parser() -> argparse.ArgumentParser:
 
 
 def pick_rows(count: int) -> tuple[Workload, ...]:
-    """`count` rows of the suite: the kinds take turns, each giving its rows from the one with most work downwards.
+    """`count` rows of the suite: the kinds take turns, each giving light rows first, spread over their work. 0: all.
 
-    Rows of the most common shape come before all others, whose code has to be compiled as well; rows that need next to
-    nothing differ in launches alone and come last. 0: all.
+    A row of 2.3 million keys holds 9 GB, and gating it held an H200 for 16 s a kernel: so heavy rows come last. Of the
+    light ones those of the most common shape come first, as any other shape's code has to be compiled as well; rows
+    that need next to nothing differ in launches alone and come behind both.
     """
     rows = suites.suite("tuning")
     common = Counter(row.shape for row in rows).most_common(1)[0][0]
-    queues = [sorted((r for r in rows if r.kind == k), key=lambda r: (r.shape != common, -_work(r))) for k in KINDS]
+
+    def late(row: Workload) -> tuple[bool, bool, bool]:
+        light = least_ms(row) <= LIGHT_MS and row.stats.num_tokens <= LIGHT_TOKENS
+        return not light, least_ms(row) < TRIFLE_MS, row.shape != common
+
+    queues = []
+    for kind in KINDS:
+        mine = [row for row in rows if row.kind == kind]
+        classes = sorted({late(row) for row in mine})
+        queues.append([row for which in classes for row in _spread([r for r in mine if late(r) == which])])
     dealt: list[Workload] = []
     while any(queues):
         dealt += [queue.pop(0) for queue in queues if queue]
     return tuple(dealt[: count or None])
 
 
-def _work(row: Workload) -> int:
-    """(Query row, key) pairs and keys, whichever takes a GPU longer: 64 rows of products cost what a key's bytes do."""
-    return sum(seq_len * max(query_len * row.shape.queries_per_kv // 64, 1) for query_len, seq_len in row.lens)
+def _spread(rows: Sequence[Workload]) -> list[Workload]:
+    """The same rows, so that any leading part is spread over their work: the most, the least, then the middles."""
+    ordered = sorted(rows, key=least_ms, reverse=True)
+    chosen, left = [0], list(range(1, len(ordered)))
+    while left:
+        chosen.append(max(left, key=lambda i: min(abs(i - other) for other in chosen)))
+        left.remove(chosen[-1])
+    return [ordered[i] for i in chosen]
 
 
 def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.Namespace, gpu: Any) -> dict:
@@ -92,7 +111,8 @@ def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.N
         try:
             if kernel_id.endswith("/auto") or not hasattr(registry.load(kernel_id), "space"):
                 continue
-            found[kernel_id] = candidates(kernel_id, rows, gpu, arguments.candidates, arguments.seed)
+            number = max(arguments.candidates // tune_arm.late(kernel_id).divisor, 1)
+            found[kernel_id] = candidates(kernel_id, rows, gpu, number, arguments.seed)
         except registry.Unavailable as error:
             print(f"{kernel_id} is left out: {error}", file=sys.stderr)
     return found

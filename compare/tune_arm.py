@@ -1,15 +1,16 @@
 """One arm of a tuning run: the kernels of one DSL on the rows, within one wall budget.
 
-Candidates are compiled by lanes on all cores first; then lanes on every GPU gate and time what compiled. All that is
-learnt of a candidate becomes a line of the log as it is learnt.
+Lanes on all cores compile, the first rows before the others; lanes on every GPU gate and time what compiled, from the
+first kernel and rows on whose candidates are through. All that is learnt becomes a line of the log as it is learnt.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,29 @@ from common.gpus import Gpu
 from compare import registry, tune_lanes
 from compare.tune_lanes import Jobs, Lane
 from compare.tune_records import Log, done, latest, spent
-from compare.tune_space import Policy, policies
+from compare.tune_space import Policy, Space, policies
 from compare.workloads import Workload
 
-COMPILE_SHARE = 0.45  # of the budget at most; what is not compiled by then is not tried
-LANES_PER_GPU, CORES_PER_LANE = 8, 2  # a lane generates and loads code on its own core
+COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
+LANES_PER_GPU, CORES_PER_LANE = 12, 2  # a lane generates and loads code on its own core
 MEMORY_SHARES = 2.0  # of the GPU's memory all lanes together may ask for: rows that need most are few
+SPARE = 8  # times as many policies are drawn where some do not fit every row's shape
+FIRST_ROWS, NEXT_ROWS = 4, 12  # compiled together: one of each kind soon, then enough to share what is generated
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a kernel that seldom wins waits for and gets: its turn, and its number of policies divided."""
+
+    turn: int
+    divisor: int
+
+
+_LATE = {"naive": Late(2, 4), "split": Late(1, 2)}  # naive: milliseconds a call; split: two launches, more to compile
+
+
+def late(kernel_id: str) -> Late:
+    return _LATE.get(kernel_id.split("/")[1], Late(0, 1))
 
 
 @dataclass(frozen=True)
@@ -42,9 +60,18 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
     """The policies of a kernel: the same for a seed, rows and source. Raises registry.Unavailable."""
     kernel = registry.load(kernel_id)
     defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
-    shapes = dict.fromkeys(row.shape for row in rows)
-    configs = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
-    return policies(configs, defaults, count, seed)
+    spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
+    configs = dict.fromkeys(config for space in spaces.values() for config in space.configs)
+
+    def everywhere(policy: Policy) -> bool:  # what fits heads of 64 need not fit heads of 128
+        return all(spaces[r.shape].allows(policy.config(d), d) for r, d in zip(rows, defaults, strict=True))
+
+    found: list[Policy] = []
+    for number in (count, SPARE * count):
+        found = [policy for policy in policies(configs, defaults, number, seed) if everywhere(policy)][:count]
+        if len(found) == count:
+            break
+    return found
 
 
 class Arm:
@@ -55,7 +82,12 @@ class Arm:
     ) -> None:
         self.name, self.plan, self.rows, self.machine, self.log, self.out = name, plan, rows, machine, log, out
         self._compiled: dict[tuple[str, str, str], dict[str, Any]] = {}  # (kernel, row, policy) -> answer
+        self._waiting: Counter[tuple[str, int]] = Counter()  # compiling jobs of a kernel's chunk without an answer
+        self._next: Counter[str] = Counter()  # chunk of a kernel that is handed over next
         self._begin = 0.0
+        self._over = done(log.lines, name)
+        self._turn = threading.Lock()
+        self._failures: list[BaseException] = []
 
     def run(self, seconds: float) -> None:
         """Spend what is left of the budget. What an earlier run finished is not done again."""
@@ -63,9 +95,17 @@ class Arm:
         deadline = self._begin + seconds
         if time.time() >= deadline:
             return
-        self._compile(time.time() + COMPILE_SHARE * (deadline - time.time()))
-        self._sort_out()
-        self._measure(deadline)
+        ready = Jobs(growing=True)
+        compiling = self._compiling(ready, time.time() + COMPILE_SHARE * (deadline - time.time()))
+        thread = threading.Thread(target=self._compile, args=(compiling, ready), daemon=True)
+        thread.start()
+        try:
+            tune_lanes.Run(ready, deadline, self._timed, self._lost).work(self._timers())
+        finally:
+            compiling.stop()
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
 
     def report(self) -> list[str]:
         """What became of the candidates, in a few lines."""
@@ -80,92 +120,125 @@ class Arm:
             f"{asked} candidates of {len(self.plan)} kernels x {len(self.rows)} rows in {seconds:.0f} s: {found}; "
             f"{finals} timed twice; {asked - len(last)} not reached",
             "rows done: " + ", ".join(f"{kernel} {rows[kernel]}" for kernel in sorted(self.plan)),
+            "seconds of the timing lanes: " + self._seconds(),
         ]
 
+    def _seconds(self) -> str:
+        """Where the lanes' time on the rows that are done went."""
+        lines = [line for line in self.log.lines if line["arm"] == self.name and line.get("done")]
+        names = ("tensors_s", "host_s", "waited_s", "device_s")
+        return ", ".join(f"{name.removesuffix('_s')} {sum(x.get(name, 0.0) for x in lines):.0f}" for name in names)
+
     def note(self, kernel: str, row: str, policy: str, **fields: Any) -> None:
-        spent_s = round(time.time() - self._begin, 2)
-        self.log.add(arm=self.name, kernel=kernel, row=row, policy=policy, t=spent_s, **fields)
+        with self._turn:
+            spent_s = round(time.time() - self._begin, 2)
+            self.log.add(arm=self.name, kernel=kernel, row=row, policy=policy, t=spent_s, **fields)
 
-    def _left(self) -> dict[str, list[Workload]]:
-        """Kernels with the rows that they are not done on."""
-        over = done(self.log.lines, self.name)
-        return {kernel: [r for r in self.rows if (r.label, kernel) not in over] for kernel in self.plan}
+    def _left(self, kernel: str) -> list[Workload]:
+        """Rows on which the kernel was not done when this run began."""
+        return [row for row in self.rows if (row.label, kernel) not in self._over]
 
-    def _compile(self, deadline: float) -> None:
-        """Ask the compiling lanes for every policy: a job is a policy and the rows of one shape, the defaults first.
+    def _chunks(self) -> list[tuple[Workload, ...]]:
+        ends = range(FIRST_ROWS, len(self.rows) + NEXT_ROWS, NEXT_ROWS)
+        return [c for end in ends if (c := tuple(self.rows[max(end - NEXT_ROWS, 0) : end]))]
 
-        Shapes of fewer rows are half a list of policies behind.
-        """
-        left = self._left()
-        by_shape: dict[Any, list[str]] = {}
-        for row in self.rows:
-            by_shape.setdefault((row.shape, row.ask), []).append(row.label)
-        classes = sorted(by_shape.values(), key=len, reverse=True)
-        jobs = []
-        for kernel in (k for k in sorted(left) if left[k]):
-            for number, policy in enumerate(self.plan[kernel]):
-                for rank, labels in enumerate(classes):
-                    name = " ".join([kernel, str(rank), policy.name])
-                    behind = number + rank * len(self.plan[kernel]) // 2
-                    job = {"id": name, "kernel": kernel, "policy": policy.to_dict(), "rows": labels}
-                    jobs.append((behind, job))
-        jobs.sort(key=lambda pair: pair[0])
-        by_id = {job["id"]: (job["kernel"], Policy.from_dict(job["policy"]).name) for _, job in jobs}
+    def _compile_jobs(self) -> Iterator[dict[str, Any]]:
+        """A job is a policy and the rows of a chunk that have one shape, the defaults first."""
+        kernels = sorted(self.plan, key=lambda kernel: late(kernel).turn)
+        for number, chunk in enumerate(self._chunks()):
+            for kernel in kernels:
+                left = [row for row in chunk if row in self._left(kernel)]
+                shapes = list(dict.fromkeys((row.shape, row.ask) for row in left))
+                for policy in self.plan[kernel]:
+                    for rank, shape in enumerate(shapes):
+                        labels = [row.label for row in left if (row.shape, row.ask) == shape]
+                        yield {
+                            "id": "|".join([kernel, str(number), str(rank), policy.name]),
+                            "kernel": kernel,
+                            "chunk": number,
+                            "late": late(kernel).turn,
+                            "policy": policy.to_dict(),
+                            "rows": labels,
+                        }
+
+    def _compiling(self, ready: Jobs, deadline: float) -> tune_lanes.Run:
+        """The compiling phase. A kernel's rows of a chunk go to `ready` when all their jobs are answered."""
+        jobs = {job["id"]: job for job in self._compile_jobs()}
+        self._waiting = Counter((job["kernel"], job["chunk"]) for job in jobs.values())
+
+        def answered(job: dict[str, Any], answers: dict[str, dict[str, Any]]) -> None:
+            for row, answer in answers.items():
+                self._compiled[job["kernel"], row, Policy.from_dict(job["policy"]).name] = answer
+            self._waiting[job["kernel"], job["chunk"]] -= 1
+            self._hand_over(job["kernel"], ready, whole=True)
 
         def on_row(event: dict[str, Any]) -> None:
-            kernel, policy = by_id[event["cell"]]
-            for row, answer in event["answers"].items():
-                self._compiled[kernel, row, policy] = answer
+            answered(jobs[event["cell"]], event["answers"])
 
         def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
             answer = {"status": "compile_error", "reason": f"the compiler's process: {status}: {reason}"}
-            for row in job["rows"]:
-                self._compiled[job["kernel"], row, by_id[cell][1]] = answer | {"config": None, "code": ""}
+            answered(job, dict.fromkeys(job["rows"], answer | {"config": None, "code": ""}))
 
+        return tune_lanes.Run(Jobs(jobs.values()), deadline, on_row, on_lost)
+
+    def _compile(self, phase: tune_lanes.Run, ready: Jobs) -> None:
+        """Work through the phase; what a deadline left unanswered goes on with what was compiled of it."""
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
         hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU
-        lane = Lane(list(self.machine.compiler), task, hidden)
-        phase = tune_lanes.Run(Jobs(job for _, job in jobs), deadline, on_row, on_lost)
-        phase.work([lane] * min(max(self.machine.cores - 1, 1), len(jobs)))
+        lanes = max(self.machine.cores - len(self._timers()) // 2, 1)  # half of the timing lanes wait for the GPU
+        try:
+            phase.work([Lane(list(self.machine.compiler), task, hidden)] * min(lanes, self._waiting.total()))
+            for kernel in self.plan:
+                self._hand_over(kernel, ready, whole=False)
+        except BaseException as error:
+            self._failures.append(error)
+        finally:
+            ready.close()
 
-    def _sort_out(self) -> None:
-        """Log what dropped out before the GPU; keep one of those whose code or config is the same."""
-        for kernel, rows in self._left().items():
-            for row in rows:
-                seen: dict[str, str] = {}
-                for policy in self.plan[kernel]:
-                    answer = self._compiled.get((kernel, row.label, policy.name))
-                    if answer is None:
-                        continue
-                    fields = {"config": answer["config"], "status": answer["status"], "reason": answer["reason"]}
-                    if answer["status"] == "ok":
-                        first = seen.setdefault(answer["code"] or str(answer["config"]), policy.name)
-                        if first == policy.name:
-                            continue
-                        fields |= {"status": "duplicate", "reason": f"the same code as {first}", "of": first}
-                    self.note(kernel, row.label, policy.name, **fields)
-                    self._compiled[kernel, row.label, policy.name] = answer | {"status": fields["status"]}
+    def _hand_over(self, kernel: str, ready: Jobs, whole: bool) -> None:
+        """The kernel's chunks in order, as far as they are answered wholly; without `whole` all that are left."""
+        chunks = self._chunks()
+        while self._next[kernel] < len(chunks) and not (whole and self._waiting[kernel, self._next[kernel]]):
+            rows = [row for row in chunks[self._next[kernel]] if row in self._left(kernel)]
+            self._next[kernel] += 1
+            ready.add(self._timing_jobs(kernel, rows))
 
-    def _jobs(self) -> list[dict[str, Any]]:
-        """A job for each kernel and row that is not done: the candidates that compiled, the default first."""
-        jobs, left = [], self._left()
-        for row in self.rows:
-            for kernel in (k for k in sorted(self.plan) if row in left[k]):
-                ok = [p for p in self.plan[kernel] if self._status(kernel, row, p) == "ok"]
-                cells = [{"cell": "|".join([kernel, row.label, p.name]), "policy": p.to_dict()} for p in ok]
-                job = {"id": "|".join([kernel, row.label, ""]), "kernel": kernel, "row": row.to_dict()}
-                if cells:
-                    jobs.append(job | {"candidates": cells})
+    def _timing_jobs(self, kernel: str, rows: Sequence[Workload]) -> list[dict[str, Any]]:
+        """A job a row, the default first; what dropped out before the GPU is logged."""
+        jobs = []
+        for row in rows:
+            self._sort_out(kernel, row)
+            ok = [p for p in self.plan[kernel] if self._status(kernel, row, p) == "ok"]
+            cells = [{"cell": "|".join([kernel, row.label, p.name]), "policy": p.to_dict()} for p in ok]
+            job = {"id": "|".join([kernel, row.label, ""]), "kernel": kernel, "row": row.to_dict()}
+            if cells:
+                jobs.append(job | {"candidates": cells, "late": late(kernel).turn})
         return jobs
+
+    def _sort_out(self, kernel: str, row: Workload) -> None:
+        """Keep one of those whose code or config is the same."""
+        seen: dict[str, str] = {}
+        for policy in self.plan[kernel]:
+            answer = self._compiled.get((kernel, row.label, policy.name))
+            if answer is None:
+                continue
+            fields = {"config": answer["config"], "status": answer["status"], "reason": answer["reason"]}
+            if answer["status"] == "ok":
+                first = seen.setdefault(answer["code"] or str(answer["config"]), policy.name)
+                if first == policy.name:
+                    continue
+                fields |= {"status": "duplicate", "reason": f"the same code as {first}", "of": first}
+            self.note(kernel, row.label, policy.name, **fields)
+            self._compiled[kernel, row.label, policy.name] = answer | {"status": fields["status"]}
 
     def _status(self, kernel: str, row: Workload, policy: Policy) -> str:
         return self._compiled.get((kernel, row.label, policy.name), {"status": "not_reached"})["status"]
 
-    def _measure(self, deadline: float) -> None:
-        """Lanes on every GPU take the jobs from one queue; those of a GPU take turns on it."""
-        machine = self.machine
-        gpus, jobs = len(machine.devices), self._jobs()
-        per_gpu = max(min(len(self.plan), LANES_PER_GPU, machine.cores // gpus // CORES_PER_LANE), 1)
+    def _timers(self) -> list[Lane]:
+        """Lanes on every GPU; those of a GPU take turns on it. None where no row is left."""
+        machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
+        gpus = len(machine.devices)
+        per_gpu = max(min(2 * len(self.plan), LANES_PER_GPU, machine.cores // gpus // CORES_PER_LANE), 1)
         lanes = []
         for number, index in enumerate(machine.devices):
             task = {
@@ -176,12 +249,12 @@ class Arm:
             }
             seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
             lanes += [Lane(list(machine.timer), task, seen)] * per_gpu
-        tune_lanes.Run(Jobs(jobs), deadline, self._timed, self._lost).work(lanes[: len(jobs)])
+        return lanes[:left]
 
     def _timed(self, event: dict[str, Any]) -> None:
         kernel, row, policy = event["cell"].split("|")
         if "done" in event:
-            self.note(kernel, row, "", done=True)
+            self.note(kernel, row, "", done=True, **event.get("took", {}))
         else:
             config = self._compiled[kernel, row, policy]["config"]
             self.note(kernel, row, policy, config=config, **event["fields"])

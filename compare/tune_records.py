@@ -2,7 +2,8 @@
 
 Fields: arm, row, kernel, policy, config, status, reason, t (seconds of the arm's budget spent when it was written),
 screen_us of the screening, and for the finalists final_us with p05_us, p95_us and rounds: the second time, which alone
-is quoted. A line with `done` says that a kernel has no candidate left on a row.
+is quoted. A line with `done` says that a kernel has no candidate left on a row, and where its seconds
+went: tensors_s and host_s (beside the others), waited_s for the GPU, device_s alone on it.
 """
 
 from __future__ import annotations

@@ -85,10 +85,15 @@ class Space:
             self.parts.setdefault(name.rpartition(".")[0], []).append(name)
         self._projected: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
 
-    def allows(self, config: Any) -> bool:
-        """Whether the config is in the space, but for fields whose value is computed (49 segments) and not an axis."""
-        flat = flatten(config)
+    def allows(self, config: Any, default: Any) -> bool:
+        """Whether what differs from the default lies in the space, but for computed fields (49 segments).
+
+        A part that is the default's own is the kernel's author's choice, in the space or not.
+        """
+        flat, own = flatten(config), flatten(default)
         for names in self.parts.values():
+            if all(flat[name] == own[name] for name in names):
+                continue
             on_axis = tuple(name for name in names if flat.get(name) in self.axes[name])
             if on_axis not in self._projected:
                 self._projected[on_axis] = {tuple(f[name] for name in on_axis) for f in self._flat}
@@ -112,7 +117,7 @@ def _neighbours(space: Space, defaults: Sequence[Any]) -> list[Policy]:
         for policy in candidates:
             configs = [policy.config(default) for default in defaults]
             moved = any(config != default for config, default in zip(configs, defaults, strict=True))
-            if moved and all(space.allows(config) for config in configs):
+            if moved and all(map(space.allows, configs, defaults)):
                 found.append(policy)
     return found
 

@@ -94,16 +94,23 @@ class Bench:
     def job(self, job: dict[str, Any]) -> None:
         """One kernel on one row."""
         self.channel.send("start", cell=job["id"])
+        moments = [time.perf_counter()]
         arena = self._arena_of(Workload.from_dict(job["row"]))
+        moments.append(time.perf_counter())
         candidates = self._set_up(arena, job["kernel"], job["candidates"])
+        moments.append(time.perf_counter())
         with self.device_alone():
+            moments.append(time.perf_counter())
             if candidates and not self.late():
                 self._compete(arena, job["kernel"], candidates)
+        moments.append(time.perf_counter())
         del candidates
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if not self.late():
-            self.channel.send("row", cell=job["id"], done=True)
+            names = ("tensors_s", "host_s", "waited_s", "device_s")
+            took = {n: round(end - begin, 2) for n, begin, end in zip(names, moments, moments[1:], strict=False)}
+            self.channel.send("row", cell=job["id"], done=True, took=took)
         self.channel.send("finished", job=job["id"])
 
     def _arena_of(self, row: Workload) -> Arena:

@@ -79,7 +79,9 @@ def test_every_row_of_every_suite_gets_a_config_of_the_space(written):
             if found != default:
                 if row.shape not in spaces:
                     spaces[row.shape] = Space(kernel.space(row.shape, GPU))
-                assert module.covers(row.shape, GPU) and spaces[row.shape].allows(found), f"{row.label}: {found}"
+                assert module.covers(row.shape, GPU) and spaces[row.shape].allows(found, default), (
+                    f"{row.label}: {found}"
+                )
             chosen, config = module.auto(row.shape, row.stats, GPU)
             assert f"{arm}/{chosen}" in plan and config == getattr(module, chosen)(row.shape, row.stats, GPU)
 

@@ -31,7 +31,7 @@ def test_the_default_is_first_and_every_policy_is_legal_for_every_batch():
     found = policies(SPACE, DEFAULTS, 50, seed=0)
     space = Space(SPACE)
     assert found[0] == DEFAULT and len(set(found)) == len(found)
-    assert all(space.allows(policy.config(default)) for policy in found for default in DEFAULTS)
+    assert all(space.allows(policy.config(default), default) for policy in found for default in DEFAULTS)
     assert Policy(set=(("rows", 32),)) in found
 
 
@@ -52,9 +52,11 @@ def test_computed_segments_are_scaled_and_never_set():
 
 def test_a_change_outside_the_space_is_not_allowed():
     space = Space([Config(16, Part(16, 1)), Config(32, Part(64, 1)), Config(16, Part(64, 4))])
-    assert not space.allows(Config(16, Part(16, 4)))  # the part as a whole
-    assert space.allows(Config(32, Part(16, 1)))  # parts one by one
-    assert space.allows(Config(16, Part(64, 49)))  # but for the computed field
+    default = Config(0, Part(0, 4))
+    assert not space.allows(Config(16, Part(16, 4)), default)  # the part as a whole
+    assert space.allows(Config(32, Part(16, 1)), default)  # parts one by one
+    assert space.allows(Config(16, Part(64, 49)), default)  # but for the computed field
+    assert space.allows(Config(16, Part(128, 4)), Config(0, Part(128, 4)))  # nor is a default's own part judged
 
 
 def test_a_policy_survives_json():
