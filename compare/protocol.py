@@ -21,11 +21,8 @@ from common import gpus
 from compare import registry, rundir
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
-SERVING = (
-    "triton/auto,triton/static_grid,triton/adjustable_tile,triton/unpaged,helion/auto,helion/static_grid,"
-    "baseline/flash_attn3"
-)
-NEW_KV = "triton/auto,triton/split,triton/unpaged,helion/auto,helion/split,helion/unpaged,baseline/flash_attn3"
+SERVING = "triton/auto,triton/static_grid,helion/auto,helion/static_grid,baseline/flash_attn3"
+NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
 # What a part can do without, and what is lost: a missing package is named before anything runs.
 OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune", "matplotlib": "figures"}
 
@@ -42,7 +39,7 @@ class Part:
 
 def parts(gpu: str) -> tuple[Part, ...]:
     """In the order of what they are worth: a protocol that is cut short has the headline."""
-    run = ("--gpu", gpu, "--max-time", "1")
+    run = ("--gpu", gpu, "--max-time", "0.6")
     return (
         Part("peers", "compare.run", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
         Part("serving", "compare.run", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
