@@ -23,7 +23,8 @@ from compare.tune_space import Policy, Space, policies
 from compare.workloads import Workload
 
 COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
-LANES_PER_GPU, CORES_PER_LANE = 12, 2  # a lane generates and loads code on its own core
+# A timing lane generates code on its own core, seconds a config of Helion's, and waits for its GPU half of its time.
+LANES_PER_GPU, LANES_PER_KERNEL, CORES_PER_LANE = 16, 3, 1.5
 MEMORY_SHARES = 2.0  # of the GPU's memory all lanes together may ask for: rows that need most are few
 SPARE = 8  # times as many policies are drawn where some do not fit every row's shape
 FIRST_ROWS, NEXT_ROWS = 4, 12  # compiled together: one of each kind soon, then enough to share what is generated
@@ -238,7 +239,8 @@ class Arm:
         """Lanes on every GPU; those of a GPU take turns on it. None where no row is left."""
         machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
         gpus = len(machine.devices)
-        per_gpu = max(min(2 * len(self.plan), LANES_PER_GPU, machine.cores // gpus // CORES_PER_LANE), 1)
+        most = int(machine.cores // gpus / CORES_PER_LANE)
+        per_gpu = max(min(LANES_PER_KERNEL * len(self.plan), LANES_PER_GPU, most), 1)
         lanes = []
         for number, index in enumerate(machine.devices):
             task = {
