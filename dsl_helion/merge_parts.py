@@ -121,10 +121,10 @@ def _merge_parts_kernel(
 _merge_parts = kernel(_merge_parts_kernel)
 
 
-def merge_parts(batch, out, workspace: Workspace, lse) -> None:
-    """Write out (and lse) of every item that more than one program worked on."""
+def merge_parts(batch, out, workspace: Workspace, programs: int, lse) -> None:
+    """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     args = (
-        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, batch.shape.queries_per_kv,
+        workspace.acc, workspace.m, workspace.l, workspace.records[:programs], out, lse, batch.shape.queries_per_kv,
         PARTS, ROWS, HELPERS,
     )  # fmt: skip
     run(_merge_parts, _Merge(), args, loop_orders=[[1, 0]])

@@ -235,9 +235,12 @@ def launch(
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    _launch_items(batch, features, out, config, workspace, lse, config.prefill)
-    _launch_items(batch, features, out, config, workspace, lse, config.decode)
-    merge_parts(batch, out, workspace, lse)
+    programs = config.decode.programs
+    if batch.num_tokens > SHORT_QUERY:  # else no query is longer
+        _launch_items(batch, features, out, config, workspace, lse, prefill=True)
+        programs += config.prefill.programs
+    _launch_items(batch, features, out, config, workspace, lse, prefill=False)
+    merge_parts(batch, out, workspace, programs, lse)
 
 
 def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
@@ -254,8 +257,8 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
             raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
 
 
-def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
-    shape, prefill = batch.shape, part is config.prefill
+def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None:
+    shape, part = batch.shape, config.prefill if prefill else config.decode
     gather, page_rows = gather_form(part.gather, batch, part.tile_size)
     block_m = _block_m(shape, part)
     args = (

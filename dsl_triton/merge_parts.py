@@ -114,10 +114,10 @@ def _merge_parts_kernel(
             store_lse(lse_ptr, lse_strides, token, head, live, top, total)
 
 
-def merge_parts(batch, out, workspace: Workspace, lse, overlap: bool) -> None:
-    """Write out (and lse) of every item that more than one program worked on."""
+def merge_parts(batch, out, workspace: Workspace, programs: int, lse, overlap: bool) -> None:
+    """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     shape = batch.shape
-    _merge_parts_kernel[(workspace.records.shape[0] * HELPERS,)](
+    _merge_parts_kernel[(programs * HELPERS,)](
         workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, out.stride(), strides(lse),
         QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, RECORD=RECORD, HELPERS=HELPERS,
         OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),

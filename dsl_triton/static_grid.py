@@ -233,9 +233,12 @@ def launch(
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    _launch_items(batch, features, out, config, workspace, lse, config.prefill)
-    _launch_items(batch, features, out, config, workspace, lse, config.decode)
-    merge_parts(batch, out, workspace, lse, config.overlap)
+    programs = config.decode.programs
+    if batch.num_tokens > SHORT_QUERY:  # else no query is longer
+        _launch_items(batch, features, out, config, workspace, lse, prefill=True)
+        programs += config.prefill.programs
+    _launch_items(batch, features, out, config, workspace, lse, prefill=False)
+    merge_parts(batch, out, workspace, programs, lse, config.overlap)
 
 
 def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
@@ -252,8 +255,9 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
             raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
 
 
-def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
-    shape, prefill = batch.shape, part is config.prefill
+def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None:
+    shape, part = batch.shape, config.prefill if prefill else config.decode
+    behind = not prefill and batch.num_tokens > SHORT_QUERY
     _attend_items_kernel[(part.programs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l, workspace.records, workspace.overflow,
@@ -268,7 +272,7 @@ def _launch_items(batch, features, out, config, workspace, lse, part) -> None:
         FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
         FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,
-        **({"launch_pdl": True} if config.overlap and not prefill else {}),
+        **({"launch_pdl": True} if config.overlap and behind else {}),
         **({"maxnreg": part.registers} if part.registers else {}),
     )  # fmt: skip
 

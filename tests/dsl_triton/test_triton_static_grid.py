@@ -1,6 +1,7 @@
 """A static grid: equal shares of any batch, one workspace and one grid for all of them, and what exceeds a capacity."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -100,8 +101,8 @@ def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one():
 
 @pytest.mark.parametrize(
     "config",
-    [Config(Part(16, 32, 1), Part(16, 16, 1)), Config(Part(16, 16, 40, 0), Part(32, 16, 40, 3)), CONFIG],
-    ids=["one-program", "more-programs-than-tiles", "few"],
+    [Config(*[Part(16, 32, 1)] * 2), Config(Part(16, 16, 40, 0), Part(32, 16, 40, 3)), CONFIG],
+    ids=["one-program-and-one-part-for-both", "more-programs-than-tiles", "few"],
 )
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=21, sinks=torch.arange(4.0))], ids=str)
 def test_any_number_of_programs_is_right(config, features):
@@ -110,6 +111,19 @@ def test_any_number_of_programs_is_right(config, features):
         *run(batch, config, features=features), batch, features, static_grid.CONTRACT, reference(batch, features)
     )
     assert verdict.ok, verdict.reason
+
+
+def test_a_batch_too_small_for_a_long_query_leaves_the_prefills_records_alone():
+    """They were written for another batch; its parts must not be merged into this one."""
+    config = replace(CONFIG, prefill=Part(32, 16, 7, 0))
+    workspace = static_grid.workspace(SHAPE, Capacity(TOKENS, SEQS, torch.device("cpu")), config)
+    run(at_capacity([(40, 120)], SHAPE, TOKENS, SEQS, KEYS), config, workspace)
+    assert int(workspace.records[config.decode.programs :, 0].max()) > 0
+    batch = at_capacity([(3, 90), (1, 70)], SHAPE, 6, SEQS, KEYS)
+    used = run(batch, config, workspace)
+    verdict = check(*used, batch, PLAIN, static_grid.CONTRACT, reference(batch, PLAIN))
+    assert verdict.ok, verdict.reason
+    assert bool((used[0][4:] == 7.0).all())
 
 
 def beyond(batch, what: str):
