@@ -315,9 +315,87 @@ def split():
     return figure
 
 
+def unpaged():
+    figure, axes = canvas(9, 6.4, (-9, SEQ_LEN + 1), (-16, 37.5))
+    title = "unpaged: keys leave their pages once; then every Q Block reads whole tiles"
+    text(axes, 0, -14.9, title, ha="left", fontsize=12)
+    pool = sorted(TABLE)
+    text(axes, -0.8, -11.8, "the cache", ha="right")
+    for slot, page in enumerate(pool):
+        box(axes, slot * PAGE + 0.6, -12.8, PAGE - 1.2, 2, SKY, edge=LINE)
+        text(axes, (slot + 0.5) * PAGE, -11.8, f"page {page}", fontsize=8)
+    for place, page in enumerate(TABLE):
+        arrow(axes, ((pool.index(page) + 0.5) * PAGE, -10.7), ((place + 0.5) * PAGE, -5.1), SKY)
+    text(axes, -0.8, -4, "scratch of\none KV head", ha="right")
+    box(axes, 0, -5, SEQ_LEN, 2, SKY, edge=LINE)
+    for place, page in enumerate(TABLE):
+        text(axes, (place + 0.5) * PAGE, -4, f"from {page}", fontsize=8)
+    scores(axes)
+    first, last = 0, 3  # the Q Block's tokens, as in q_block
+    full_hi, hi = (CONTEXT + first + 1) // TILE, -(-(CONTEXT + last + 1) // TILE)
+    for j in range(hi):
+        masked = j >= full_hi
+        for token in range(first, last + 1):
+            width = min(TILE, CONTEXT + token + 1 - j * TILE)
+            hatch, colour = ("//", ORANGE) if masked else (None, BLUE)
+            box(axes, j * TILE, token * HEADS, width, HEADS, colour, edge="#FFFFFF" if masked else "none", hatch=hatch)
+        box(axes, j * TILE, 0, TILE, 16, "none", edge="#000000", line=1.3)
+        arrow(axes, ((j + 0.5) * TILE, -2.9), ((j + 0.5) * TILE, 1.6), "#000000")
+        words = f"tile {j}: one block\n" + ("masked" if masked else "no mask")
+        style = {"color": "#000000", "bbox": {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 2}, "fontsize": 8}
+        text(axes, (j + 0.5) * TILE, 8, words, **style)
+    key_axis(axes, 29.3)
+    text(axes, 0, 33.8, "Copy: a page id per key, once. Attend: a tile is a row number in a descriptor.", ha="left")
+    text(
+        axes,
+        0,
+        36,
+        "Behind a last key a tile holds zeros. (7 tokens stand for many: up to 16 are served through pages.)",
+        ha="left",
+    )
+    return figure
+
+
+def auto():
+    figure, axes = canvas(9, 4.2, (0, 73), (0, 33))
+    text(
+        axes,
+        0,
+        1.4,
+        "auto: host integers choose a kernel and a config; lengths never leave the device",
+        ha="left",
+        fontsize=12,
+    )
+    words = {"ha": "center", "fontsize": 9}
+    box(axes, 0, 12, 15, 8, "#FFFFFF", edge=LINE)
+    text(axes, 7.5, 16, "hints and shapes:\nsequences, decodes,\nlongest query,\nlongest sequence", **words)
+    box(axes, 20, 12, 12, 8, SKY, edge=LINE)
+    text(axes, 26, 16, "rounded up\nto a grid", **words)
+    box(axes, 37, 12, 13, 8, ORANGE, edge=LINE)
+    text(axes, 43.5, 16, "the GPU's tree,\nor the untuned\ndefault", **words)
+    arrow(axes, (15, 16), (20, 16))
+    arrow(axes, (32, 16), (37, 16))
+    for i, (name, why) in enumerate(
+        (
+            ("parallel_softmax", "no query above 16 tokens"),
+            ("adjustable_tile", "longer ones"),
+            ("unpaged", "long prompts"),
+            ("split", "x-packed pages"),
+        )
+    ):
+        y = 5 + i * 6.4
+        box(axes, 56, y, 16, 4.6, "#FFFFFF", edge=LINE)
+        text(axes, 64, y + 1.6, name, family="monospace")
+        text(axes, 64, y + 3.5, why, fontsize=7.5)
+        arrow(axes, (50, 16), (56, y + 2.3))
+    words = "Few points of the grid: a warm-up compiles all that a capacity can reach. A wrong hint costs time alone."
+    text(axes, 0, 31.6, words, ha="left")
+    return figure
+
+
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    for draw in (naive, q_block, parallel_softmax, adjustable_tile, static_grid, split):
+    for draw in (naive, q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged, auto):
         figure = draw()
         figure.savefig(HERE / f"{draw.__name__}.svg", metadata={"Date": None})
         plt.close(figure)

@@ -64,10 +64,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
         tile_size = _keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
-    warps = _decode_warps(gpu)
-    if segments == 1 and gpu.vendor == "nvidia" and programs <= 4 * gpu.units:
-        warps["num_stages"] = 3  # as in q_block
-    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **warps)
+    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
 
 
 def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
@@ -121,7 +118,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             rows |= {"block_m": 64, "num_stages": 3}
     elif gpu.arch == "sm_80" and shape.head_size > 64:
-        rows |= {"num_warps": 8, "tile_size": _keys(64 if shape.head_size <= 128 else 32, shape, gpu)}
+        rows["num_warps"] = 8
     copy = {"gather": "page", "copy_programs": 8 * gpu.units}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
