@@ -378,12 +378,13 @@ def auto():
     for i, (name, why) in enumerate(
         (
             ("parallel_softmax", "no query above 16 tokens"),
+            ("q_block", "the same, many of them"),
             ("adjustable_tile", "longer ones"),
             ("unpaged", "long prompts"),
             ("split", "x-packed pages"),
         )
     ):
-        y = 5 + i * 6.4
+        y = 3.4 + i * 5.4
         box(axes, 56, y, 16, 4.6, "#FFFFFF", edge=LINE)
         text(axes, 64, y + 1.6, name, family="monospace")
         text(axes, 64, y + 3.5, why, fontsize=7.5)
