@@ -1,7 +1,7 @@
 """The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers.
 
-Colours are Okabe and Ito's, which people with any colour vision can tell apart; a kernel also has a marker of its own,
-so that a figure survives a black-and-white printer. Blue is Triton, orange Helion, black and green the baselines.
+Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
+and green the baselines. A rung has a marker, the same in both DSLs; what a caller calls is filled, a rung is hollow.
 """
 
 from __future__ import annotations
@@ -18,17 +18,26 @@ from compare.summary import FA3, KINDS
 
 WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
 OTHER = ("#999999", "P")
+RUNG_MARKERS = {
+    "naive": "^",
+    "q_block": "s",
+    "parallel_softmax": "o",
+    "adjustable_tile": "D",
+    "static_grid": "h",
+    "split": "v",
+    "unpaged": "p",
+    "auto": "P",
+}
 STYLES = {  # colour, marker
-    "triton/naive": ("#56B4E9", "^"),
-    "triton/q_block": ("#0072B2", "s"),
-    "triton/parallel_softmax": ("#0072B2", "o"),
-    "helion/naive": ("#E69F00", "v"),
-    "helion/q_block": ("#D55E00", "D"),
-    "helion/parallel_softmax": ("#D55E00", "p"),
+    f"{dsl}/{rung}": (colour, marker)
+    for dsl, colour in (("triton", "#0072B2"), ("helion", "#D55E00"))
+    for rung, marker in RUNG_MARKERS.items()
+} | {
     "baseline/flash_attn3": ("#000000", "*"),
     "baseline/sdpa": ("#009E73", "X"),
     "baseline/sdpa_dense": ("#CC79A7", "d"),
 }
+FILLED = frozenset({"triton/auto", "helion/auto", "baseline/flash_attn3", "baseline/sdpa"})  # what a caller calls
 
 
 def _pyplot() -> Any:
@@ -84,7 +93,7 @@ def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], s
             marker=marker,
             markersize=size * 1.4 if marker == "*" else size,
             color=colour,
-            markerfacecolor="none" if kernel in BOUNDS else colour,
+            markerfacecolor=colour if kernel in FILLED or kernel not in STYLES else "none",
             label=f"{kernel} (bound)" if kernel in BOUNDS else kernel,
         )
 

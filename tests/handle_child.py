@@ -5,6 +5,7 @@ used, whether Triton's own specialisation is another one, and whether what reach
 the same arguments hands to it.
 """
 
+# ruff: noqa: E402 - the paths come before the imports that need them
 import importlib
 import json
 import sys
