@@ -1,7 +1,8 @@
 """The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers.
 
 Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
-and green the baselines. A rung has a marker, the same in both DSLs; what a caller calls is filled, a rung is hollow.
+and green the baselines. A rung has a marker, hollow in Triton and half filled in Helion, so that a figure survives a
+black-and-white printer; what a caller calls is filled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from compare.registry import BOUNDS, KERNELS
 from compare.summary import FA3, KINDS
 
 WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
-OTHER = ("#999999", "P")
+OTHER = ("#999999", "P", "full")
 RUNG_MARKERS = {
     "naive": "^",
     "q_block": "s",
@@ -26,18 +27,16 @@ RUNG_MARKERS = {
     "static_grid": "h",
     "split": "v",
     "unpaged": "p",
-    "auto": "P",
 }
-STYLES = {  # colour, marker
-    f"{dsl}/{rung}": (colour, marker)
-    for dsl, colour in (("triton", "#0072B2"), ("helion", "#D55E00"))
-    for rung, marker in RUNG_MARKERS.items()
-} | {
-    "baseline/flash_attn3": ("#000000", "*"),
-    "baseline/sdpa": ("#009E73", "X"),
-    "baseline/sdpa_dense": ("#CC79A7", "d"),
+STYLES = {  # colour, marker, which part of it is filled
+    **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
+    "triton/auto": ("#0072B2", "P", "full"),
+    **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
+    "helion/auto": ("#D55E00", "X", "full"),
+    "baseline/flash_attn3": ("#000000", "*", "full"),
+    "baseline/sdpa": ("#009E73", ">", "full"),
+    "baseline/sdpa_dense": ("#CC79A7", "d", "none"),
 }
-FILLED = frozenset({"triton/auto", "helion/auto", "baseline/flash_attn3", "baseline/sdpa"})  # what a caller calls
 
 
 def _pyplot() -> Any:
@@ -85,7 +84,7 @@ def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], s
     size = 6.5 if len(order) <= 8 else 5.0
     for kernel in _kernels(rows):
         mine = rows[(rows.kernel == kernel) & rows[column].notna()]
-        colour, marker = STYLES.get(kernel, OTHER)
+        colour, marker, fill = STYLES.get(kernel, OTHER)
         axes.plot(
             [order[label] + shifts[kernel] for label in mine.workload],
             list(mine[column]),
@@ -93,7 +92,8 @@ def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], s
             marker=marker,
             markersize=size * 1.4 if marker == "*" else size,
             color=colour,
-            markerfacecolor=colour if kernel in FILLED or kernel not in STYLES else "none",
+            fillstyle=fill,
+            markerfacecoloralt="none",
             label=f"{kernel} (bound)" if kernel in BOUNDS else kernel,
         )
 

@@ -132,8 +132,8 @@ def test_figures_are_svg_of_900_pixels_and_drawn_the_same_again(timed, name):
 def test_every_kernel_of_the_registry_has_a_look_of_its_own():
     assert set(figures.STYLES) == set(figures.KERNELS)
     assert len(set(figures.STYLES.values())) == len(figures.STYLES)
-    markers = [marker for _, marker in figures.STYLES.values()]
-    assert len(set(markers)) == len(markers), "without colour the marker alone must tell them apart"
+    shapes = [(marker, fill) for _, marker, fill in figures.STYLES.values()]
+    assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
 
 
 def test_every_figure_that_the_report_shows_exists(timed, absent):
