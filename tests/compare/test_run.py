@@ -180,7 +180,9 @@ def test_ctrl_c_keeps_finished_cells_and_is_exit_130(tmp_path):
     argv = [*SMALL, *kernels("honest", "hangs"), "--out", str(folder)]
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "compare.run", *argv]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    # a background job's children ignore SIGINT unless somebody restores it
+    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **restore) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             cells = folder / "cells.jsonl"
@@ -188,7 +190,10 @@ def test_ctrl_c_keeps_finished_cells_and_is_exit_130(tmp_path):
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        try:
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert [r.kernel for r in read_records(folder / "cells.jsonl")] == ["fake_kernels:honest"]
     assert b"1 not run" in out.splitlines()[-1]

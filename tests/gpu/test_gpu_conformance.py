@@ -17,6 +17,9 @@ from common.spec import DTYPES
 from compare import registry
 from kernel_cases import conform
 
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
+
 os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is an error and never a search
 
 
