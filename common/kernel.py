@@ -6,7 +6,8 @@ anybody's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -109,3 +110,28 @@ def require(
     asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream beside the caller's; None where launches run at once (a CPU)."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
+
+    In a captured graph they are two branches.
+    """
+    if stream is None:
+        yield
+    else:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield
+
+
+def join(stream: torch.cuda.Stream | None) -> None:
+    """The current stream goes on when `stream` has ended."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)

@@ -14,6 +14,7 @@ import torch
 Lens = Sequence[tuple[int, int]]  # one (query_len, seq_len) per sequence
 
 SHORT_QUERY = 16  # query tokens up to which a sequence reads its keys as decode does: they, not the products, cost time
+ANY_QUERY = 2**30  # no query is longer
 
 
 def cdiv(a: int, b: int) -> int:

@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 all parts ended well; 1 a part found a wrong or crashed cell; 2 usage; 3 no such GPU; 130 interrupted."""
+    """0 all parts ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted."""
     asked = _parser().parse_args(argv)
     console = Console()
     here = gpus.detect()

@@ -30,7 +30,7 @@ LIMIT_S = 240.0
 
 
 def inside(count: int, patterns: str) -> None:
-    """What the sanitizer watches: the first `count` cases on every kernel, judged as well."""
+    """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here."""
     import torch
 
     from common.cases import BY_NAME, build, outputs

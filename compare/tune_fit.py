@@ -10,7 +10,7 @@ import numpy as np
 from common.gpus import Gpu
 from compare import registry, tune_records, tune_render, tune_tree
 from compare.tune_records import FORBIDDEN, LOST, Times
-from compare.tune_render import AutoTree, KernelTree
+from compare.tune_render import AutoTree, KernelTree, share
 from compare.tune_space import DEFAULT, Policy
 from compare.workloads import Workload
 
@@ -96,15 +96,11 @@ class Fitted:
             slow = int((times.regret >= LOST).sum())
             found.append(
                 f"{kernel_id:26} {len(times.rows):3} rows x {len(times.policies):3} policies ({slow} not timed): "
-                f"default {_pair(tree.default)}, tree held out {_pair(tree.fit.held_out)}, "
-                f"training {_pair(tree.fit.training)}"
+                f"default {share(tree.default)}, tree held out {share(tree.fit.held_out)}, "
+                f"training {share(tree.fit.training)}"
             )
         if self.auto:
             found.append(
-                f"{self.arm + '/auto':26} held out {_pair(self.auto.fit.held_out)} of the best kernel and config"
+                f"{self.arm + '/auto':26} held out {share(self.auto.fit.held_out)} of the best kernel and config"
             )
         return found
-
-
-def _pair(pair: tuple[float, float]) -> str:
-    return f"{pair[0]:.3f} (worst {pair[1]:.2f})"

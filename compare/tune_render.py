@@ -132,7 +132,8 @@ def _branches(tree: Tree, leaf: Any, indent: str) -> list[str]:
     return [condition, *_branches(tree.left, leaf, indent + _INDENT), *_branches(tree.right, leaf, indent)]
 
 
-def _regret(pair: tuple[float, float]) -> str:
+def share(pair: tuple[float, float]) -> str:
+    """Mean and worst of what a tree reaches of the best."""
     return f"{pair[0]:.3f} (worst {pair[1]:.2f})"
 
 
@@ -145,7 +146,7 @@ def _function(tree: KernelTree) -> list[str]:
     returned = f"{_short(tree.samples[0])}_kernel.Config"
     return [
         f"def {tree.name}(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> {returned}:",
-        f'{_INDENT}"""Held out {_regret(tree.fit.held_out)} of the best measured; default {_regret(tree.default)}."""',
+        f'{_INDENT}"""Held out {share(tree.fit.held_out)} of the best measured; default {share(tree.default)}."""',
         *([] if only_default else _guard(tree.name)),
         *_branches(tree.fit.tree, lambda choice, indent: _leaf(tree, choice, indent), _INDENT),
     ]
@@ -158,7 +159,7 @@ def _auto(auto: AutoTree) -> list[str]:
 
     return [
         "def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:",
-        f'{_INDENT}"""Held out {_regret(auto.fit.held_out)} of the best kernel with the best config."""',
+        f'{_INDENT}"""Held out {share(auto.fit.held_out)} of the best kernel with the best config."""',
         *_guard("auto"),
         *_branches(auto.fit.tree, leaf, _INDENT),
     ]

@@ -3,8 +3,6 @@
 Triton's counterpart is `kernel[grid](...)`. A launch never searches: an explicit helion.Config goes with every kernel.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import helion
@@ -118,31 +116,6 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
             _compiled[key] = compiled
     launch = launcher()
     compiled(*args) if launch is None else compiled(*args, _launcher=launch)
-
-
-def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream beside the caller's; None where launches run at once (a CPU)."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-@contextmanager
-def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
-
-    In a captured graph they are two branches.
-    """
-    if stream is None:
-        yield
-    else:
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
-        with torch.cuda.stream(stream):
-            yield
-
-
-def join(stream: torch.cuda.Stream | None) -> None:
-    """The current stream goes on when `stream` has ended."""
-    if stream is not None:
-        torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -18,6 +18,7 @@ import torch
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
+from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.primitives import (
@@ -39,7 +40,6 @@ from dsl_helion.reduce_segments import Workspace, make_workspace, reduce_segment
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
-ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
-from common.metadata import SHORT_QUERY, cdiv
+from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
 from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
@@ -39,7 +39,6 @@ from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_blo
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
-ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,18 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
-from common.metadata import SHORT_QUERY, cdiv
+from common.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.binding import (
     Gather,
-    beside,
     cache_view,
     fits,
     gather_form,
-    join,
     kernel,
     matrix_instrs,
     run,
-    side_stream,
     smallest_block_m,
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
@@ -287,7 +284,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         )  # fmt: skip
         run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=source != "paged")
     if segments > 1:
-        merge = (sizes[0] // shape.queries_per_kv, parallel_softmax.ANY_QUERY, False, SHORT_QUERY + 1)
+        merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
 
 

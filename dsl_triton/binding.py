@@ -1,8 +1,5 @@
 """How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import triton
 
@@ -39,28 +36,3 @@ def can_overlap(gpu: Gpu) -> bool:
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
     """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
     return None if tensor is None else tensor.stride()
-
-
-def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream beside the caller's; None where launches run at once (a CPU)."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-@contextmanager
-def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
-
-    In a captured graph they are two branches.
-    """
-    if stream is None:
-        yield
-    else:
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
-        with torch.cuda.stream(stream):
-            yield
-
-
-def join(stream: torch.cuda.Stream | None) -> None:
-    """The current stream goes on when `stream` has ended."""
-    if stream is not None:
-        torch.cuda.current_stream(stream.device).wait_stream(stream)

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
-from common.metadata import cdiv, num_q_blocks
+from common.metadata import ANY_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.primitives import (
@@ -38,7 +38,6 @@ from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segment
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
-ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
-from common.metadata import SHORT_QUERY, cdiv
+from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
@@ -38,7 +38,6 @@ from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of, q_blo
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
 CONTRACT = Precision()
-ANY_QUERY = 2**30  # no query is longer
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
-from common.metadata import SHORT_QUERY, cdiv, num_q_blocks
+from common.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import beside, can_overlap, fits, join, padded, side_stream, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, new_blocks
 from dsl_triton.primitives import (
@@ -286,7 +286,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         )  # fmt: skip
     if segments > 1:
         block_q = block_m // shape.queries_per_kv
-        merge = (block_q, parallel_softmax.ANY_QUERY, False, SHORT_QUERY + 1)
+        merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
 
 

@@ -20,6 +20,7 @@ from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
+from dsl_triton.page_runs import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
 
@@ -91,12 +92,10 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
-    """Runs, but not where gfx942 turns V by 2-byte reads: 96 a tile out of [pages, page, head], 32 of [tile, head]."""
     rows, (tile_size, warps, stages) = _rows(shape), _prefill(shape, gpu)
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         rows, tile_size, warps, stages = 128, 128, 8, 3
-    turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % tile_size
-    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, "key" if turns else "run", warps, stages)
+    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu), warps, stages)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
@@ -124,8 +123,7 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
     keys, nvidia = _keys(64, shape, gpu), gpu.vendor == "nvidia"
     three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
-    turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % 64  # as in adjustable_tile
-    gather = "key" if turns else "run"
+    gather = _gather(shape, 64, gpu)
     programs = (3 if three else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, 168 if three else 0)
     programs = (2 if nvidia and warps == 4 else 1) * gpu.units
@@ -170,6 +168,12 @@ def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parall
 def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
     """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def _gather(shape: AttentionShape, tile_size: int, gpu: Gpu) -> Gather:
+    """Runs, but not where gfx942 turns V by 2-byte reads: 96 a tile out of [pages, page, head], 32 of [tile, head]."""
+    turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % tile_size
+    return "key" if turns else "run"
 
 
 def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
