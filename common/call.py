@@ -33,7 +33,8 @@ class PagedAttention:
     max_query_len, max_seq_len, num_decodes: host hints. A wrong one costs time, never correctness; None = unknown: the
     choice then uses shapes alone, and nothing waits for the device.
     out: like query, allocated where None. lse: float32 [num_tokens, num_query_heads], written where given.
-    softmax_scale: head_size ** -0.5 where None. features: common.spec.Features, in place of causal and sliding_window.
+    softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
+    features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
     validate: "host": types, shapes, dtypes, strides and devices, no wait for the device; "full": every value too, with
     one wait; "off": what the kernel refuses by itself, alone.

@@ -48,6 +48,15 @@ def _writable(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
             raise SpecError(name, f"the memory of {other}", "memory of its own")
 
 
+# Kernels hold a factor in float32, where a smaller one is a subnormal, which GPUs flush to 0, and a larger one is
+# infinite once log2 e is folded in: both would give NaN.
+_LEAST, _MOST, _FACTOR = 2.0**-126, 2.0**127, "a float from 2^-126 to 2^127"
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, float) and _LEAST <= value <= _MOST
+
+
 _FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
 _RANKS = {"query": 3, "key_cache": 4, "value_cache": 4, "block_table": 2, "query_start_loc": 1, "seq_lens": 1}
 
@@ -72,8 +81,7 @@ def _validate_types(batch: PagedBatch) -> None:
         dtype = getattr(batch, name).dtype
         _expect(dtype == torch.int32, name, dtype, "torch.int32")
     scale = batch.softmax_scale
-    ok = isinstance(scale, float) and 0.0 < scale < float("inf")
-    _expect(ok, "softmax_scale", repr(scale), "a finite float above 0")
+    _expect(_is_factor(scale), "softmax_scale", repr(scale), _FACTOR)
     _expect(isinstance(batch.stats, BatchStats), "stats", type(batch.stats).__name__, "a BatchStats")
 
 
@@ -127,8 +135,9 @@ def _validate_features(batch: PagedBatch, features: Features) -> None:
         ok = isinstance(window, int) and not isinstance(window, bool) and 1 <= window < 2**31
         _expect(ok, "sliding_window", repr(window), "None or an integer from 1 to 2^31 - 1")
     if cap is not None:
-        ok = isinstance(cap, float) and 0.0 < cap < float("inf")
-        _expect(ok, "softcap", repr(cap), "None or a finite float above 0")
+        _expect(_is_factor(cap), "softcap", repr(cap), f"None or {_FACTOR}")
+        least = batch.softmax_scale / _MOST  # logits are divided by it
+        _expect(cap >= least, "softcap", repr(cap), f"at least softmax_scale / 2^127, {least}")
     if sinks is not None:
         _tensor(sinks, "sinks", 1, "None or a torch.Tensor")
         wanted = (batch.query.shape[1],)
