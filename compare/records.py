@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
-MAX_SAMPLES = 64  # raw samples kept per cell; a line stays below a few KB
+SCHEMA = 2  # 2 adds `process` and `fingerprint`; rows of schema 1 are read as those of process 0
+READABLE = (1, SCHEMA)
+MAX_SAMPLES = 256  # raw samples kept per cell and process; a line stays below a few KB
 
 
 class Status(enum.StrEnum):
@@ -36,20 +37,10 @@ class Status(enum.StrEnum):
     @property
     def is_failure(self) -> bool:
         """Whether such a cell makes the run exit 1."""
-        return self in _FAILURES
+        return self not in _NO_FAILURE
 
 
-_FAILURES = frozenset(
-    {
-        Status.INCORRECT,
-        Status.NONDETERMINISTIC,
-        Status.INVALID_TIMING,
-        Status.COMPILE_ERROR,
-        Status.CRASH,
-        Status.TIMEOUT,
-        Status.OOM,
-    }
-)
+_NO_FAILURE = {Status.OK, Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE, Status.NOT_EXECUTABLE}
 
 
 class Evidence(enum.StrEnum):
@@ -103,9 +94,13 @@ class GateResult:
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one call. One sample is the mean over the calls of one replay."""
+    """Microseconds of one call, by one process. One sample is the mean over the calls of one replay.
 
-    timer: str  # graph | events
+    `samples_us[r]` is round r's; the kernels of one job and process share their rounds, so equal indices are pairs.
+    `half_width`: of the log-ratio's 99% interval, paired with `unit` over those rounds. `clocks`: compare.clocks.
+    """
+
+    timer: str  # graph | events | host | paper
     cache: str  # cold | hot
     median_us: float
     p05_us: float
@@ -118,6 +113,12 @@ class Timing:
     noisy: bool = False
     order: str = "interleaved"  # interleaved: rotating and reversed with the other kernels | alone
     note: str = ""
+    clocks: dict[str, Any] = field(default_factory=dict)  # {} where they cannot be read
+    unit: str = ""  # the kernel whose rounds decided when to stop
+    half_width: float | None = None
+    processes: int = 1  # above 1 in a cell put together by compare.cells; low_us and high_us are its 99% interval
+    low_us: float | None = None
+    high_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished cell. Raises ValueError where a field contradicts the status.
+    """One finished cell of one process. Raises ValueError where a field contradicts the status.
 
+    `process`: the number of the fresh process within the run, from 0. `fingerprint` identifies workload, source,
+    config, GPU, software and contract: equal ones may be compared as repetitions of one measurement.
     `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), "given" or "random:<seed>:<index>".
     `facts` are static facts of the compiled code, one dict per kernel of the launch and target.
     `gpu` is the GPU that ran it (None: no GPU did). `seconds` is the cell's wall time, compilation included.
@@ -173,6 +176,8 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)
     source_sha: str = ""
     seconds: float = 0.0
+    process: int = 0
+    fingerprint: str = ""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -187,6 +192,8 @@ class Record:
             raise ValueError(f"reason: found nothing, allowed a text where status is {self.status}")
         if self.timing is not None and not 0.0 < self.timing.median_us < float("inf"):
             raise ValueError(f"timing.median_us: found {self.timing.median_us}, allowed a finite number above 0")
+        if self.process < 0:
+            raise ValueError(f"process: found {self.process}, allowed 0 or more")
         if self.timing is not None and len(self.timing.samples_us) > MAX_SAMPLES:
             raise ValueError(f"timing.samples_us: found {len(self.timing.samples_us)}, allowed at most {MAX_SAMPLES}")
 
@@ -201,8 +208,9 @@ class Record:
     def from_json(cls, line: str) -> Record:
         """The inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
         raw = json.loads(line)
-        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-            raise ValueError(f"schema: found {raw.get('schema') if isinstance(raw, dict) else raw!r}, allowed {SCHEMA}")
+        if not isinstance(raw, dict) or raw.get("schema") not in READABLE:
+            found = raw.get("schema") if isinstance(raw, dict) else raw
+            raise ValueError(f"schema: found {found!r}, allowed {' or '.join(map(str, READABLE))}")
         return cls.from_plain(raw)
 
     @classmethod
@@ -270,10 +278,10 @@ def read_records(path: Path) -> list[Record]:
 
 
 def latest(records: list[Record]) -> list[Record]:
-    """The last record of each cell, in the order in which the cells first appeared."""
-    by_cell: dict[str, Record] = {}
+    """The last record of each cell and process, in the order in which they first appeared."""
+    by_cell: dict[tuple[str, int], Record] = {}
     for record in records:
-        by_cell[record.cell_id] = record
+        by_cell[record.cell_id, record.process] = record
     return list(by_cell.values())
 
 

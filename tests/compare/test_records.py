@@ -1,10 +1,23 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from compare.cost import info
-from compare.records import Derived, Evidence, GateResult, Record, Search, Status, Store, Timing, latest, read_records
+from compare.records import (
+    MAX_SAMPLES,
+    Derived,
+    Evidence,
+    GateResult,
+    Record,
+    Search,
+    Status,
+    Store,
+    Timing,
+    latest,
+    read_records,
+)
 from compare.workloads import Workload
 
 WORKLOAD = info(Workload("q1s64", ((1, 64),)))
@@ -40,7 +53,7 @@ def test_a_row_that_is_not_ok_holds_no_time(status, field):
         (FACTS | {"status": Status.CRASH}, "reason"),
         (MEASURED | {"timing": dataclasses.replace(TIMING, median_us=0.0)}, "median_us"),
         (MEASURED | {"timing": dataclasses.replace(TIMING, median_us=float("nan"))}, "median_us"),
-        (MEASURED | {"timing": dataclasses.replace(TIMING, samples_us=(1.0,) * 65)}, "samples_us"),
+        (MEASURED | {"timing": dataclasses.replace(TIMING, samples_us=(1.0,) * (MAX_SAMPLES + 1))}, "samples_us"),
     ],
     ids=["time-unmeasured", "ok-of-nothing", "measured-no-time", "no-reason", "zero", "nan", "samples"],
 )
@@ -86,3 +99,26 @@ def test_the_last_record_of_a_cell_counts():
     first, second = Record(**bad(Status.CRASH)), Record(**MEASURED)
     other = second.replace(cell_id="d")
     assert latest([first, other, second]) == [second, other]
+
+
+def test_each_process_of_a_cell_has_its_last_record():
+    first = Record(**MEASURED)
+    again, second = first.replace(seconds=2.0), first.replace(process=1)
+    assert latest([first, second, again]) == [again, second]
+
+
+def test_a_row_of_schema_1_is_one_of_process_0():
+    plain = json.loads(Record(**MEASURED).to_json()) | {"schema": 1}
+    for new in ("process", "fingerprint"):
+        del plain[new]
+    for new in ("clocks", "unit", "half_width", "processes", "low_us", "high_us"):
+        del plain["timing"][new]
+    record = Record.from_json(json.dumps(plain))
+    assert (record.process, record.fingerprint, record.timing.processes) == (0, "", 1)
+    with pytest.raises(ValueError, match="schema"):
+        Record.from_json(json.dumps(plain | {"schema": 3}))
+
+
+@pytest.mark.parametrize("run", sorted(Path(__file__).parents[2].glob("docs/results/*/*/cells.jsonl")), ids=str)
+def test_committed_runs_can_be_read(run):
+    assert read_records(run)
