@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare.compiled import CompiledLaunch
+
 CUOBJDUMP_LIMIT_S = 60
 
 
@@ -54,21 +56,19 @@ class CodeFacts:
     sha256: str
 
 
-def read(compiled: Any) -> CodeFacts:
-    """Facts of a triton CompiledKernel (for NVIDIA or AMD). Raises UnreadableCode."""
-    if "hsaco" in compiled.asm:
-        return _read_amd(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared, _pipelined(compiled))
-    if "cubin" in compiled.asm:
-        return _read_nvidia(compiled.asm["cubin"], compiled.metadata.shared, _pipelined(compiled))
-    raise UnreadableCode(f"code object: found {sorted(compiled.asm)}, allowed one with hsaco or cubin")
+def read(launch: CompiledLaunch) -> CodeFacts:
+    """Facts of a compiled launch (for NVIDIA or AMD). Raises UnreadableCode."""
+    if launch.is_amd:
+        return _read_amd(launch.code, launch.assembly, launch.shared_bytes, _pipelined(launch))
+    return _read_nvidia(launch.code, launch.shared_bytes, _pipelined(launch))
 
 
 # A buffer without a first value; what is staged for a product within one iteration has one.
 _BUFFER = re.compile(r"ttg\.local_alloc(?: \{[^}]*\})? : \(\) ->")
 
 
-def _pipelined(compiled: Any) -> int:
-    return len(_BUFFER.findall(compiled.asm["ttgir"]))
+def _pipelined(launch: CompiledLaunch) -> int:
+    return len(_BUFFER.findall(launch.ttgir))
 
 
 _AMD_INSTRUCTION = re.compile(r"^\t([a-z][a-z0-9_]+)(?:\s|$)")

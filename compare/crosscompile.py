@@ -1,13 +1,10 @@
 """Compile kernels of both DSLs for a GPU that is not here, exactly as Triton's JIT would specialise them there.
 
-`module.launch(...)` runs on CPU tensors with JITFunction.run replaced by a recorder; Helion's generated host function
-ends in the same call, so one recorder serves both. Each recorded launch is then bound by the JIT's own binder for the
-target's backend, which decides what a hand-made signature gets wrong: integers equal to 1 become constants, pointers
-and strides divisible by 16 and tensors below 2 GiB become attributes. Without them the gfx942 loop of a 64 x 64 tile
-had 63 two-byte loads instead of 8 sixteen-byte ones.
+`module.launch(...)` runs on CPU tensors with the launches of Triton kernels intercepted; each is bound by the JIT's own
+binder for the target's backend (compare.jit) and compiled without a driver. What comes out is a CompiledLaunch: its
+facts are read, or an executor runs it on the very tensors.
 
 A process compiles for one target: Helion caches what it generated. compare.compile_child gives each its own.
-Private hooks are touched in `_patched_run`, `_specialise` and compare.helion_target alone.
 """
 
 from __future__ import annotations
@@ -25,24 +22,18 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import Features, PagedBatch
+from compare import jit
 from compare.codeobject import CodeFacts, read
+from compare.compiled import CompiledLaunch, Executor, from_triton
 from compare.helion_target import helion_as
 
+WITHIN, BEYOND = "within 2 GiB", "beyond 2 GiB"
 _target: list[str] = []  # the arch that this process compiles for, once it has one
+_known: dict[str, Any] = {}  # what `executing` compiled in this process, by the JIT's key
 
 
 class CannotCompile(RuntimeError):
     """This process cannot cross-compile: it interprets, or it has compiled for another target."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One recorded launch: the JIT function, its grid, its arguments as passed, and the compiler's options."""
-
-    function: Any
-    grid: tuple[int, ...]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,49 +62,6 @@ class KernelFacts:
         return flat | dataclasses.asdict(self.code)
 
 
-def gpu_target(arch: str) -> Any:
-    """Triton's GPUTarget for `sm_90` or `gfx942`."""
-    from triton.backends.compiler import GPUTarget
-
-    if arch.startswith("sm_"):
-        return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    return GPUTarget("hip", arch, 64)
-
-
-@contextlib.contextmanager
-def _patched_run(make: Callable[[Callable], Callable]) -> Iterator[None]:
-    """JITFunction.run, where every launch of both DSLs ends, replaced by make(the original)."""
-    from triton.runtime.jit import JITFunction
-
-    original = JITFunction.run
-    JITFunction.run = make(original)
-    try:
-        yield
-    finally:
-        JITFunction.run = original
-
-
-def _plain_grid(function: Any, grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    if callable(grid):
-        grid = grid(dict(zip((p.name for p in function.params), args, strict=False)) | kwargs)
-    return tuple(int(size) for size in grid)
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[list[Launch]]:
-    """Record every launch of a Triton kernel instead of running it."""
-    launches: list[Launch] = []
-
-    def make(original: Callable) -> Callable:
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-            launches.append(Launch(self, _plain_grid(self, grid, args, kwargs), args, kwargs))
-
-        return run
-
-    with _patched_run(make):
-        yield launches
-
-
 def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
     """Run `call` on the GPU that is here and read the code objects of what it launched: the very code that is timed."""
     seen: list[KernelFacts] = []
@@ -122,108 +70,90 @@ def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-            took = time.perf_counter() - begin
-            launch = Launch(self, _plain_grid(self, grid, args, kwargs), args, kwargs)
-            _, _, runtime, dropped = _specialise(launch, compiled.metadata.target)
-            seen.append(_facts(launch, compiled, runtime, dropped, "as allocated", took))
+            launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
+            bound = jit.bind(launch, compiled.metadata.target)
+            seen.append(facts_of(_compiled(launch, bound, compiled, time.perf_counter() - begin), "as allocated"))
             return compiled
 
         return run
 
-    with _patched_run(make):
+    with jit.patched_run(make):
         call()
     return seen
 
 
-@contextlib.contextmanager
-def compiled_only() -> Iterator[None]:
-    """Inside, a launch compiles for the GPU that is here, exactly as it would be launched, and runs nothing."""
-
-    def make(original: Callable) -> Callable:
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            return original(self, *args, grid=grid, warmup=True, **kwargs)
-
-        return run
-
-    with _patched_run(make):
-        yield
-
-
-def flatten(value: Any) -> list[Any]:
-    """The run-time arguments inside one argument: tuples and NamedTuples opened, None dropped."""
-    if value is None:
-        return []
-    if isinstance(value, tuple | list):
-        return [leaf for item in value for leaf in flatten(item)]
-    return [value]
-
-
-def _runtime_leaves(value: Any, kind: Any) -> list[Any]:
-    """`flatten`, without what the binder made a constant; `kind` is the binder's type of the argument."""
-    if kind == "constexpr":
-        return []
-    if isinstance(value, tuple | list):
-        return [leaf for item, k in zip(value, kind, strict=True) for leaf in _runtime_leaves(item, k)]
-    return flatten(value)
-
-
-def _specialise(launch: Launch, target: Any) -> tuple[Any, dict[str, Any], list[Any], tuple[str, ...]]:
-    """Triton's own binding of a launch for `target`: source, options, run-time arguments, options it does not know."""
-    from triton.compiler import ASTSource, make_backend
-    from triton.runtime.jit import create_function_from_signature
-
-    function = launch.function
-    backend = make_backend(target)
-    known = set(backend.parse_options({}).__dict__) | {p.name for p in function.params}
-    kwargs = {name: value for name, value in launch.kwargs.items() if name in known}
-    binder = create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, options = binder(*launch.args, **kwargs, debug=False)
-    options, signature, constants, attributes = function._pack_args(backend, kwargs, bound, specialization, options)
-    source = ASTSource(function, signature, constants, attributes)
-    runtime = [
-        leaf
-        for value, spec in zip(bound.values(), specialization, strict=True)
-        for leaf in _runtime_leaves(value, spec[0])
-    ]
-    return source, options.__dict__, runtime, tuple(sorted(set(launch.kwargs) - known))
-
-
-def code_key(launch: Launch, gpu: Gpu) -> str:
+def code_key(launch: jit.Launch, gpu: Gpu) -> str:
     """What decides the code of a launch on `gpu`: source, specialisation and options. Compiles nothing."""
-    source, options, _, _ = _specialise(launch, gpu_target(gpu.arch))
-    return f"{source.hash()} {sorted(options.items(), key=lambda pair: pair[0])}"
+    return jit.bind(launch, jit.gpu_target(gpu.arch)).key
 
 
-def compile_launch(launch: Launch, gpu: Gpu, cache: str = "within 2 GiB") -> KernelFacts:
-    """Compile one recorded launch for `gpu` and read the code object. Raises what Triton's compiler raises."""
-    import triton
+def compiled_launch(launch: jit.Launch, gpu: Gpu, known: dict[str, Any] | None = None) -> CompiledLaunch:
+    """Compile one launch for `gpu`. `known`: what this process compiled before, by key; it is added to.
 
+    Raises what Triton's compiler raises.
+    """
     begin = time.perf_counter()
-    target = gpu_target(gpu.arch)
-    source, options, runtime, dropped = _specialise(launch, target)
-    compiled = triton.compile(source, target=target, options=options)
-    return _facts(launch, compiled, runtime, dropped, cache, time.perf_counter() - begin)
+    target = jit.gpu_target(gpu.arch)
+    bound = jit.bind(launch, target)
+    known = {} if known is None else known
+    if bound.key not in known:
+        known[bound.key] = jit.compile_for(bound, target)
+    return _compiled(launch, bound, known[bound.key], time.perf_counter() - begin)
 
 
-def _facts(
-    launch: Launch, compiled: Any, runtime: list[Any], dropped: tuple[str, ...], cache: str, took: float
-) -> KernelFacts:
-    arch = compiled.metadata.target.arch
+def _compiled(launch: jit.Launch, bound: jit.Bound, compiled: Any, seconds: float) -> CompiledLaunch:
+    name = launch.function.__name__
+    return from_triton(compiled, name, launch.grid, bound.arguments, bound.dropped, seconds)
+
+
+def facts_of(launch: CompiledLaunch, cache: str = WITHIN) -> KernelFacts:
+    """Read the code object of a compiled launch. Raises UnreadableCode."""
     return KernelFacts(
-        kernel=launch.function.__name__,
-        arch=f"sm_{arch}" if isinstance(arch, int) else arch.split(":")[0],
-        grid=launch.grid,
-        num_warps=compiled.metadata.num_warps,
-        num_stages=compiled.metadata.num_stages,
-        runtime_args=len(runtime),
+        kernel=launch.kernel,
+        arch=launch.arch,
+        grid=_short(launch.grid),
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        runtime_args=len(launch.arguments),
         cache=cache,
-        dropped=dropped,
-        seconds=took,
-        code=read(compiled),
+        dropped=launch.dropped,
+        seconds=launch.seconds,
+        code=read(launch),
     )
 
 
-def _claim(arch: str) -> None:
+def _short(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Without the dimensions of one program at its end."""
+    while len(grid) > 1 and grid[-1] == 1:
+        grid = grid[:-1]
+    return grid
+
+
+def compile_launch(launch: jit.Launch, gpu: Gpu, cache: str = WITHIN) -> KernelFacts:
+    """Compile one recorded launch for `gpu` and read the code object. Raises what Triton's compiler raises."""
+    return facts_of(compiled_launch(launch, gpu), cache)
+
+
+@contextlib.contextmanager
+def executing(gpu: Gpu, execute: Executor) -> Iterator[list[CompiledLaunch]]:
+    """Inside, a launch of either DSL is compiled for `gpu` and handed to `execute` with its CPU tensors, in order.
+
+    The launches are kept in the list; code that two of them share is compiled once. Raises CannotCompile, what the
+    compiler raises and what `execute` raises.
+    """
+    claim(gpu.arch)
+    launches: list[CompiledLaunch] = []
+
+    def instead(launch: jit.Launch) -> None:
+        launches.append(compiled_launch(launch, gpu, _known))
+        execute(launches[-1])
+
+    with helion_as(gpu), jit.intercepted(instead):
+        yield launches
+
+
+def claim(arch: str) -> None:
+    """Make this a process that compiles for `arch`. Raises CannotCompile."""
     import triton
 
     if triton.knobs.runtime.interpret:
@@ -258,10 +188,10 @@ def static_facts(
     batch: on the CPU; no kernel reads its values. large_cache: take K and V to lie in tensors above 2 GiB, as a serving
     engine's do. Raises CannotCompile, the module's own typed errors, and what the compiler raises.
     """
-    _claim(gpu.arch)
+    claim(gpu.arch)
     if large_cache:
         batch = beyond_2gib(batch)
     workspace = kernel_module.workspace(batch.shape, Capacity.of(batch), config)
-    with helion_as(gpu), recorded() as launches:
+    with helion_as(gpu), jit.recorded() as launches:
         kernel_module.launch(batch, features, torch.empty_like(batch.query), config, workspace, lse=lse)
-    return [compile_launch(launch, gpu, "beyond 2 GiB" if large_cache else "within 2 GiB") for launch in launches]
+    return [compile_launch(launch, gpu, BEYOND if large_cache else WITHIN) for launch in launches]

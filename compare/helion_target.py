@@ -30,7 +30,7 @@ class MissingHook(RuntimeError):
 def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
     from triton.compiler import make_backend
 
-    from compare.crosscompile import gpu_target
+    from compare.jit import gpu_target
 
     backend = make_backend(gpu_target(gpu.arch))
     smallest = backend.get_codegen_implementation(backend.parse_options({}))["min_dot_size"]

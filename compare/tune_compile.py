@@ -21,7 +21,7 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import PagedBatch, UnsupportedFeature
-from compare import crosscompile, registry
+from compare import crosscompile, jit, registry
 from compare.helion_target import helion_as
 from compare.tune_space import DEFAULT, Policy
 from compare.workloads import Workload
@@ -80,20 +80,18 @@ class Lane:
             return answer | {"status": "compile_error", "reason": f"{type(error).__name__}: {first}"[:300]}
         return answer | {"code": _identity(launches, facts)} | self._verdict(facts, policy)
 
-    def _launches(
-        self, kernel: Any, batch: PagedBatch, row: Workload, config: Any, most: float
-    ) -> list[crosscompile.Launch]:
+    def _launches(self, kernel: Any, batch: PagedBatch, row: Workload, config: Any, most: float) -> list[jit.Launch]:
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
         if (size := _tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
         features = row.features("cpu")
         if hasattr(kernel, "prepare"):
             workspace = kernel.prepare(batch, features, config, workspace)
-        with helion_as(self.gpu), crosscompile.recorded() as launches:
+        with helion_as(self.gpu), jit.recorded() as launches:
             kernel.launch(batch, features, torch.empty_like(batch.query), config, workspace)
         return launches
 
-    def _compiled(self, launch: crosscompile.Launch) -> crosscompile.KernelFacts:
+    def _compiled(self, launch: jit.Launch) -> crosscompile.KernelFacts:
         key = crosscompile.code_key(launch, self.gpu)
         if key not in self._facts:
             self._facts[key] = crosscompile.compile_launch(launch, self.gpu)
@@ -113,13 +111,13 @@ class Lane:
         return {"status": "ok", "reason": ""}
 
 
-def _identity(launches: list[crosscompile.Launch], facts: list[crosscompile.KernelFacts]) -> str:
+def _identity(launches: list[jit.Launch], facts: list[crosscompile.KernelFacts]) -> str:
     """Equal for launches that do the same: code, grid and numbers passed. Empty where nothing was recorded."""
     if not launches:
         return ""
     parts = []
     for launch, fact in zip(launches, facts, strict=True):
-        numbers = [value for value in crosscompile.flatten(launch.args) if isinstance(value, int | float)]
+        numbers = [value for value in jit.flatten(launch.args) if isinstance(value, int | float)]
         parts.append([fact.code.sha256, launch.grid, numbers])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

@@ -218,7 +218,7 @@ def _compiled_only() -> contextlib.AbstractContextManager[None]:
     """Launches compile and run nothing; kernels without Triton are left alone."""
     if "triton" not in sys.modules:
         return contextlib.nullcontext()
-    from compare.crosscompile import compiled_only
+    from compare.jit import compiled_only
 
     return compiled_only()
 

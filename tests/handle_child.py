@@ -19,8 +19,9 @@ from triton.runtime.jit import JITFunction
 
 from common import arguments, gpus, handle, prepared
 from common.call import PagedAttention
-from compare.crosscompile import Launch, code_key, flatten
+from compare.crosscompile import code_key
 from compare.helion_target import helion_as
+from compare.jit import Launch, flatten
 from planted_changes import CHANGES, UNCHANGED, base
 
 GPU = gpus.resolve(sys.argv[2])

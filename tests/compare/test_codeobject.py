@@ -2,7 +2,8 @@
 
 import pytest
 
-from compare.codeobject import UnreadableCode, _amd_counts, _nvidia_counts, read
+from compare.codeobject import _amd_counts, _nvidia_counts
+from compare.compiled import NoCodeObject, from_triton
 
 SASS = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;                          /* 0x00000a00ff017b82 */
@@ -57,5 +58,5 @@ def test_another_kind_of_code_is_refused_by_name():
     class Compiled:
         asm = {"spirv": b""}  # noqa: RUF012
 
-    with pytest.raises(UnreadableCode, match="spirv"):
-        read(Compiled())
+    with pytest.raises(NoCodeObject, match="spirv"):
+        from_triton(Compiled(), "kernel", (1,), (), (), 0.0)

@@ -10,7 +10,8 @@ from common.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
 from compare.compile_child import CompileJob, compile_in_child
-from compare.crosscompile import CannotCompile, flatten, static_facts
+from compare.crosscompile import CannotCompile, static_facts
+from compare.jit import flatten
 
 SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
 LENS = ((64, 64),)

@@ -1,0 +1,113 @@
+"""One launch, compiled: what the functional model executes, what facts are read from, what the estimate reasons about.
+
+Everything that a driver would need to launch it, and nothing of Triton: bytes, text, numbers and CPU tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One run-time argument: a leaf of what was passed, tuples opened, None and constants dropped.
+
+    name: the parameter's, with `.0`, `.1` for members of a tuple. type: Triton's, as the binder chose it: `*bf16` and
+    other pointers, `i32`, `i64`, `fp32`, `u1`. value: a tensor for a pointer, a number otherwise. Triton passes a
+    Python float as fp32 and a bool as u1.
+    """
+
+    name: str
+    type: str
+    value: torch.Tensor | int | float | bool
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.type.startswith("*")
+
+
+@dataclass(frozen=True)
+class CompiledLaunch:
+    """One kernel of a launch, compiled for `arch` with the JIT's own specialisation.
+
+    grid: programs in x, y, z. arguments: in the order of the code object's argument segment, which goes on with hidden
+    pointers of Triton's (scratch for profiling and global scratch, null in a launch). shared_bytes: dynamic LDS or
+    shared memory of one program. code: the ELF code object (hsaco or cubin). assembly: what the same compiler run
+    printed (amdgcn text, or PTX). ttgir: the GPU dialect before it. metadata: Triton's, plain values by name.
+    dropped: launch options that the target's compiler does not know. seconds: what compiling took.
+    """
+
+    kernel: str
+    arch: str
+    grid: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    num_warps: int
+    num_stages: int
+    warp_size: int
+    shared_bytes: int
+    code: bytes
+    assembly: str
+    ttgir: str
+    metadata: dict[str, Any]
+    dropped: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def sha256(self) -> str:
+        """Of the code object: results are keyed by it."""
+        return hashlib.sha256(self.code).hexdigest()
+
+    @property
+    def is_amd(self) -> bool:
+        return self.arch.startswith("gfx")
+
+
+class NoCodeObject(RuntimeError):
+    """Triton compiled to something that is neither an AMD nor an NVIDIA code object."""
+
+
+_CODE = {"hsaco": "amdgcn", "cubin": "ptx"}  # stage of the code object: stage of its text
+
+
+def arch_name(arch: int | str) -> str:
+    """`sm_90` or `gfx942` from the arch of a Triton target."""
+    return f"sm_{arch}" if isinstance(arch, int) else arch.split(":")[0]
+
+
+def from_triton(
+    compiled: Any,
+    kernel: str,
+    grid: tuple[int, ...],
+    arguments: tuple[Argument, ...],
+    dropped: tuple[str, ...],
+    seconds: float,
+) -> CompiledLaunch:
+    """From a triton CompiledKernel. Raises NoCodeObject."""
+    kind = next((kind for kind in _CODE if kind in compiled.asm), None)
+    if kind is None:
+        raise NoCodeObject(f"code object: found {sorted(compiled.asm)}, allowed one with {' or '.join(_CODE)}")
+    meta = compiled.metadata
+    return CompiledLaunch(
+        kernel=kernel,
+        arch=arch_name(meta.target.arch),
+        grid=(*grid, 1, 1)[:3],
+        arguments=arguments,
+        num_warps=meta.num_warps,
+        num_stages=meta.num_stages,
+        warp_size=meta.target.warp_size,
+        shared_bytes=meta.shared,
+        code=compiled.asm[kind],
+        assembly=compiled.asm[_CODE[kind]],
+        ttgir=compiled.asm["ttgir"],
+        metadata={name: value for name, value in meta._asdict().items() if name != "target"},
+        dropped=dropped,
+        seconds=seconds,
+    )
+
+
+Executor = Callable[[CompiledLaunch], object]  # runs a launch on its CPU tensors, in place
