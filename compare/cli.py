@@ -10,7 +10,7 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
-from compare import suites, trace
+from compare import figure_suites, suites, trace
 from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
@@ -166,6 +166,9 @@ def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
     if arguments.suite == "ablations":
         kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
         kernels += tuple(ABLATIONS)
+    if arguments.suite in figure_suites.KERNELS:
+        wanted = figure_suites.KERNELS[arguments.suite]
+        kernels = tuple(kernel for kernel in wanted if now.measure or kernel not in BASELINES)
     if arguments.kernels is not None:
         kernels = select(arguments.kernels)
     _refuse_idle(arguments)

@@ -15,7 +15,7 @@ from typing import Any
 from common.choice import UNTUNED
 from common.gpus import TABLE, Gpu
 from common.metadata import BatchStats
-from common.spec import AttentionShape
+from common.spec import AttentionShape, UnsupportedFeature
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
@@ -34,6 +34,7 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
 }
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
+VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes, whatever the run
 BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
 
 
@@ -44,8 +45,8 @@ class UnknownKernel(ValueError):
         self.found = found
         self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *ABLATIONS), n=3, cutoff=0.4))
         hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
-        allowed = ", ".join(KERNELS)
-        super().__init__(f"kernel: found {found!r}, allowed {allowed}, globs of these, or package.module[:name]{hint}")
+        allowed = f"{', '.join(KERNELS)}, globs of these, the own ones with @{', @'.join(VARIANTS)}"
+        super().__init__(f"kernel: found {found!r}, allowed {allowed}, or package.module[:name]{hint}")
 
 
 class Unavailable(ImportError):
@@ -59,15 +60,33 @@ def _is_outsider(name: str) -> bool:
     return "/" not in name and ("." in module or bool(attribute)) and all(part.isidentifier() for part in parts)
 
 
+def split(kernel_id: str) -> tuple[str, str | None]:
+    """`triton/auto@paper` -> (triton/auto, paper): the kernel and whose configs it takes; None where the run says."""
+    base, at, variant = kernel_id.partition("@")
+    return base, variant if at else None
+
+
+def base(kernel_id: str) -> str:
+    """The id without its variant."""
+    return split(kernel_id)[0]
+
+
+def is_own(kernel_id: str) -> bool:
+    """Whether it is a kernel of the two DSL folders, in whatever variant; ablations are."""
+    return base(kernel_id) in OWN or base(kernel_id) in ABLATIONS
+
+
 def select(patterns: str) -> tuple[str, ...]:
-    """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats. Raises UnknownKernel."""
+    """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats; `@variant` behind those of the
+    DSL folders. Raises UnknownKernel."""
     chosen: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        known = ABLATIONS if "/ablation" in pattern else KERNELS
-        found = fnmatch.filter(known, pattern) or ([pattern] if _is_outsider(pattern) else [])
-        if not found:
+        name, variant = split(pattern)
+        known = ABLATIONS if "/ablation" in name else KERNELS if variant is None else OWN
+        found = fnmatch.filter(known, name) or ([pattern] if _is_outsider(pattern) else [])
+        if not found or variant not in (None, *VARIANTS):
             raise UnknownKernel(pattern)
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(found if variant is None else (f"{kernel}@{variant}" for kernel in found))
     return tuple(chosen)
 
 
@@ -78,6 +97,7 @@ def package(family: str) -> str:
 
 def module_path(kernel_id: str) -> tuple[str, str | None]:
     """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
+    kernel_id = base(kernel_id)
     if kernel_id in KERNELS or kernel_id in ABLATIONS:
         family, name = kernel_id.split("/")
         return f"{_PACKAGES[family]}.{name}", None
@@ -112,8 +132,17 @@ def default_config(
     heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
     paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`. Without a GPU, or where no
     module has a function of that name, the kernel's DEFAULT. An ablation takes what its rung would, as its `default`
-    derives it from that module.
+    derives it from that module. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on
+    every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature
+    where the kernel has no tile of a page's size.
     """
+    kernel_id, variant = split(kernel_id)
+    if variant == "page":
+        config, _ = default_config(kernel_id, kernel, shape, stats, gpu, "default")
+        return _of_a_page(kernel_id, config, shape), "page"
+    if variant == "fixed":
+        return kernel.DEFAULT, "DEFAULT"
+    heuristics = variant or heuristics
     if gpu is not None and hasattr(kernel, "choose"):
         choice = kernel.choose(shape, stats, gpu, heuristics=heuristics)
         return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
@@ -126,6 +155,16 @@ def default_config(
                 chosen = partial(kernel.default, module) if kernel_id in ABLATIONS else getattr(module, name)
                 return chosen(shape, stats, gpu), origin
     return kernel.DEFAULT, "DEFAULT"
+
+
+def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:
+    """The config with tiles as long as a page."""
+    page = shape.block_size
+    if not hasattr(config, "tile_size"):
+        raise UnsupportedFeature(f"{kernel_id}@page", "tiles of a page", "kernels with one tile_size")
+    if page < 16 or page & (page - 1):
+        raise UnsupportedFeature(f"{kernel_id}@page", f"block_size {page}", "a power of two from 16 on, as a tile is")
+    return dataclasses.replace(config, tile_size=page)
 
 
 def _heuristics(family: str, gpu: Gpu, heuristics: str) -> Iterator[tuple[str, ModuleType]]:

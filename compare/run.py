@@ -28,7 +28,7 @@ from compare.crew import Crew, Outcome
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import Cell
 from compare.records import Record, Status, Store, latest, read_records, write_manifest
-from compare.registry import ABLATIONS, OWN, UnknownKernel
+from compare.registry import UnknownKernel, is_own
 from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.trace import TraceError
@@ -103,7 +103,7 @@ class Run:
     def _records(self, show: progress.Show) -> Iterator[Record]:
         arguments, now = self.arguments, self.now
         if arguments.configs and now.measure and now.target:
-            own = [kernel for kernel in self.chosen.kernels if kernel in (*OWN, *ABLATIONS)]
+            own = [kernel for kernel in self.chosen.kernels if is_own(kernel)]
             args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
             compiled, failed = precompile.ahead(*args)
             if not arguments.quiet:

@@ -12,7 +12,7 @@ from common.gpus import Gpu
 from compare.compile_child import CompileJob, Outcome, compile_in_child
 from compare.plan import Cell
 from compare.records import Evidence, Status
-from compare.registry import ABLATIONS, OWN
+from compare.registry import is_own
 
 CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a run: the timed process needs a core of its own
 
@@ -21,7 +21,7 @@ class StaticFacts:
     """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan."""
 
     def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree") -> None:
-        own = [cell for cell in cells if cell.kernel in (*OWN, *ABLATIONS)] if gpu else []
+        own = [cell for cell in cells if is_own(cell.kernel)] if gpu else []
         self._heuristics = heuristics
         self._found: dict[str, Outcome] = {}
         self._news = threading.Condition()

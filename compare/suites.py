@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from common.spec import AttentionShape
-from compare import tuning_rows
+from compare import figure_suites, tuning_rows
 from compare.workloads import LLAMA_3_8B, Ask, Workload, parse_lens, vary
 
 _KB = 1024
@@ -152,6 +152,10 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "serving": serving,
     "tuning": tuning,
     "ablations": ablations,
+    "fig6": lambda seed: tuple(_seeded(figure_suites.fig6(), seed)),
+    "fig7": lambda seed: tuple(_seeded(figure_suites.fig7(), seed)),
+    "fig8": lambda seed: tuple(_seeded(figure_suites.fig8(), seed)),
+    "fig9": lambda seed: tuple(_seeded(figure_suites.fig9(), seed)),
 }
 
 

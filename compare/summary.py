@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from compare.records import Record, Status
-from compare.registry import BOUNDS, KERNELS
+from compare.registry import BOUNDS, KERNELS, base
 
 FA3 = "baseline/flash_attn3"
 KINDS = ("decode", "speculative", "prefill", "mixed")
@@ -19,7 +19,7 @@ BEST = {"best Triton": "triton/", "best Helion": "helion/"}
 def family(kernel: str) -> str:
     """triton, helion, baseline, or `other` for a kernel from outside."""
     head = kernel.split("/")[0]
-    return head if kernel in KERNELS else "other"
+    return head if base(kernel) in KERNELS else "other"
 
 
 def config_text(config: dict[str, Any] | None) -> str:

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from common.gpus import resolve
-from common.spec import AttentionShape
+from common.spec import AttentionShape, UnsupportedFeature
 from compare import plan, registry, sources
 from compare.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
 from compare.suites import pick, suite
@@ -25,6 +25,7 @@ def test_the_registry_imports_no_kernel():
         ("helion/q_block, triton/naive,helion/p*", ("helion/q_block", "triton/naive", "helion/parallel_softmax")),
         ("my.kernels:fast", ("my.kernels:fast",)),
         ("my.kernels", ("my.kernels",)),
+        ("*/auto@paper,triton/naive", ("triton/auto@paper", "helion/auto@paper", "triton/naive")),
         ("", ()),
     ],
 )
@@ -36,6 +37,42 @@ def test_selection(patterns, chosen):
 def test_an_unknown_kernel_comes_with_the_nearest_id(name, nearest):
     with pytest.raises(UnknownKernel, match=f"nearest: .*{nearest}"):
         select(name)
+
+
+@pytest.mark.parametrize("name", ["triton/auto@papers", "baseline/sdpa@paper", "my.kernels@paper", "triton/auto@"])
+def test_a_variant_of_configs_is_one_of_five_and_of_an_own_kernel(name):
+    with pytest.raises(UnknownKernel, match="allowed .*@tree, @default, @paper, @fixed, @page"):
+        select(name)
+
+
+def _chosen(kernel_id, row, heuristics="tree"):
+    return registry.default_config(
+        kernel_id, load(kernel_id), row.shape, row.stats, resolve("h200"), heuristics=heuristics
+    )
+
+
+def test_variants_of_one_kernel_take_their_own_configs_in_one_run():
+    (row,) = pick(suite("fig8"), "1x8192-0%decode")
+    found = {name: _chosen(f"triton/q_block@{name}", row)[0] for name in ("fixed", "paper", "default")}
+    assert found["fixed"] == load("triton/q_block").DEFAULT
+    assert (found["paper"].block_m, found["paper"].tile_size) == (64, 64), "Listing 2 from 4096 tokens on average"
+    assert found["default"] == _chosen("triton/q_block", row, "default")[0]
+    assert len(set(found.values())) == 3
+
+
+def test_the_variant_of_an_id_wins_over_the_runs_heuristics():
+    (row,) = pick(suite("fig8"), "1x8192-0%decode")
+    assert _chosen("triton/q_block@paper", row, "default") == _chosen("triton/q_block", row, "paper")
+    assert _chosen("triton/auto@paper", row)[0] == _chosen("triton/auto", row, "paper")[0]
+
+
+def test_tiles_of_a_page_follow_the_page_and_refuse_one_that_is_no_power_of_two():
+    rows = {row.shape.block_size: row for row in suite("fig7")}
+    assert [_chosen("helion/q_block@page", rows[page])[0].tile_size for page in (16, 64)] == [16, 64]
+    with pytest.raises(UnsupportedFeature, match="544"):
+        _chosen("triton/q_block@page", rows[544])
+    with pytest.raises(UnsupportedFeature, match="kernels with one tile_size"):
+        _chosen("triton/adjustable_tile@page", rows[16])
 
 
 def test_a_missing_module_is_unavailable_and_says_why():

@@ -113,3 +113,28 @@ def test_rows_with_new_kv_have_it_and_others_do_not():
     assert row.batches(1, "cpu")[0].key is None
     batch = row.with_new_kv().batches(1, "cpu")[0]
     assert batch.key.shape == (batch.num_tokens, 2, 64)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("fig6", 24), ("fig7", 9), ("fig8", 12), ("fig9", 8)])
+def test_a_figures_suite_is_small_enough_to_run_in_minutes_and_labels_are_unique(name, rows):
+    labels = [row.label for row in suite(name)]
+    assert len(labels) == len(set(labels)) == rows
+
+
+def test_figure_6_has_every_decode_share_at_every_length_and_the_longest_in_every_batch():
+    rows = suite("fig6")
+    seen = {(row.stats.max_seq_len, 100 * row.stats.num_decodes // row.stats.num_seqs) for row in rows}
+    assert seen == {(longest, share) for longest in (256, 1024, 4096) for share in (0, 50, 100)}
+    assert row_of("fig6", "8x1024-50%decode").lens[4:] == ((1024, 1024), (205, 205), (103, 103), (410, 410))
+
+
+def test_figure_9_decodes_behind_500_prompt_tokens_at_batch_1():
+    assert [row.lens for row in suite("fig9")][::7] == [((1, 510),), ((1, 13300),)]
+
+
+@pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "fig9"])
+def test_a_figures_suite_brings_its_kernels_and_no_baseline_without_a_gpu(name):
+    chosen = cli.selection(asked("--suite", name), NO_GPU).kernels
+    assert {kernel.split("/")[0] for kernel in chosen} == {"triton", "helion"}
+    wanted = cli.selection(asked("--suite", name, "--kernels", "triton/naive"), NO_GPU).kernels
+    assert wanted == ("triton/naive",)
