@@ -1,0 +1,194 @@
+"""How fast a kernel may be on a GPU, from its compiled code and the workload alone: never a time.
+
+floor: no call can be faster, from cold caches at the vendor's peaks: Williams, Waterman and Patterson, Roofline, 2009,
+    max(distinct bytes / memory peak, useful FLOPs / matrix peak).
+estimate: launch by launch, `launch + max(start + bytes, schedule)`:
+    bytes     max(bytes / (sustained share x memory peak), bytes of all tiles / second-level cache's rate)
+    schedule  the makespan of the programs' tiles, dealt in launch order to units x resident programs (list scheduling,
+              Graham 1969): whole waves and uneven lengths cost what they cost
+    tile      max(alone, together): alone is one program's chain of dependent steps; together is what the busier of a
+              unit's pipes needs for the tiles of all programs that live on it
+    alone     instructions of one warp x clocks between two dependent ones + its matrix work + the loads it waits for:
+              a latency / tiles in flight (Little's law), or two latencies, the page's and the key's, without a pipeline
+    together  resident programs x max(matrix FLOPs / matrix rate, instructions x clocks of issue / schedulers)
+limiter: what decided: launch, bytes, matrix, issue or latency.
+
+Which Machine constant is from where stands beside it. None is fitted to a time of any kernel of this project.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from common.gpus import KIB, Gpu
+from common.metadata import cdiv
+from compare import cost
+from compare.estimate_code import TileCode, tile_code
+from compare.estimate_work import Work, works
+from compare.workloads import Workload
+
+SCHEDULERS = 4  # SIMDs of a compute unit (AMD CDNA3 white paper), sub-partitions of a multiprocessor (NVIDIA H100's)
+START_LOADS = 3  # dependent loads before the first product: lengths, page, keys (dsl_*/q_block.py)
+LIMITERS = ("launch", "bytes", "matrix", "issue", "latency")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an architecture does in a clock. A source in brackets; `assumed` is a figure without one.
+
+    matrix: bf16 FLOPs of a unit and clock. vector: clocks that one warp's instruction holds a scheduler's vector pipe.
+    dependent: clocks between two instructions of one warp, on average. latency_ns: a load that misses every cache,
+    under load. l2: bytes a clock of the second-level cache, all of it. sustained: share of the memory's peak that a
+    copy reaches. launch_us: from the end of one kernel to the start of the next in a replayed graph.
+    registers: of a scheduler's file, per lane of a warp. granule: registers given out at once. warps: of a scheduler.
+    shared: bytes of a unit; shared_extra: what the driver adds to every program.
+    """
+
+    matrix: int
+    vector: int
+    dependent: float
+    latency_ns: float
+    l2: int
+    sustained: float
+    launch_us: float
+    registers: int
+    granule: int
+    warps: int
+    shared: int
+    shared_extra: int = 0
+
+
+# matrix: AMD matrix instruction calculator; NVIDIA A100, H100, Blackwell white papers.
+# vector: a wave of 64 on 16 lanes takes 4 clocks (AMD CDNA3 ISA guide), a warp of 32 on 32 lanes 1 (NVIDIA H100 white
+#   paper). dependent: 4 for a wave; NVIDIA: 4 clocks (arXiv 1804.06826), two independent chains assumed.
+# latency_ns: 479 clocks of an idle H100 are 273 ns (arXiv 2402.13499); twice that under load assumed, 800 for AMD.
+# l2: 128 bytes x 16 channels x 8 dies (AMD CDNA3 white paper), x 32 channels (CDNA2's); 5120 (NVIDIA A100 white paper),
+#   the same assumed for the next two. sustained: 0.81 on MI300X, 0.9 on NVIDIA (arXiv 2510.27583).
+# launch_us: NVIDIA 1.0 on an H200 (docs/measuring.md); AMD 5.0 assumed.
+# registers, granule, warps, shared: AMD CDNA ISA guides; CUDA programming guide, table of compute capabilities.
+_CDNA = {"vector": 4, "dependent": 4.0, "latency_ns": 800.0, "sustained": 0.81, "launch_us": 5.0, "registers": 512}
+_CDNA |= {"granule": 8, "warps": 8}
+_NVIDIA = {"vector": 1, "dependent": 2.0, "latency_ns": 550.0, "sustained": 0.9, "launch_us": 1.0, "registers": 512}
+_NVIDIA |= {"granule": 8, "warps": 16, "shared_extra": KIB}
+MACHINES: dict[str, Machine] = {
+    "gfx90a": Machine(matrix=1024, l2=128 * 32, shared=64 * KIB, **_CDNA),
+    "gfx942": Machine(matrix=2048, l2=128 * 16 * 8, shared=64 * KIB, **_CDNA),
+    "gfx950": Machine(matrix=4096, l2=128 * 16 * 8, shared=160 * KIB, **_CDNA),
+    "sm_80": Machine(matrix=2048, l2=5120, shared=164 * KIB, **_NVIDIA),
+    "sm_90": Machine(matrix=4096, l2=5120, shared=228 * KIB, **_NVIDIA),
+    "sm_100": Machine(matrix=8192, l2=5120, shared=228 * KIB, **_NVIDIA),
+}
+
+
+class NoEstimate(ValueError):
+    """A GPU or kernel that the model has no rule for; the message names it."""
+
+
+@dataclass(frozen=True)
+class LaunchEstimate:
+    """One launch, in microseconds. waves: programs over the slots that the GPU has for them."""
+
+    kernel: str
+    us: float
+    limiter: str
+    launch_us: float
+    bytes_us: float
+    schedule_us: float
+    resident: int
+    waves: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One call. floor_us: no call is faster from cold caches. us: the estimate; limiter: of the launch that costs most,
+    or `launch` where launching is half of it.
+    """
+
+    floor_us: float
+    us: float
+    limiter: str
+    launches: tuple[LaunchEstimate, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a record."""
+        return asdict(self)
+
+
+def machine_of(gpu: Gpu) -> tuple[Machine, float]:
+    """The constants and the clock in GHz that the stated matrix peak implies. Raises NoEstimate."""
+    machine = MACHINES.get(gpu.arch)
+    if machine is None or not gpu.bf16_tflops or not gpu.hbm_gbps:
+        raise NoEstimate(f"gpu: found {gpu.name} ({gpu.arch}), allowed one of {', '.join(MACHINES)} with stated peaks")
+    return machine, gpu.bf16_tflops * 1e3 / (gpu.units * machine.matrix)
+
+
+def resident_programs(machine: Machine, registers: int, shared_bytes: int, warps: int) -> int:
+    """Programs that live on one unit at once; at least 1, for the compiler refuses what does not fit."""
+    given = max(cdiv(registers, machine.granule) * machine.granule, machine.granule)
+    by_warps = min(machine.warps, machine.registers // given) * SCHEDULERS // warps
+    by_shared = machine.shared // (shared_bytes + machine.shared_extra) if shared_bytes else by_warps
+    return max(min(by_warps, by_shared, 32), 1)
+
+
+def makespan(tiles: Sequence[int], slots: int, per_tile: float, start: float) -> float:
+    """The end of the last program, each `start + tiles x per_tile` long, dealt in order to the slot that is free."""
+    if len(tiles) <= slots:
+        return start + max(tiles, default=0) * per_tile
+    ends = [0.0] * slots
+    for count in tiles:
+        heapq.heapreplace(ends, ends[0] + start + count * per_tile)
+    return max(ends)
+
+
+def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int) -> tuple[float, str]:
+    """Clocks between two tiles of one program where `together` programs share a unit, and what decides."""
+    matrix = code.matrix_flops / machine.matrix
+    share = min(code.warps, SCHEDULERS) / SCHEDULERS
+    alone = code.instructions * machine.dependent + matrix / share
+    alone = max(alone, latency / code.ahead) if code.ahead else alone + 2 * latency
+    pipes = {"matrix": matrix, "issue": code.pipe_clocks(machine.vector) * code.warps / SCHEDULERS}
+    name = max(pipes, key=pipes.__getitem__)
+    shared = together * pipes[name]
+    return (alone, "latency") if alone >= shared else (shared, name)
+
+
+def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEstimate:
+    """One launch, from what its programs do and the facts of its code object. Raises NoEstimate."""
+    machine, ghz = machine_of(gpu)
+    code = tile_code(work, facts)
+    resident = resident_programs(machine, facts["registers"], facts["shared_bytes"], facts["num_warps"])
+    together = min(resident, max(cdiv(len(work.tiles), gpu.units), 1))
+    latency = machine.latency_ns * ghz
+    clocks, who = _tile_clocks(machine, code, latency, together)
+    start = START_LOADS * latency / ghz / 1e3 if work.tiles else 0.0
+    schedule = makespan(work.tiles, gpu.units * together, clocks / ghz / 1e3, start)
+    memory = (work.read_bytes + work.write_bytes) / (machine.sustained * gpu.hbm_gbps * 1e3)
+    cache = sum(work.tiles) * work.tile_bytes / (machine.l2 * ghz * 1e3)
+    moved = start + max(memory, cache)
+    us = machine.launch_us + max(moved, schedule)
+    limiter = "launch" if 2 * machine.launch_us >= us else "bytes" if moved >= schedule else who
+    waves = len(work.tiles) / (gpu.units * resident)
+    return LaunchEstimate(
+        str(facts["kernel"]), us, limiter, machine.launch_us, max(memory, cache), schedule, resident, waves
+    )
+
+
+def estimate(
+    workload: Workload, kernel_id: str, config: Mapping[str, Any], facts: Sequence[Mapping[str, Any]], gpu: Gpu
+) -> Estimate:
+    """Floor and estimate of one call. facts: of each launch, as a record holds them, compiled for `gpu`.
+
+    Raises NoEstimate for a kernel without a rule, for a GPU without stated peaks, and where there are no facts.
+    """
+    found = works(kernel_id, config, [str(f["kernel"]) for f in facts], workload)
+    if not found:
+        raise NoEstimate(f"kernel: found {kernel_id} with {len(facts)} launches, allowed one with a rule and facts")
+    launches = tuple(estimate_launch(work, fact, gpu) for work, fact in zip(found, facts, strict=True))
+    floor = cost.floor_us(workload, gpu)
+    us = max(sum(one.us for one in launches), floor)
+    launching = sum(one.launch_us for one in launches)
+    limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter
+    return Estimate(floor, us, limiter, launches)
