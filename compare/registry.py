@@ -34,7 +34,7 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
 }
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
-VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes, whatever the run
+VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
 BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
 
 

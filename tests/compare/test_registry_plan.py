@@ -41,7 +41,7 @@ def test_an_unknown_kernel_comes_with_the_nearest_id(name, nearest):
 
 @pytest.mark.parametrize("name", ["triton/auto@papers", "baseline/sdpa@paper", "my.kernels@paper", "triton/auto@"])
 def test_a_variant_of_configs_is_one_of_five_and_of_an_own_kernel(name):
-    with pytest.raises(UnknownKernel, match="allowed .*@tree, @default, @paper, @fixed, @page"):
+    with pytest.raises(UnknownKernel, match=r"allowed .*@tree, @default, @paper, @fixed, @page"):
         select(name)
 
 
