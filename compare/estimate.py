@@ -10,7 +10,8 @@ estimate: launch by launch, `launch + max(start + bytes, schedule)`:
               unit's pipes needs for the tiles of all programs that live on it
     alone     instructions of one warp x clocks between two dependent ones + its matrix work + the loads it waits for:
               a latency / tiles in flight (Little's law), or two latencies, the page's and the key's, without a pipeline
-    together  resident programs x max(matrix FLOPs / matrix rate, instructions x clocks of issue / schedulers)
+    together  resident programs x max(matrix FLOPs / matrix rate, vector instructions x clocks of issue / schedulers,
+              bytes of shared memory / its rate)
 limiter: what decided: launch, bytes, matrix, issue or latency.
 
 Which Machine constant is from where stands beside it. None is fitted to a time of any kernel of this project.
@@ -26,7 +27,7 @@ from typing import Any
 from common.gpus import KIB, Gpu
 from common.metadata import cdiv
 from compare import cost
-from compare.estimate_code import TileCode, tile_code
+from compare.estimate_code import LDS_BYTES, TileCode, tile_code
 from compare.estimate_work import Work, works
 from compare.workloads import Workload
 
@@ -147,9 +148,10 @@ def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int
     """Clocks between two tiles of one program where `together` programs share a unit, and what decides."""
     matrix = code.matrix_flops / machine.matrix
     share = min(code.warps, SCHEDULERS) / SCHEDULERS
-    alone = code.instructions * machine.dependent + matrix / share
+    alone = code.alone_clocks(machine.dependent) + matrix / share
     alone = max(alone, latency / code.ahead) if code.ahead else alone + 2 * latency
-    pipes = {"matrix": matrix, "issue": code.pipe_clocks(machine.vector) * code.warps / SCHEDULERS}
+    issue = max(code.vector_clocks(machine.vector) / SCHEDULERS, code.shared_bytes / LDS_BYTES) * code.warps
+    pipes = {"matrix": matrix, "issue": issue}
     name = max(pipes, key=pipes.__getitem__)
     shared = together * pipes[name]
     return (alone, "latency") if alone >= shared else (shared, name)
