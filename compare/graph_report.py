@@ -1,18 +1,23 @@
-"""The report of compare.graphs: tables and two figures, from the rows of graphs.jsonl alone."""
+"""The report of compare.graphs: tables and two figures, from manifest.json and graphs.jsonl alone.
+
+python -m compare.graph_report DIR     writes report.md and figures/ of a run again, or of one that was cut short
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import figures, tables
-from compare.figures import WIDTH_IN
+from compare import tables
+from compare.figure_style import WIDTH_IN, pyplot, save
 from compare.summary import KINDS
 
 Rows = Sequence[dict[str, Any]]
+LINES = "graphs.jsonl"  # a result a line, as it came
 COLOURS = {"triton": ("#0072B2", "o"), "helion": ("#D55E00", "p")}  # and the marker, as in compare.figures
 MIB = 2**20
 
@@ -23,11 +28,16 @@ def write(folder: Path, rows: Rows) -> Path:
     headline = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["headline"]
     parts = [f"# Captured graphs\n\n{headline}. Microseconds a call, cold, medians in turns."]
     parts += _one_for_all(rows, folder) + _powers(rows, folder) + _memory(rows) + _partial(rows) + _host(rows)
-    wrong = [f"- `{row['kernel']}`: {row['wrong']}" for row in rows if row.get("wrong")]
-    parts += ["## Wrong outputs", "\n".join(wrong)] if wrong else []
+    wrong = [f"- `{row['kernel']}`, {_where(row)}: {row['wrong']}" for row in rows if row.get("wrong")]
+    parts += ["## Wrong outputs and errors", "\n".join(wrong)] if wrong else []
     report = folder / "report.md"
     report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return report
+
+
+def _where(row: dict[str, Any]) -> str:
+    """The place of a row: its experiment, and what of it."""
+    return ", ".join(str(row[name]) for name in ("experiment", "row", "sequences", "graph") if name in row)
 
 
 def ratios(rows: Rows) -> list[dict[str, Any]]:
@@ -86,7 +96,7 @@ def _one_for_all(rows: Rows, folder: Path) -> list[str]:
 
 
 def _ratio_figure(pairs: Rows, folder: Path) -> Path:
-    plt = figures._pyplot()
+    plt = pyplot()
     names = list(dict.fromkeys(pair["row"] for pair in sorted(pairs, key=lambda p: KINDS.index(p["kind"]))))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
     for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
@@ -100,7 +110,7 @@ def _ratio_figure(pairs: Rows, folder: Path) -> Path:
     axes.set_ylabel("auto's time / static_grid's")
     axes.set_title("One graph for every batch against one per batch; above 1 the one graph is faster", loc="left")
     axes.legend()
-    return figures._save(figure, folder / "one_for_all.svg")
+    return save(figure, folder / "one_for_all.svg")
 
 
 def _powers(rows: Rows, folder: Path) -> list[str]:
@@ -128,8 +138,9 @@ def _order(row: dict[str, Any]) -> int:
 
 
 def _powers_figure(found: Rows, folder: Path) -> Path:
-    plt = figures._pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    right = 1.5 * max((int(r["graph"]) for r in found if r["graph"].isdigit()), default=1)
     for (dsl, seqs), style in zip(
         dict.fromkeys((r["kernel"].split("/")[0], r["sequences"]) for r in found),
         ["-", "--", "-.", ":"] * 2,
@@ -142,14 +153,14 @@ def _powers_figure(found: Rows, folder: Path) -> Path:
         x = [int(r["graph"]) for r in sized]
         axes.plot(x, [r["us"] for r in sized], style, marker=marker, color=colour, label=label)
         for one in (r for r in mine if r["graph"] == "one for all"):
-            axes.plot([max(x) * 1.5], [one["us"]], marker, color=colour, markerfacecolor="none")
+            axes.plot([right], [one["us"]], marker, color=colour, markerfacecolor="none")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("sequences that the graph was captured for; hollow, at the right: static_grid's one graph")
     axes.set_ylabel("microseconds")
     axes.set_title("What programs in excess cost", loc="left")
     axes.legend(fontsize=8)
-    return figures._save(figure, folder / "powers_of_two.svg")
+    return save(figure, folder / "powers_of_two.svg")
 
 
 def _memory(rows: Rows) -> list[str]:
@@ -165,16 +176,11 @@ def _memory(rows: Rows) -> list[str]:
 
 
 def _partial(rows: Rows) -> list[str]:
-    found = [row for row in rows if row["experiment"] == "partial"]
+    found = [row for row in rows if row["experiment"] == "partial" and row["us"]]
+    us = {(row["kernel"], row["graph"]): tables.number(row["us"]) for row in found}
     body = [
-        [
-            kernel,
-            *(
-                tables.number(next(r["us"] for r in found if (r["kernel"], r["graph"]) == (kernel, kind)))
-                for kind in ("full", "partial")
-            ),
-        ]
-        for kernel in dict.fromkeys(r["kernel"] for r in found)
+        [kernel, *(us.get((kernel, kind), "") for kind in ("full", "partial"))]
+        for kernel in dict.fromkeys(kernel for kernel, _ in us)
     ]
     words = (
         "A layer: one small operation and attention over a decode of 8. Partial: attention is launched between graphs."
@@ -187,7 +193,7 @@ def _partial(rows: Rows) -> list[str]:
 
 
 def _host(rows: Rows) -> list[str]:
-    found = [row for row in rows if row["experiment"] == "host"]
+    found = [row for row in rows if row["experiment"] == "host" and not row.get("wrong")]
     names = ("launch", "call", "plan", "graph")
     body = [[r["row"], r["kernel"], *(tables.number(r[name]) for name in names), r["kept"]] for r in found]
     titles = (("row", False), ("kernel", False), *((name, True) for name in names), ("kept", True))
@@ -196,3 +202,20 @@ def _host(rows: Rows) -> list[str]:
         " they kept, and a graph."
     )
     return ["## Host", words, tables.markdown(titles, body)] if found else []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 2 where the folder holds no run of compare.graphs."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    folder = Path(given[0]) if len(given) == 1 else None
+    if folder is None or not all((folder / name).exists() for name in (LINES, "manifest.json")):
+        print(f"compare.graph_report: found {' '.join(given) or 'nothing'}, allowed a folder that compare.graphs wrote")
+        return 2
+    lines = (folder / LINES).read_text(encoding="utf-8").splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # a torn last line is left out
+    print(f"report: {write(folder, rows)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

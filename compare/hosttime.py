@@ -88,8 +88,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of host.jsonl")
     arguments = parser.parse_args(argv)
-    here = gpus.detect() if torch.cuda.is_available() else None
-    if here is None or (arguments.gpu != "auto" and gpus.resolve(arguments.gpu) != here):
+    here = gpus.detect()
+    try:
+        meant = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
+    except gpus.UnknownGpu as error:
+        print(error)
+        return 2
+    if here is None or meant != here:
         print(f"{arguments.gpu} is not here: host time is that of launches which happen")
         return 3
     missed = False

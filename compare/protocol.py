@@ -38,7 +38,8 @@ class Part:
 
 
 def parts(gpu: str) -> tuple[Part, ...]:
-    """In the order of what they are worth: a protocol that is cut short has the headline."""
+    """In the order of what they are worth: a protocol that is cut short has the headline. gpu: a name of the table, or
+    `auto` for one outside it, which no part could resolve by its name."""
     run = ("--gpu", gpu, "--max-time", "0.6")
     return (
         Part("peers", "compare.run", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
@@ -79,14 +80,17 @@ def _start(command: list[str]) -> int:
 
 
 def _run(part: Part, folder: Path) -> int:
-    """The part's exit status; its mark is written where it ended with a verdict."""
+    """The part's exit status; its mark is written where it ended with a verdict.
+
+    An uncaught error is exit status 1 too: a part that left nothing behind has no verdict.
+    """
     if folder.exists():  # cut short before, or of another commit: nothing measured is thrown away
         number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)
     began = time.monotonic()
     status = _start([sys.executable, "-m", part.module, *part.arguments, "--out", str(folder)])
-    if status in (0, 1, 4):  # 4: measured, and a goal missed
+    if status in (0, 1, 4) and any(folder.iterdir()):  # 4: measured, and a goal missed
         mark = {"commit": rundir.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
         (folder / "part.json").write_text(json.dumps(mark) + "\n")
     return status
@@ -106,10 +110,15 @@ def main(argv: list[str] | None = None) -> int:
     asked = _parser().parse_args(argv)
     console = Console()
     here = gpus.detect()
-    if here is None or (asked.gpu != "auto" and gpus.resolve(asked.gpu) != here):
+    try:
+        meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
+    except gpus.UnknownGpu as error:
+        console.print(str(error), markup=False)
+        return 2
+    if here is None or meant != here:
         console.print(f"{asked.gpu} is not here: nothing to measure")
         return 3
-    chosen = parts(here.name)
+    chosen = parts(here.name if here.name in gpus.TABLE else "auto")
     if asked.only is not None:
         names = set(asked.only.split(","))
         unknown = names - {part.name for part in chosen}
@@ -138,7 +147,7 @@ def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: fl
             except KeyboardInterrupt:
                 console.print("interrupted: the same command goes on with this part")
                 return 130
-    console.print(f"reports: {out}/*/report.html")
+    console.print(f"reports: {out}/*/report.*", markup=False)
     return worst
 
 

@@ -74,13 +74,15 @@ class _Clock:
         return self._start.elapsed_time(self._end) * 1e3
 
 
-def _capture(launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+def _capture(
+    launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[int, int], stream: torch.cuda.Stream
+) -> torch.cuda.CUDAGraph:
     """The launches of one part as a graph. `torch.cuda.graph` would collect garbage and empty the cache each time."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     gc.disable()  # a collection could free another graph, which a capture does not survive
     try:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
             graph.capture_begin(pool=pool)
             try:
                 for number in part:
@@ -103,8 +105,10 @@ class GraphRunner:
 
     def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock) -> None:
         self.parts, self.note, self._clock = parts, "", clock
-        pool = torch.cuda.graph_pool_handle()  # one for all parts: they never run at once, so scratch is shared
-        self._graphs = [_capture(launch, part, pool) for part in parts]
+        # One pool for all parts: they never run at once, so scratch is shared. One stream, for the allocator shares
+        # within a stream only; and torch has 32, so that one a part would meet a kernel's own second stream again.
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._graphs = [_capture(launch, part, pool, stream) for part in parts]
 
     def run(self) -> None:
         for graph in self._graphs:

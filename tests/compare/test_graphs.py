@@ -9,7 +9,7 @@ from rich.console import Console
 
 from common.reference import reference
 from common.spec import AttentionShape, Features, SpecError
-from compare import graph_report, graphs, timing
+from compare import captured, graph_report, graphs, timing
 from compare.stage import Size, Stage
 from compare.workloads import Workload
 
@@ -66,7 +66,7 @@ def bench(monkeypatch):
     monkeypatch.setattr(graphs.registry, "load", kernels.__getitem__)
     monkeypatch.setattr(graphs.registry, "default_config", lambda *_: (None, "DEFAULT"))
     left = iter(range(10**6, 0, -100))
-    tools = graphs.Tools(None, torch.device("cpu"), Runner, lambda work: work() or 32.0, lambda: next(left), 0.0)
+    tools = captured.Tools(None, torch.device("cpu"), Runner, lambda work: work() or 32.0, lambda: next(left), 0.0)
 
     def interleave(tracks, seconds):
         for track in tracks:
@@ -117,11 +117,72 @@ def test_a_wrong_output_has_no_time_and_is_exit_1(stage, bench, tmp_path):
     assert wrong["kernel"] == "triton/static_grid" and wrong["us"] is None
     (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
     assert graphs.record(Console(quiet=True), tmp_path, iter(results)) == graphs.WRONG
-    assert "Wrong outputs" in (tmp_path / "report.md").read_text()
+    assert "- `triton/static_grid`, one for all, decode: " in (tmp_path / "report.md").read_text()
+
+
+class Broken(Kernel):
+    def launch(self, *args, **options):
+        raise RuntimeError("no room for the scratch")
+
+
+def test_an_error_is_a_line_and_what_comes_next_goes_on(stage, bench, tmp_path, monkeypatch):
+    kernels, tools = bench
+    kernels["triton/static_grid"] = Broken(1.0)
+    monkeypatch.setattr(graphs, "host", lambda *_: iter(()))
+    found = list(graphs.everything(tools, stage, ("triton", "helion"), ROWS))
+    broken = [(row["experiment"], row["kernel"], row["wrong"]) for row in found if row.get("wrong")]
+    reason = "RuntimeError: no room for the scratch"
+    assert broken == [
+        ("one for all", "triton/static_grid", reason),
+        ("powers of two", "triton", reason),
+        ("partial", "triton", reason),
+    ]
+    timed = {(row["experiment"], row["kernel"]) for row in found if row.get("us")}
+    assert {(name, "helion/auto") for name in ("one for all", "powers of two", "partial")} < timed
+    assert ("partial", "triton/auto") in timed
+    (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
+    assert graphs.record(Console(quiet=True), tmp_path, iter(found)) == graphs.WRONG
+    assert "`triton`, partial: RuntimeError: no room" in (tmp_path / "report.md").read_text()
+
+
+def test_a_lost_device_ends_the_run_and_what_was_found_is_kept(stage, bench, tmp_path, monkeypatch):
+    kernels, tools = bench
+    kernels["helion/static_grid"] = Broken(1.0)
+    monkeypatch.setattr(graphs, "device_is_sick", lambda device: True)
+    (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
+    with pytest.raises(RuntimeError, match="no room"):
+        graphs.record(Console(quiet=True), tmp_path, graphs.one_for_all(tools, stage, ("triton", "helion"), ROWS))
+    assert "no room" in (tmp_path / "report.md").read_text()
+
+
+def test_an_interrupted_run_has_its_report_which_can_be_made_again(stage, bench, tmp_path, capsys):
+    def some():
+        yield from graphs.layers(bench[1], stage, "triton")
+        raise KeyboardInterrupt
+
+    (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
+    assert graphs.record(Console(quiet=True), tmp_path, some()) == graphs.INTERRUPTED
+    first = (tmp_path / "report.md").read_text()
+    assert "## Partial graphs" in first
+    with open(tmp_path / graph_report.LINES, "a") as file:
+        file.write('{"experiment": "par')  # what a killed process leaves
+    assert graph_report.main([str(tmp_path)]) == 0 and (tmp_path / "report.md").read_text() == first
+    assert graph_report.main([str(tmp_path / "figures")]) == 2
+    assert "allowed a folder that compare.graphs wrote" in capsys.readouterr().out
+
+
+def test_a_dsl_that_is_not_here_is_said_and_left_out(monkeypatch, capsys):
+    def load(kernel_id):
+        if kernel_id.startswith("helion"):
+            raise graphs.registry.Unavailable("ImportError: no helion")
+
+    monkeypatch.setattr(graphs.registry, "load", load)
+    assert list(graphs.here(Console(), ("triton", "helion"))) == ["triton"]
+    assert "helion: unavailable: ImportError: no helion" in capsys.readouterr().out
 
 
 def test_fewer_sequences_meet_their_own_graph_all_larger_ones_and_the_one_for_all(stage, bench):
-    found = list(graphs.powers_of_two(bench[1], stage, ("helion",)))
+    found = list(graphs.powers_of_two(bench[1], stage, "helion"))
     timed = [(row["sequences"], row["graph"]) for row in found if row["experiment"] == "powers of two"]
     assert timed == [(1, g) for g in ("its own", "1", "2", "4", "one for all")] + [
         (3, g) for g in ("its own", "4", "one for all")
@@ -131,7 +192,7 @@ def test_fewer_sequences_meet_their_own_graph_all_larger_ones_and_the_one_for_al
 
 
 def test_partial_graphs_are_timed_against_full_ones(stage, bench):
-    found = list(graphs.partial(bench[1], stage, ("triton",)))
+    found = list(graphs.layers(bench[1], stage, "triton"))
     assert [(row["kernel"], row["graph"], row["us"]) for row in found] == [
         (f"triton/{name}", kind, 16.0) for name in ("auto", "static_grid") for kind in ("full", "partial")
     ]
@@ -141,9 +202,9 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
     _, tools = bench
     results = [
         *graphs.one_for_all(tools, stage, ("triton", "helion"), ROWS),
-        *graphs.powers_of_two(tools, stage, ("triton",)),
+        *graphs.powers_of_two(tools, stage, "triton"),
     ]
-    results += [*graphs.partial(tools, stage, ("triton",))]
+    results += [*graphs.layers(tools, stage, "triton")]
     us = {"auto": 9.0, "static_grid": 10.0}
     results = [row | ({"us": us[row["kernel"].split("/")[1]]} if row.get("us") else {}) for row in results]
     host = {"experiment": "host", "row": "q1s2k", "kernel": "triton/split", "kept": "1/1"}

@@ -1,5 +1,6 @@
 """make gpu: parts one after another, each once, and what happens to one that was cut short."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -58,3 +59,18 @@ def test_an_unknown_part_is_named(ran: list[str], tmp_path: Path, capsys: pytest
 def test_another_gpu_than_the_one_named_is_not_measured(ran: list[str], tmp_path: Path) -> None:
     assert protocol.main(["--gpu", "mi300", "--out", str(tmp_path)]) == 3
     assert ran == []
+
+
+def test_a_part_that_left_nothing_behind_has_not_ended(ran, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "_start", lambda command: ran.append("started") or 1)
+    for _ in range(2):
+        assert protocol.main(["--out", str(tmp_path), "--only", "first"]) == 1
+    assert ran == ["started", "started"]
+
+
+def test_a_gpu_of_no_table_is_usage_and_one_outside_it_measured_as_auto(ran, tmp_path: Path, monkeypatch) -> None:
+    assert protocol.main(["--gpu", "h2000", "--out", str(tmp_path)]) == 2
+    asked = []
+    monkeypatch.setattr(protocol.gpus, "detect", lambda: dataclasses.replace(H200, name="other"))
+    monkeypatch.setattr(protocol, "parts", lambda gpu: asked.append(gpu) or ())
+    assert protocol.main(["--out", str(tmp_path)]) == 0 and asked == ["auto"]
