@@ -1,9 +1,4 @@
-"""The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers.
-
-Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
-and green the baselines. A rung has a marker, hollow in Triton and half filled in Helion, so that a figure survives a
-black-and-white printer; what a caller calls is filled.
-"""
+"""The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers."""
 
 from __future__ import annotations
 
@@ -13,65 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from compare import figures_paper
+from compare.figure_style import WIDTH_IN, in_order, legend, marks, plain_log, pyplot, save
 from compare.records import Record
-from compare.registry import BOUNDS, KERNELS
 from compare.summary import FA3, KINDS
-
-WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
-OTHER = ("#999999", "P", "full")
-RUNG_MARKERS = {
-    "naive": "^",
-    "q_block": "s",
-    "parallel_softmax": "o",
-    "adjustable_tile": "D",
-    "static_grid": "h",
-    "split": "v",
-    "unpaged": "p",
-}
-STYLES = {  # colour, marker, which part of it is filled
-    **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
-    "triton/auto": ("#0072B2", "P", "full"),
-    **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
-    "helion/auto": ("#D55E00", "X", "full"),
-    "baseline/flash_attn3": ("#000000", "*", "full"),
-    "baseline/sdpa": ("#009E73", ">", "full"),
-    "baseline/sdpa_dense": ("#CC79A7", "d", "none"),
-}
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update(
-        {
-            "font.size": 10,
-            "axes.grid": True,
-            "grid.color": "#DDDDDD",
-            "grid.linewidth": 0.6,
-            "axes.axisbelow": True,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "svg.hashsalt": "diptych",  # the same run gives the same file
-            "legend.frameon": False,
-        }
-    )
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(figure: Any, path: Path) -> Path:
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, metadata=metadata, dpi=100)
-    _pyplot().close(figure)
-    return path
-
-
-def _kernels(rows: pd.DataFrame) -> list[str]:
-    """Those with a row, in the registry's order, outsiders behind."""
-    present = set(rows.kernel)
-    return [k for k in KERNELS if k in present] + sorted(present - set(KERNELS))
 
 
 def _shifts(kernels: Sequence[str]) -> dict[str, float]:
@@ -82,20 +22,10 @@ def _shifts(kernels: Sequence[str]) -> dict[str, float]:
 def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], shifts: dict[str, float]) -> None:
     """One marker per cell, smaller where there are many workloads."""
     size = 6.5 if len(order) <= 8 else 5.0
-    for kernel in _kernels(rows):
+    for kernel in in_order(rows.kernel):
         mine = rows[(rows.kernel == kernel) & rows[column].notna()]
-        colour, marker, fill = STYLES.get(kernel, OTHER)
-        axes.plot(
-            [order[label] + shifts[kernel] for label in mine.workload],
-            list(mine[column]),
-            linestyle="none",
-            marker=marker,
-            markersize=size * 1.4 if marker == "*" else size,
-            color=colour,
-            fillstyle=fill,
-            markerfacecoloralt="none",
-            label=f"{kernel} (bound)" if kernel in BOUNDS else kernel,
-        )
+        places = [order[label] + shifts[kernel] for label in mine.workload]
+        axes.plot(places, list(mine[column]), linestyle="none", **marks(kernel, size))
 
 
 def _workload_axis(axes: Any, order: dict[str, int]) -> None:
@@ -107,29 +37,14 @@ def _workload_axis(axes: Any, order: dict[str, int]) -> None:
         axes.axvspan(at - 0.5, at + 0.5, color="#F4F4F4", zorder=0)
 
 
-def _plain_log(axes: Any) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5 of every decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _legend(figure: Any, axes: Any, columns: int = 3) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=9)
-
-
 def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
     """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds."""
-    plt = _pyplot()
+    plt = pyplot()
     mine = rows[(rows.kind == kind) & rows.us.notna()]
     order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
     fa3 = bool(mine.speed_of_fa3.notna().any())
     mine = mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best)
-    shifts = _shifts(_kernels(mine))
+    shifts = _shifts(in_order(mine.kernel))
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH_IN, 7.5), sharex=True, layout="constrained")
     _points(upper, mine[mine.kernel != FA3] if fa3 else mine, "speed", order, shifts)
     upper.axhline(1.0, color="#000000", linewidth=1.2)
@@ -138,7 +53,7 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
     yardstick = "FlashAttention 3" if fa3 else "the best kernel of the row"
     upper.set_ylabel(f"speed, {yardstick} = 1×\n(higher is faster)")
     _points(lower, mine, "us", order, shifts)
-    _plain_log(lower)
+    plain_log(lower)
     floors = mine.groupby("workload").floor_us.max()
     for label, floor in floors[floors > 0].items():
         lower.hlines(floor, order[label] - 0.45, order[label] + 0.45, color="#000000", linewidth=1.0, linestyle=":")
@@ -148,13 +63,13 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
         _workload_axis(axes, order)
     how = f"{', '.join(sorted(set(mine.cache)))} cache, {', '.join(sorted(set(mine.timer)))} timing"
     upper.set_title(f"{kind} on {gpu}, {how}", loc="left")
-    _legend(figure, lower)
-    return _save(figure, path)
+    legend(figure, [lower])
+    return save(figure, path)
 
 
 def load(records: Sequence[Record], path: Path) -> Path:
     """The kept steps of a trace, in order: query tokens, decodes among the sequences, and KV tokens."""
-    plt = _pyplot()
+    plt = pyplot()
     steps = list({record.workload.id: record.workload for record in records}.values())
     at = range(len(steps))
     figure, panels = plt.subplots(3, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
@@ -176,32 +91,32 @@ def load(records: Sequence[Record], path: Path) -> Path:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(False, axis="x")
     panels[0].set_title("The load: kept steps of continuous batching over the trace", loc="left")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def checks(rows: pd.DataFrame, path: Path) -> Path:
     """Per workload and kernel the largest error over its budget; 1 is where the checker rejects."""
-    plt = _pyplot()
+    plt = pyplot()
     checked = rows[rows.worst_check_ratio.notna() & (rows.worst_check_ratio > 0)]
     order = {label: at for at, label in enumerate(dict.fromkeys(checked.workload))}
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 5.0), layout="constrained")
-    _points(axes, checked, "worst_check_ratio", order, _shifts(_kernels(checked)))
+    _points(axes, checked, "worst_check_ratio", order, _shifts(in_order(checked.kernel)))
     axes.axhline(1.0, color="#000000", linewidth=1.2)
     axes.annotate("rejected above", (-0.55, 1.0), textcoords="offset points", xytext=(0, 4), fontsize=9)
     if checked.worst_check_ratio.max() > 2:
-        _plain_log(axes)
+        plain_log(axes)
     else:
         axes.set_ylim(0.0, max(1.15, 1.1 * float(checked.worst_check_ratio.max())))
     axes.set_ylabel("largest error / its budget")
     _workload_axis(axes, order)
     axes.set_title("How far every checked output stayed inside its error budget; nothing was timed", loc="left")
-    _legend(figure, axes)
-    return _save(figure, path)
+    legend(figure, [axes])
+    return save(figure, path)
 
 
 def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
     """Registers a thread and shared memory a program of every compiled kernel; a cross marks one that spills."""
-    plt = _pyplot()
+    plt = pyplot()
     places = list(dict.fromkeys(_place(fact) for fact in facts))
     order = {place: at for at, place in enumerate(places)}
     worst: dict[tuple[str, str], dict[str, Any]] = {}
@@ -215,7 +130,7 @@ def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
             for (kernel, place), values in worst.items()
         ]
     )
-    shifts = _shifts(_kernels(rows))
+    shifts = _shifts(in_order(rows.kernel))
     figure, panels = plt.subplots(2, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
     for axes, column, unit in zip(
         panels, ("registers", "shared_kib"), ("registers of a thread", "shared memory, KiB"), strict=True
@@ -236,8 +151,8 @@ def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
     )
     arches = ", ".join(sorted({fact["arch"] for fact in facts}))
     panels[0].set_title(f"Compiled for {arches}, not run: the most that any function of a kernel needs", loc="left")
-    _legend(figure, panels[0])
-    return _save(figure, path)
+    legend(figure, [panels[0]])
+    return save(figure, path)
 
 
 def _place(fact: dict[str, Any]) -> str:
@@ -253,11 +168,13 @@ def draw(
     *,
     gpu: str,
     trace: bool,
+    suite: str = "",
 ) -> dict[str, Path]:
-    """Every figure that this run has the data for, by name. A run without a time gets no axis of time."""
+    """Every figure that this run has the data for, by name: of a suite that has figures of its own those, else one a
+    class. A run without a time gets no axis of time."""
     folder.mkdir(parents=True, exist_ok=True)
-    made: dict[str, Path] = {}
-    for kind in KINDS:
+    made = figures_paper.draw(suite, records, folder)
+    for kind in () if made else KINDS:
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
             made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)
     if trace and records:

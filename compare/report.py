@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 
 from compare import evidence, figures, summary, tables
-from compare.records import Evidence, Record, Status, latest, read_records
+from compare.records import Evidence, Record, Status, latest
+from compare.store import Loaded, load
 
 TEMPLATES = Path(__file__).parent / "templates"
 LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
@@ -33,9 +34,16 @@ def write(run_dir: Path) -> Path:
     rows = summary.table(records)
     facts = summary.distinct_facts(records)
     headline = _headline(manifest, rows)
-    _write_csv(run_dir / "summary.csv", rows, headline if _absent(manifest) else "")
+    comments = [headline if _absent(manifest) else "", manifest["left_out"]]
+    _write_csv(run_dir / "summary.csv", rows, comments)
     drawn = figures.draw(
-        records, rows, facts, run_dir / "figures", gpu=_gpu_title(manifest), trace=bool(manifest.get("trace"))
+        records,
+        rows,
+        facts,
+        run_dir / "figures",
+        gpu=_gpu_title(manifest),
+        trace=bool(manifest.get("trace")),
+        suite=manifest.get("suite", ""),
     )
     report = run_dir / "report.md"
     values = _values(manifest, records, rows, facts) | {"headline": headline}
@@ -48,15 +56,16 @@ def _read(run_dir: Path) -> tuple[dict[str, Any], list[Record]]:
     try:
         manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
         cells = run_dir / "cells.jsonl"
-        return manifest, latest(read_records(cells)) if cells.exists() else []
+        loaded = load(cells) if cells.exists() else Loaded(cells, [])
+        return manifest | {"left_out": loaded.note}, latest(loaded.records)
     except (OSError, ValueError) as error:
         raise NotARun(f"run folder: found {run_dir} with {error}, allowed one that compare.run wrote") from error
 
 
-def _write_csv(path: Path, rows: pd.DataFrame, comment: str) -> None:
-    """Empty fields are what was not measured; a comment line (`#`) comes first where the named GPU was absent."""
+def _write_csv(path: Path, rows: pd.DataFrame, comments: Sequence[str]) -> None:
+    """Empty fields are what was not measured; comment lines (`#`) first: the GPU was absent, lines were left out."""
     with open(path, "w", encoding="utf-8", newline="") as file:
-        if comment:
+        for comment in filter(None, comments):
             file.write(f"# {comment}\n")
         rows.to_csv(file, index=False, float_format="%.6g")
 
@@ -141,6 +150,7 @@ def _header(manifest: dict[str, Any], records: Sequence[Record]) -> list[tuple[s
         ("commit", commit + (" with local changes" if manifest.get("dirty") else "")),
         ("machine", ", ".join(f"{name} {value}" for name, value in (manifest.get("machine") or {}).items())),
         ("started", manifest.get("started", "")),
+        ("left out", manifest.get("left_out", "")),
         ("took", f"{manifest['seconds']:.0f} s" if manifest.get("seconds") else ""),
         ("kernel sources", ", ".join(sorted({f"`{r.kernel}` {r.source_sha}" for r in records if r.source_sha}))),
     ]
