@@ -1,0 +1,32 @@
+import json
+
+import pytest
+
+from compare.noise import Noise, NotNoise, read
+
+FLOOR = Noise("h200", "graph-cold-interleaved/2", "triton/q_block", 3, 0.002, 0.006, rows=({"workload": "q1s2k"},))
+
+
+def test_a_floor_is_read_as_it_was_written(tmp_path):
+    FLOOR.write(tmp_path / "new" / "noise.json")
+    assert read(tmp_path / "new" / "noise.json") == FLOOR
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"within": -0.1}, "within"), ({"between": None}, "between"), ({"schema": 2}, "schema"), ({"what": 1}, "what")],
+    ids=str,
+)
+def test_what_is_no_floor_is_refused_by_file_and_field(tmp_path, change, named):
+    FLOOR.write(tmp_path / "noise.json")
+    plain = json.loads((tmp_path / "noise.json").read_text()) | change
+    (tmp_path / "noise.json").write_text(json.dumps(plain))
+    with pytest.raises(NotNoise, match=f"noise.json.*{named}"):
+        read(tmp_path / "noise.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"gpu": "h200"}', "\x00"])
+def test_other_files_are_refused(tmp_path, text):
+    (tmp_path / "noise.json").write_text(text)
+    with pytest.raises(NotNoise):
+        read(tmp_path / "noise.json")
