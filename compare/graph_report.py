@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import tables
-from compare.figure_style import WIDTH_IN, pyplot, save
+from compare import figures_graphs, tables
 from compare.summary import KINDS
 
 Rows = Sequence[dict[str, Any]]
 LINES = "graphs.jsonl"  # a result a line, as it came
-COLOURS = {"triton": ("#0072B2", "o"), "helion": ("#D55E00", "p")}  # and the marker, as in compare.figures
 MIB = 2**20
 
 
@@ -91,26 +89,8 @@ def _one_for_all(rows: Rows, folder: Path) -> list[str]:
             means,
         ),
         tables.markdown(titles, body),
-        f"![Ratio row by row](figures/{_ratio_figure(pairs, folder / 'figures').name})",
+        f"![Ratio row by row](figures/{figures_graphs.ratios(pairs, folder / 'figures' / 'one_for_all.svg').name})",
     ]
-
-
-def _ratio_figure(pairs: Rows, folder: Path) -> Path:
-    plt = pyplot()
-    names = list(dict.fromkeys(pair["row"] for pair in sorted(pairs, key=lambda p: KINDS.index(p["kind"]))))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
-    for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
-        colour, marker = COLOURS[dsl]
-        mine = [pair for pair in pairs if pair["dsl"] == dsl]
-        at = [names.index(pair["row"]) for pair in mine]
-        axes.plot(at, [pair["ratio"] for pair in mine], marker, color=colour, label=dsl)
-    axes.axhline(1.0, color="#666666", linewidth=0.8)
-    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("auto's time / static_grid's")
-    axes.set_title("One graph for every batch against one per batch; above 1 the one graph is faster", loc="left")
-    axes.legend()
-    return save(figure, folder / "one_for_all.svg")
 
 
 def _powers(rows: Rows, folder: Path) -> list[str]:
@@ -129,38 +109,12 @@ def _powers(rows: Rows, folder: Path) -> list[str]:
         " auto's for 1, 2, 4 ... sequences of unknown length, whose excess programs start and leave, and static_grid's"
         " one graph for all.",
         tables.markdown((("DSL", False), ("sequences", True), *((graph, True) for graph in graphs)), body),
-        f"![Time over the graph's size](figures/{_powers_figure(found, folder / 'figures').name})",
+        f"![Time over the graph's size](figures/{figures_graphs.waves(found, folder / 'figures' / 'waves.svg').name})",
     ]
 
 
 def _order(row: dict[str, Any]) -> int:
     return {"its own": 0, "one for all": 2**30}.get(row["graph"]) or int(row["graph"].isdigit() and row["graph"])
-
-
-def _powers_figure(found: Rows, folder: Path) -> Path:
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
-    right = 1.5 * max((int(r["graph"]) for r in found if r["graph"].isdigit()), default=1)
-    for (dsl, seqs), style in zip(
-        dict.fromkeys((r["kernel"].split("/")[0], r["sequences"]) for r in found),
-        ["-", "--", "-.", ":"] * 2,
-        strict=False,
-    ):
-        mine = [r for r in found if r["kernel"].startswith(dsl) and r["sequences"] == seqs]
-        colour, marker = COLOURS[dsl]
-        sized = [r for r in mine if r["graph"].isdigit()]
-        label = f"{dsl}, {seqs} sequence{'s' if seqs > 1 else ''}"
-        x = [int(r["graph"]) for r in sized]
-        axes.plot(x, [r["us"] for r in sized], style, marker=marker, color=colour, label=label)
-        for one in (r for r in mine if r["graph"] == "one for all"):
-            axes.plot([right], [one["us"]], marker, color=colour, markerfacecolor="none")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("sequences that the graph was captured for; hollow, at the right: static_grid's one graph")
-    axes.set_ylabel("microseconds")
-    axes.set_title("What programs in excess cost", loc="left")
-    axes.legend(fontsize=8)
-    return save(figure, folder / "powers_of_two.svg")
 
 
 def _memory(rows: Rows) -> list[str]:

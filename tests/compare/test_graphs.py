@@ -215,7 +215,7 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
     for title in ("One graph for all", "A graph for more sequences", "Memory", "Partial graphs", "Host"):
         assert f"## {title}" in text
     assert "0.900×" in text or "0.90×" in text
-    assert {p.name for p in (tmp_path / "figures").iterdir()} == {"one_for_all.svg", "powers_of_two.svg"}
+    assert {p.name for p in (tmp_path / "figures").iterdir()} == {"one_for_all.svg", "waves.svg"}
     assert len((tmp_path / "graphs.jsonl").read_text().splitlines()) == len(results)
     assert {pair["ratio"] for pair in graph_report.ratios(results)} == {0.9}
     assert json.loads((tmp_path / "graphs.jsonl").read_text().splitlines()[0])["experiment"] == "one for all: memory"
