@@ -1,6 +1,6 @@
 """One row per cell: what was run, how it ended, what stands behind it. A row that did not end `ok` cannot hold a time.
 
-Rows live in `cells.jsonl`, one JSON object a line, flushed and fsynced: whatever ends a run leaves every finished cell.
+Rows live in `cells.jsonl`, one JSON object a line, a checksum behind its fields; `compare.store` writes and reads it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from compare.wire import ensure_typed, parse, seal
 
 SCHEMA = 2  # 2 adds `process` and `fingerprint`; rows of schema 1 are read as those of process 0
 READABLE = (1, SCHEMA)
@@ -97,6 +99,7 @@ class Timing:
     """Microseconds of one call, by one process. One sample is the mean over the calls of one replay.
 
     `samples_us[r]` is round r's; the kernels of one job and process share their rounds, so equal indices are pairs.
+    With the paper's timer the one sample and `median_us` are the mean of its launches.
     `half_width`: of the log-ratio's 99% interval, paired with `unit` over those rounds. `clocks`: compare.clocks.
     """
 
@@ -111,7 +114,7 @@ class Timing:
     cycle_bytes: int  # distinct K and V bytes read before a page is read again
     samples_us: tuple[float, ...] = ()
     noisy: bool = False
-    order: str = "interleaved"  # interleaved: rotating and reversed with the other kernels | alone
+    order: str = "interleaved"  # interleaved: rotating and reversed with the other kernels | sequential | alone
     note: str = ""
     clocks: dict[str, Any] = field(default_factory=dict)  # {} where they cannot be read
     unit: str = ""  # the kernel whose rounds decided when to stop
@@ -202,16 +205,20 @@ class Record:
 
     def to_json(self) -> str:
         """One line. NaN and infinity are refused (ValueError): nothing is encoded as NaN for "failed"."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":"))
+        return seal(json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":")))
 
     @classmethod
     def from_json(cls, line: str) -> Record:
-        """The inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
-        raw = json.loads(line)
+        """The inverse of `to_json`. Raises ValueError, KeyError, TypeError or RecursionError for anything else."""
+        raw, sealed = parse(line)
         if not isinstance(raw, dict) or raw.get("schema") not in READABLE:
             found = raw.get("schema") if isinstance(raw, dict) else raw
-            raise ValueError(f"schema: found {found!r}, allowed {' or '.join(map(str, READABLE))}")
-        return cls.from_plain(raw)
+            raise ValueError(f"schema: found {found!r:.60}, allowed {' or '.join(map(str, READABLE))}")
+        if not sealed and raw["schema"] != 1:  # schema 1 had no checksums
+            raise ValueError("check: found no checksum")
+        record = cls.from_plain(raw)
+        ensure_typed(record)
+        return record
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Record:
@@ -227,54 +234,6 @@ class Record:
         if raw.get("timing") is not None:
             raw["timing"] = dataclasses.replace(raw["timing"], samples_us=tuple(raw["timing"].samples_us))
         return cls(**raw)
-
-
-class Store:
-    """Appends records to a JSONL file: one line each, on the disk before `append` returns."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        _drop_torn_line(path)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-
-    def append(self, record: Record) -> None:
-        self._file.write(record.to_json() + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _drop_torn_line(path: Path) -> None:
-    data = path.read_bytes() if path.exists() else b""
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
-
-
-def read_records(path: Path) -> list[Record]:
-    """Every record of a `cells.jsonl`. A torn last line (the run was killed while writing) is dropped.
-
-    Raises ValueError naming the line for a broken line anywhere else.
-    """
-    lines = path.read_text(encoding="utf-8").split("\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            records.append(Record.from_json(line))
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # no newline behind it: torn
-                break
-            raise ValueError(f"{path}, line {number}: {error}") from error
-    return records
 
 
 def latest(records: list[Record]) -> list[Record]:

@@ -27,9 +27,10 @@ from compare.cli import Selection, Situation
 from compare.crew import Crew, Outcome
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import Cell
-from compare.records import Record, Status, Store, latest, read_records, write_manifest
+from compare.records import Record, Status, latest, write_manifest
 from compare.registry import UnknownKernel, is_own
 from compare.staticfacts import StaticFacts, with_facts
+from compare.store import Store, load
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.trace import TraceError
 from compare.workloads import NEW_KV, GrammarError
@@ -91,7 +92,7 @@ class Run:
                     show.finished(record)
             except KeyboardInterrupt:
                 code = INTERRUPTED
-        records = latest(read_records(self.folder / "cells.jsonl"))
+        records = latest(load(self.folder / "cells.jsonl").records)
         code = code if code is not None else _exit_code(records)
         seconds = round(time.perf_counter() - begin, 1)
         self.manifest |= {"exit_code": code, "finished": len(records), "seconds": seconds}

@@ -9,7 +9,6 @@ went: tensors_s and host_s (beside the others), waited_s for the GPU, device_s a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import _drop_torn_line
+from compare.store import Lines
 from compare.tune_space import DEFAULT
 
 # Statuses of a candidate that was not timed because it is slow; what is wrong or does not fit must never be chosen.
@@ -29,18 +28,15 @@ class Log:
     """Appends lines to a JSONL file, each on the disk before `add` returns; reads what an earlier run left."""
 
     def __init__(self, path: Path) -> None:
-        _drop_torn_line(path)
+        self._kept = Lines(path)
         self.lines: list[dict[str, Any]] = read(path)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
 
     def add(self, **fields: Any) -> None:
+        self._kept.append(json.dumps(fields))
         self.lines.append(fields)
-        self._file.write(json.dumps(fields) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        self._kept.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:

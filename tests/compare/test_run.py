@@ -12,7 +12,7 @@ import pytest
 
 from compare import run
 from compare.cli import situation
-from compare.records import read_records
+from compare.store import read_records
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
