@@ -17,7 +17,13 @@ MAX_FILE, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 300, 60, 120, 20
 CONTRACT = {"common.cache", "common.spec", "common.metadata", "common.gpus", "common.kernel"}
 PUBLIC_CALL = {"common.call", "common.choice", "common.facade", "common.handle", "common.library", "common.plan"}
 LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
-CROSSCOMPILE = {"compare.crosscompile", "compare.jit", "compare.compile_child", "compare.helion_target"}
+CROSSCOMPILE = {
+    "compare.crosscompile",
+    "compare.jit",
+    "compare.nvidia_code",
+    "compare.compile_child",
+    "compare.helion_target",
+}
 COMPILERS = CROSSCOMPILE | {"compare.codeobject", "compare.tune", "compare.baselines"}
 
 
