@@ -40,6 +40,8 @@ STYLES = {  # colour, marker, which part of it is filled
     "baseline/cudnn": ("#CC79A7", "s", "full"),
     "baseline/cudnn_dense": ("#CC79A7", "d", "bottom"),
     "baseline/flex": ("#009E73", "d", "full"),
+    "baseline/flag_gems": ("#56B4E9", "v", "full"),
+    "baseline/aiter_triton": ("#56B4E9", "^", "full"),
 }
 LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--"}
 
