@@ -82,8 +82,12 @@ def _shared_keys(workload: Workload) -> int:
 
 def floor_us(workload: Workload, gpu: Gpu) -> float | None:
     """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated."""
-    needed = cost(workload)
-    peak = gpu.fp32_tflops if workload.shape.dtype is torch.float32 else gpu.bf16_tflops
+    return floor_of(cost(workload), workload.shape.dtype, gpu)
+
+
+def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu) -> float | None:
+    """`floor_us` of what is needed, counted elsewhere."""
+    peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
     times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps else []
     times += [needed.flops / peak / 1e6] if peak else []
     return max(times, default=None)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from common.gpus import KIB, Gpu
@@ -179,17 +179,27 @@ def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEst
 
 
 def estimate(
-    workload: Workload, kernel_id: str, config: Mapping[str, Any], facts: Sequence[Mapping[str, Any]], gpu: Gpu
+    workload: Workload,
+    kernel_id: str,
+    config: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    gpu: Gpu,
+    distinct_bytes: int | None = None,
 ) -> Estimate:
     """Floor and estimate of one call. facts: of each launch, as a record holds them, compiled for `gpu`.
 
+    distinct_bytes: of K and V, where sequences share pages; None = every sequence has its own.
     Raises NoEstimate for a kernel without a rule, for a GPU without stated peaks, and where there are no facts.
     """
+    machine_of(gpu)
     found = works(kernel_id, config, [str(f["kernel"]) for f in facts], workload)
     if not found:
         raise NoEstimate(f"kernel: found {kernel_id} with {len(facts)} launches, allowed one with a rule and facts")
+    needed = cost.cost(workload)
+    spared = max(needed.kv_bytes - distinct_bytes, 0) if distinct_bytes is not None else 0
+    found = [replace(work, read_bytes=max(work.read_bytes - spared, 0)) for work in found]
     launches = tuple(estimate_launch(work, fact, gpu) for work, fact in zip(found, facts, strict=True))
-    floor = cost.floor_us(workload, gpu)
+    floor = cost.floor_of(replace(needed, kv_bytes=needed.kv_bytes - spared), workload.shape.dtype, gpu)
     us = max(sum(one.us for one in launches), floor)
     launching = sum(one.launch_us for one in launches)
     limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter

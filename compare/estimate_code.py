@@ -20,6 +20,7 @@ TRANSCENDENTAL = (
     4  # times the clocks of a plain vector instruction: v_exp runs at a quarter of the rate (AMD CDNA3 ISA)
 )
 LDS_BYTES = 128  # a clock and compute unit (AMD CDNA3 white paper)
+LANES = 64  # of an AMD wave
 GROUP = 4  # warps that issue one HGMMA together (PTX ISA, wgmma)
 _SHAPE = re.compile(r"(?P<kind>mfma|smfmac|wmma|HMMA|HGMMA|QGMMA|IMMA) ?(?P<shape>[0-9x]+)")
 _HMMA = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32}
@@ -80,9 +81,10 @@ def tile_code(work: Work, facts: Mapping[str, Any]) -> TileCode:
 
 
 def _looped(loops: Sequence[Mapping[str, Any]], warps: int, ahead: int) -> TileCode:
+    """The leanest loop with matrix instructions; loops are compare.loops.Mix as plain values, of one wave."""
     loop = min(loops, key=lambda one: (not one["matrix"], one["instructions"]))
     issues = sum(loop["matrix"].values())  # a matrix instruction takes a vector instruction's turn
-    moved = sum(int(bits) // 8 * 64 * n for kind in ("lds_reads", "lds_writes") for bits, n in loop[kind].items())
-    flops = matrix_flops(loop["matrix"], warps)
-    vector, trans = loop["valu"] + loop["trans"] + issues, loop["trans"]
-    return TileCode(warps, loop["instructions"], vector, trans, moved, flops, ahead)
+    moved = sum(int(bits) // 8 * LANES * n for way in ("reads", "writes") for bits, n in loop[f"shared_{way}"].items())
+    flops = loop["matrix_flops"] * warps if loop["matrix_flops"] else 0.0
+    vector = loop["vector"] + loop["transcendental"] + issues
+    return TileCode(warps, loop["instructions"], vector, loop["transcendental"], moved, flops, ahead)
