@@ -1,10 +1,11 @@
 """How much of each budget right kernels use: random cases through torch's SDPA, FlashAttention 3 and our own kernels.
 
-    python -m compare.calibrate --gpu h200 --cases 2000 --out docs/results/h200/calibration.json
+    python -m compare.calibrate --gpu h200 --cases 2000 --jobs 14 --out docs/results/h200/calibration.json
 
 The checker's constants were derived and tried on a CPU; this is the measurement that they hold on a GPU's own rounding.
 A worst ratio above 0.95, or one rejection, is a reason to look, and never one to touch a constant for one kernel.
 Without --gpu, on a machine without one, the kernels are interpreted: a few short cases then.
+With --out what is judged is kept line by line in FILE's neighbour .jsonl: the same command goes on where it ended.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,55 +26,28 @@ import torch
 
 from common import gpus, interpreter
 from common.batch import make_batch
+from common.choice import on_grid
 from common.gpus import Gpu, UnknownGpu
 from common.kernel import Capacity
-from common.metadata import Lens
 from common.reference import Expected, reference
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import Features, PagedBatch
 from common.tolerance import check
-from compare import registry, rundir
+from compare import registry, rundir, sources
+from compare.calibrate_cases import CLASSES, case_name, random_lens
+from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run
 from compare.cli import situation
 from compare.subject import device_is_sick
 from compare.tally import Tally, table
-from compare.workloads import Ask
 
-SLICE = 25  # cases that a process takes at once
 KERNELS = "baseline/sdpa,baseline/flash_attn3,triton/*,helion/*"
-BF16, FP16 = torch.bfloat16, torch.float16
-
-
-# What a kernel is compiled for; cases differ in lengths and values. The segments of parallel_softmax follow the
-# lengths, so it is compiled a few times per class.
-CLASSES = (
-    (AttentionShape(32, 8, 128, 16, BF16), Ask()),
-    (AttentionShape(32, 8, 128, 16, FP16), Ask()),
-    (AttentionShape(28, 4, 128, 16, BF16), Ask()),
-    (AttentionShape(8, 8, 64, 16, FP16), Ask()),
-    (AttentionShape(8, 8, 80, 16, BF16), Ask()),
-    (AttentionShape(16, 8, 256, 32, FP16), Ask()),
-    (AttentionShape(10, 2, 128, 64, BF16), Ask(sliding_window=128)),
-    (AttentionShape(8, 2, 64, 48, FP16), Ask(sliding_window=33)),
-    (AttentionShape(16, 2, 128, 16, BF16), Ask(softcap=30.0)),
-    (AttentionShape(16, 2, 64, 16, FP16), Ask(sliding_window=128, sinks=True)),
-    (AttentionShape(16, 1, 128, 128, BF16), Ask(sinks=True)),
-    (AttentionShape(32, 8, 128, 16, BF16), Ask(causal=False)),
-)
-
-
-def random_lens(rng: random.Random, longest: int) -> list[tuple[int, int]]:
-    """2 to 7 sequences: decodes, speculative tokens and chunks of prompts; contexts spread evenly in the logarithm."""
-    lens = []
-    for _ in range(rng.randint(2, 7)):
-        query_len = min(rng.choice([1, 1, 1, rng.randint(2, 9), rng.randint(10, 130)]), longest // 2)
-        context_len = int(math.exp(rng.uniform(0.0, math.log(longest - query_len)))) - 1
-        lens.append((query_len, query_len + context_len))
-    return lens
 
 
 def launch(kernel_id: str, batch: PagedBatch, features: Features, gpu: Gpu | None) -> tuple[torch.Tensor, Any]:
     """(out, lse or None) of one kernel at the config of an untuned user, both NaN before the call."""
     kernel = registry.load(kernel_id)
-    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu)
+    told = batch.stats
+    asked = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, asked, gpu)
     workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
     if hasattr(kernel, "prepare"):
         workspace = kernel.prepare(batch, features, config, workspace)
@@ -90,6 +63,7 @@ class Calibration:
     def __init__(self, kernels: tuple[str, ...], device: torch.device, gpu: Gpu | None, longest: int) -> None:
         self.device, self.gpu, self.longest = device, gpu, longest
         self.tallies = {kernel_id: Tally() for kernel_id in kernels}
+        self.broken: list[str] = []  # slices whose process or device did not survive them; they can be repeated
 
     def case(self, seed: int) -> None:
         """One batch, its reference, and a verdict for each kernel."""
@@ -100,7 +74,7 @@ class Calibration:
         features = ask.features(shape, keys, seed, self.device)
         expected = reference(batch, features)
         for kernel_id, tally in self.tallies.items():
-            self._judge(kernel_id, tally, batch, features, expected, _name(seed, lens, shape))
+            self._judge(kernel_id, tally, batch, features, expected, case_name(seed, lens, shape))
 
     def _judge(
         self, kernel_id: str, tally: Tally, batch: PagedBatch, features: Features, expected: Expected, case: str
@@ -117,40 +91,53 @@ class Calibration:
             return
         tally.judged(verdict, batch.shape.dtype, lse is not None, case)
 
+    def add(self, plain: Plain) -> None:
+        for kernel_id, found in plain.items():
+            self.tallies[kernel_id].add(*found)
 
-def _share(kernels: tuple[str, ...], device: str, longest: int, seeds: range) -> dict[str, tuple]:
-    """The cases of one process: the plain tallies by kernel."""
+    @property
+    def bad(self) -> bool:
+        return bool(self.broken) or any(tally.bad for tally in self.tallies.values())
+
+
+def share(
+    seeds: Slice, kernels: tuple[str, ...], device: str, longest: int, until: float, alone: bool = True
+) -> tuple[Slice, Plain]:
+    """The cases of a process until the clock `until`: the seeds that were judged, and the plain tallies by kernel.
+
+    alone: the process has no other work, and shares the cores with others of its kind.
+    """
+    if alone:
+        torch.set_num_threads(1)
     device = torch.device(device)
     if device.type == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel imports triton
         interpreter.install()
     gpu = gpus.detect(device.index or 0) if device.type == "cuda" else None
-    calibration = Calibration(kernels, device, gpu, longest)
+    calibration, judged = Calibration(kernels, device, gpu, longest), []
     for seed in seeds:
+        if time.time() >= until:
+            break
         calibration.case(seed)
-    return {kernel_id: tally.plain() for kernel_id, tally in calibration.tallies.items()}
+        judged.append(seed)
+    return tuple(judged), {kernel_id: tally.plain() for kernel_id, tally in calibration.tallies.items()}
 
 
-def calibrate(calibration: Calibration, seeds: range, jobs: int) -> Iterator[int]:
-    """All cases, in slices over `jobs` processes, for compilers take most of the time. Yields how many are judged."""
-    done = 0
-    slices = [seeds[at : at + SLICE] for at in range(0, len(seeds), SLICE)]
-    fixed = tuple(calibration.tallies), str(calibration.device), calibration.longest
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        if jobs == 1:
-            shares = (_share(*fixed, part) for part in slices)
-        else:
-            shares = (share.result() for share in as_completed([pool.submit(_share, *fixed, part) for part in slices]))
-        for share in shares:
-            for kernel_id, found in share.items():
-                calibration.tallies[kernel_id].add(*found)
-                done = sum(calibration.tallies[kernel_id].statuses.values())
-            yield done
-
-
-def _name(seed: int, lens: Lens, shape: AttentionShape) -> str:
-    sizes = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size} page {shape.block_size}"
-    return f"case {seed} ({'_'.join(f'q{q}s{s}' for q, s in lens)}, {sizes}, {str(shape.dtype)[6:]})"
+def calibrate(calibration: Calibration, seeds: Sequence[int], jobs: int, until: float = math.inf) -> Iterator[Found]:
+    """All cases over `jobs` processes, in this one where that is one. Adds them up; yields each slice as it ends."""
+    fixed = {"kernels": tuple(calibration.tallies), "device": str(calibration.device), "longest": calibration.longest}
+    work = partial(share, **fixed, until=until)
+    queues = [alternating(lane, len(CLASSES)) for lane in lanes(seeds, len(CLASSES), jobs)]
+    if jobs == 1:
+        found: Iterator[Found] = (work(part, alone=False) for part in (queues[0] if queues else ()))
+    else:
+        found = run(queues, work)
+    for part, plain in found:
+        if isinstance(plain, Exception):
+            calibration.broken.append(f"cases {', '.join(map(str, part))}: {type(plain).__name__}: {plain}")
+        elif part:
+            calibration.add(plain)
+        yield part, plain
 
 
 def parser() -> argparse.ArgumentParser:
@@ -162,15 +149,35 @@ def parser() -> argparse.ArgumentParser:
         "--first", type=int, default=0, help="the first seed (default 0): a problem is repeated by its own"
     )
     new.add_argument("--kernels", default=KERNELS, help=f"comma-separated ids or globs (default {KERNELS})")
+    new.add_argument("--minutes", type=float, help="no case begins after so many; the same command goes on then")
     new.add_argument("--longest", type=int, help="keys of a sequence at most (default 4096, interpreted 24)")
-    new.add_argument("--out", metavar="FILE", help="JSON; without it only the table is printed")
+    new.add_argument("--out", metavar="FILE", help="FILE.json, and FILE.jsonl to go on from; else only the table")
     return new
+
+
+def identity(calibration: Calibration) -> dict[str, Any]:
+    """What has to be the same for cases to be added up."""
+    gpu = calibration.gpu
+    return {
+        "kernels": {kernel_id: _sha(kernel_id) for kernel_id in calibration.tallies},
+        "gpu": gpu.name if gpu else None,
+        "longest": calibration.longest,
+        "spec_hash": rundir.spec_hash(),
+        "versions": rundir.versions(),
+    }
+
+
+def _sha(kernel_id: str) -> str:
+    try:
+        return sources.sha(registry.load(kernel_id))
+    except registry.Unavailable:
+        return "unavailable"
 
 
 def write(
     path: Path, calibration: Calibration, arguments: argparse.Namespace, argv: list[str], done: int, seconds: float
 ) -> None:
-    """The file as of `done` cases, replaced whole: a run that is ended keeps what it had."""
+    """The file as of `done` cases, replaced whole."""
     gpu = calibration.gpu
     found = {
         "what": "largest error as a part of its budget, per kernel, dtype and rule, over random cases (1 rejects)",
@@ -185,6 +192,7 @@ def write(
         "longest": calibration.longest,
         "shape_classes": len(CLASSES),
         "seconds": round(seconds, 1),
+        "broken": calibration.broken,
         "kernels": {kernel_id: tally.summary() for kernel_id, tally in calibration.tallies.items()},
     }
     unfinished = path.with_suffix(".tmp")
@@ -192,8 +200,39 @@ def write(
     os.replace(unfinished, path)
 
 
+def work(calibration: Calibration, arguments: argparse.Namespace, argv: list[str]) -> int:
+    """All cases that no earlier run judged; every slice is on the disk before the next is awaited. How many are left.
+
+    Raises CannotResume.
+    """
+    begin = time.perf_counter()
+    until = math.inf if arguments.minutes is None else time.time() + 60 * arguments.minutes
+    out = Path(arguments.out) if arguments.out else None
+    progress = Progress(out.with_suffix(".jsonl"), identity(calibration)) if out else None
+    for plain in progress.tallies() if progress else ():
+        calibration.add(plain)
+    asked = range(arguments.first, arguments.first + arguments.cases)
+    left = [seed for seed in asked if not progress or seed not in progress.done]
+    done = len(asked) - len(left)
+    if done:
+        print(f"{done} of {len(asked)} cases were judged before", file=sys.stderr)
+    for part, plain in calibrate(calibration, left, arguments.jobs, until):
+        if isinstance(plain, Exception):
+            print(calibration.broken[-1], file=sys.stderr, flush=True)
+        elif part:
+            done += len(part)
+            if progress:
+                progress.add(part, plain)
+                write(out, calibration, arguments, argv, done, time.perf_counter() - begin)
+        print(f"{done} of {len(asked)} cases, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    if progress:
+        write(out, calibration, arguments, argv, done, time.perf_counter() - begin)
+        progress.close()
+    return len(asked) - done
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 no kernel rejected or failed; 1 one was; 2 usage; 3 the GPU named is not here."""
+    """Exit codes: 0 no kernel rejected or failed; 1 one was; 2 usage; 3 the GPU named is not here; 130 cases left."""
     argv = sys.argv[1:] if argv is None else argv
     options = parser()
     arguments = options.parse_args(argv)
@@ -217,14 +256,19 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(now.device)
     gpu = gpus.detect(device.index or 0) if now.measure else None
     calibration = Calibration(kernels, device, gpu, arguments.longest or (4096 if now.measure else 24))
-    begin = time.perf_counter()
-    for done in calibrate(calibration, range(arguments.first, arguments.first + arguments.cases), arguments.jobs):
-        seconds = time.perf_counter() - begin
-        print(f"{done} cases, {seconds:.0f} s", file=sys.stderr, flush=True)
-        if arguments.out:
-            write(Path(arguments.out), calibration, arguments, argv, done, seconds)
+    try:
+        left = work(calibration, arguments, argv)
+    except CannotResume as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where it stopped", file=sys.stderr)
+        return 130
     print(table(calibration.tallies))
-    return int(any(tally.bad for tally in calibration.tallies.values()))
+    print("\n".join(calibration.broken), end="\n" if calibration.broken else "")
+    if left:
+        print(f"{left} cases are left: the same command goes on with them", file=sys.stderr)
+    return 1 if calibration.bad else 130 if left else 0
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import json
 import random
 import sys
 import types
+from collections import deque
 
 import pytest
 
 from common.kernel import Precision
-from compare import calibrate
+from compare import calibrate, calibrate_cases, calibrate_lanes
 from compare.baselines import sdpa
 
 
@@ -75,5 +76,70 @@ def test_nothing_to_calibrate_is_exit_2(arguments):
 @pytest.mark.parametrize("longest", [16, 64, 4096])
 def test_random_lengths_are_well_formed(longest):
     for seed in range(200):
-        for query_len, seq_len in calibrate.random_lens(random.Random(seed), longest):
+        for query_len, seq_len in calibrate_cases.random_lens(random.Random(seed), longest):
             assert 1 <= query_len <= seq_len <= longest
+
+
+def no_more(*_):
+    raise AssertionError("a case was judged again")
+
+
+def test_the_same_command_goes_on_and_more_cases_are_added(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "calibration.json"
+    run = ["--kernels", "baseline/sdpa", "--out", str(out), "--cases"]
+    assert calibrate.main([*run, "7"]) == 0
+    first = json.loads(out.read_text())["kernels"]
+    with open(out.with_suffix(".jsonl"), "a") as file:
+        file.write('{"seeds": [7], "kern')  # what a killed process leaves
+    with monkeypatch.context() as again:
+        again.setattr(calibrate.Calibration, "case", no_more)
+        assert calibrate.main([*run, "7"]) == 0
+    assert json.loads(out.read_text())["kernels"] == first
+    assert "7 of 7 cases were judged before" in capsys.readouterr().err
+    assert calibrate.main([*run, "12"]) == 0
+    together = json.loads(out.read_text())
+    out.unlink()
+    out.with_suffix(".jsonl").unlink()
+    assert calibrate.main([*run, "12"]) == 0
+    assert together["cases"] == 12 and together["kernels"] == json.loads(out.read_text())["kernels"]
+
+
+def test_lines_of_another_calibration_are_not_added_to(tmp_path, capsys):
+    run = ["--kernels", "baseline/sdpa", "--out", str(tmp_path / "found.json"), "--cases", "1"]
+    assert calibrate.main([*run, "--longest", "16"]) == 0
+    assert calibrate.main([*run, "--longest", "17"]) == 2
+    assert "with longest 16; allowed the same calibration, or a new file" in capsys.readouterr().err
+
+
+def test_no_case_begins_when_the_time_is_up(tmp_path, capsys):
+    out = tmp_path / "found.json"
+    assert calibrate.main(["--kernels", "baseline/sdpa", "--out", str(out), "--cases", "3", "--minutes", "0"]) == 130
+    assert "3 cases are left" in capsys.readouterr().err and json.loads(out.read_text())["cases"] == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 5, 12, 14, 30])
+def test_every_case_has_one_process_and_a_process_few_classes(jobs):
+    queues = calibrate_lanes.lanes(range(3, 400), 12, jobs)
+    seeds = [seed for queue in queues for part in queue for seed in part]
+    assert sorted(seeds) == list(range(3, 400)) and len(queues) == jobs
+    for queue in queues:
+        of_queue = [{seed % 12 for seed in part} for part in queue]
+        assert all(len(classes) == 1 for classes in of_queue)
+        assert len(set().union(*of_queue)) <= -(-12 // jobs)
+        turns = calibrate_lanes.alternating(queue, 12)
+        assert sorted(turns) == sorted(queue)
+        assert {part[0] % 12 for part in list(turns)[: len(set().union(*of_queue))]} == set().union(*of_queue)
+
+
+def lost(seeds):
+    """The work of a process: a device that one of its cases loses."""
+    if 2 in seeds:
+        raise RuntimeError("kernel lost the device")
+    return seeds, {"kernel": ({"ok": len(seeds)}, {}, [])}
+
+
+def test_a_process_that_is_lost_costs_its_slice_alone():
+    found = dict(calibrate_lanes.run([deque([(2, 3), (4,)])], lost))
+    assert found.keys() == {(2, 3), (4,)}
+    assert str(found[2, 3]) == "kernel lost the device"
+    assert found[4,] == {"kernel": ({"ok": 1}, {}, [])}
