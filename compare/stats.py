@@ -79,6 +79,27 @@ def unpaired_ratio(
     return Ratio(ratio, min(low, ratio), max(high, ratio), min(len(first), len(second)))
 
 
+def geomean_ratio(
+    cells: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]],
+    level: float = LEVEL,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Ratio:
+    """The geometric mean over cells of paired ratios: of these cells, not of others that might have been chosen.
+
+    Cells share their processes, so one draw takes the same processes for all of them; rounds are drawn for each.
+    """
+    total, ratios, processes = np.zeros(draws), [], []
+    for number, (a, b) in enumerate(cells):
+        logs = [x - y for x, y in zip(_logs(a, "a"), _logs(b, "b"), strict=True)]
+        total += _bootstrap(logs, draws, seed, number)
+        ratios.append(math.exp(_statistic(logs)))
+        processes.append(len(logs))
+    mean = geomean(ratios)
+    low, high = _ends(total / len(ratios), level)
+    return Ratio(mean, low, high, min(processes))
+
+
 def half_width(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> float:
     """Half of the interval of the paired log ratio a[r] / b[r] within one process: 0.01 is about 1%.
 
@@ -147,13 +168,12 @@ def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
     return math.exp(low), math.exp(high)
 
 
-def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int) -> np.ndarray:
-    """`draws` values of the statistic over resampled processes and rounds.
+def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int, cell: int = 0) -> np.ndarray:
+    """`draws` values of the statistic over resampled processes and rounds. Cells of one seed draw the same processes.
 
     Deviations of processes are stretched by sqrt(P / (P - 1)): resampling P of P values shows their variance too small
     by that factor (Davison and Hinkley, "Bootstrap methods", 1997, 3.2). For one process there is nothing to stretch.
     """
-    generator = np.random.default_rng(seed)
     count = len(logs)
     medians = np.array([np.median(rounds) for rounds in logs])
     centre = medians.mean()
@@ -161,9 +181,10 @@ def _bootstrap(logs: Sequence[np.ndarray], draws: int, seed: int) -> np.ndarray:
     table = np.full((count, max(map(len, logs))), np.nan)
     for row, rounds in zip(table, logs, strict=True):
         row[: len(rounds)] = np.sort(rounds)
-    source = generator.integers(count, size=(draws, count))
+    source = np.random.default_rng(seed).integers(count, size=(draws, count))
     sizes = np.array([len(rounds) for rounds in logs])[source]
-    return (_resampled_median(table, source, sizes, generator) + moved[source]).mean(axis=1)
+    drawn = _resampled_median(table, source, sizes, np.random.default_rng([seed, cell + 1]))
+    return (drawn + moved[source]).mean(axis=1)
 
 
 def _resampled_median(

@@ -83,6 +83,18 @@ def test_runs_are_compared_without_pairing_and_with_other_numbers_of_rounds():
     assert found.low < 1.1 < found.high and found.processes == 2
 
 
+def test_a_mean_over_cells_is_narrower_than_a_cell_where_rounds_scatter_and_not_where_processes_do():
+    generator = np.random.default_rng(15)
+    cells = [pair(generator, 3, 1.2) for _ in range(25)]
+    mean, one = stats.geomean_ratio(cells), stats.paired_ratio(*cells[0])
+    assert mean.low < 1.2 < mean.high and mean.processes == 3
+    assert math.log(mean.high / mean.low) < 0.4 * math.log(one.high / one.low)
+    shift = [0.98, 1.0, 1.02]  # a process is slow in every cell
+    shifted = [([s * row for s, row in zip(shift, a, strict=True)], b) for a, b in cells]
+    found = stats.geomean_ratio(shifted)
+    assert math.log(found.high / found.low) > 0.03
+
+
 def test_the_same_seed_gives_the_same_interval():
     a, b = pair(np.random.default_rng(12))
     assert stats.paired_ratio(a, b, seed=3) == stats.paired_ratio(a, b, seed=3)
