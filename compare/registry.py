@@ -19,8 +19,19 @@ from common.spec import AttentionShape, UnsupportedFeature
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
-BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3")
-KERNELS: tuple[str, ...] = OWN + BASELINES
+BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3", "baseline/vllm_triton")
+ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile for each row, or need a package
+    "baseline/flashinfer_decode",
+    "baseline/flashinfer_fa2",
+    "baseline/flashinfer_fa3",
+    "baseline/flashinfer_pod",
+    "baseline/cudnn",
+    "baseline/cudnn_dense",
+    "baseline/flex",
+    "baseline/flag_gems",
+    "baseline/aiter_triton",
+)
+KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST
 ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
     "triton/ablations.last_arriver": "parallel_softmax",
     "triton/ablations.fused": "q_block",
@@ -35,7 +46,8 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
-BOUNDS = frozenset({"baseline/sdpa_dense"})  # labelled bounds: they do not solve the paged problem, so they do not rank
+# Labelled bounds: they do not solve the paged problem, so they do not rank.
+BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
 
 
 class UnknownKernel(ValueError):

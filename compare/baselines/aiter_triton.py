@@ -1,0 +1,98 @@
+"""AITER's Triton attention (`aiter.ops.triton`), AMD's own fork of vLLM's kernel, called as vLLM's backend calls it.
+
+It picks tile, warps and segments by the batch and the number of units, and asks for waves a unit, which Triton's NVIDIA
+compiler does not know: it runs on AMD alone. It allocates its scratch in the call.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from common.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+
+NAME = "baseline/aiter_triton"
+PLACES = ("aiter.ops.triton.attention.unified_attention", "aiter.ops.triton.unified_attention")
+
+SUPPORTS = frozenset({"causal", "sliding_window", "softcap", "sinks", "full_graph"})
+CONTRACT = Precision(dot="tf32")  # its dots name no precision
+
+
+@dataclass(frozen=True)
+class Config:
+    """Nothing to choose: AITER has a table of its own."""
+
+
+DEFAULT = Config()
+
+
+def find() -> Callable[..., None]:
+    """AITER's function. Raises ImportError naming what each place said."""
+    tried = []
+    for name in PLACES:
+        try:
+            return importlib.import_module(name).unified_attention
+        except (
+            ImportError,
+            OSError,
+            AttributeError,
+            RuntimeError,
+        ) as error:  # RuntimeError: it asks for a GPU at import
+            tried.append(f"{name}: {type(error).__name__}: {error}")
+    raise ImportError("; ".join(tried))
+
+
+if torch.version.hip is None:
+    raise ImportError("AITER's kernels run on AMD GPUs alone, and this torch is not built for ROCm")
+_attend = find()
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """The call allocates its scratch."""
+
+
+def _refuse(shape: AttentionShape) -> None:
+    """A tile of its decode kernel is a page, and Triton's tiles are powers of two."""
+    page = shape.block_size
+    if page & (page - 1) or page < 16:
+        raise UnsupportedFeature(NAME, f"block_size {page}", "a power of two of at least 16")
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """One call of AITER's function, into the live rows of `out`."""
+    require(NAME, SUPPORTS, batch, features, out, lse)
+    _refuse(batch.shape)
+    live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    _attend(
+        q=batch.query[live],
+        k=batch.key_cache,
+        v=batch.value_cache,
+        out=out[live],
+        cu_seqlens_q=batch.query_start_loc,
+        max_seqlen_q=batch.stats.max_query_len,
+        seqused_k=batch.seq_lens,
+        max_seqlen_k=batch.stats.max_seq_len,
+        softmax_scale=batch.softmax_scale,
+        causal=True,
+        window_size=(-1 if features.sliding_window is None else features.sliding_window - 1, 0),
+        block_table=batch.block_table,
+        softcap=features.softcap or 0,
+        q_descale=None,
+        k_descale=None,
+        v_descale=None,
+        sinks=features.sinks,
+    )

@@ -1,0 +1,76 @@
+"""FlagGems' Triton port of FlashAttention 2 with a block table (`flash_attn_varlen_func`), on any GPU that it knows.
+
+Of the public Triton kernels over a paged cache it is the one that a plain `pip install flag-gems` brings to NVIDIA:
+AITER's asks for ROCm, lmdeploy's decodes alone and sglang's reads token by token, both behind their engines.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from common.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+
+NAME = "baseline/flag_gems"
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
+CONTRACT = Precision(dot="tf32")  # its dots name no precision
+
+
+def _find() -> Callable[..., torch.Tensor]:
+    if not torch.cuda.is_available():
+        raise ImportError("FlagGems asks for its GPU when it is imported; none is here")
+    return importlib.import_module("flag_gems").flash_attn_varlen_func
+
+
+_attend = _find()
+
+
+@dataclass(frozen=True)
+class Config:
+    """Nothing to choose: FlagGems tunes or picks by itself."""
+
+
+DEFAULT = Config()
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None:
+    """The call allocates its scratch."""
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Config,
+    workspace: None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """One call of FlagGems' function, into the live rows of `out`."""
+    require(NAME, SUPPORTS, batch, features, out, lse)
+    if batch.shape.dtype is torch.float32:
+        raise UnsupportedFeature(NAME, "dtype float32", "float16, bfloat16")
+    live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
+    if batch.num_seqs == 0 or batch.num_tokens == 0:
+        return
+    window = -1 if features.sliding_window is None else features.sliding_window - 1
+    _attend(
+        batch.query[live],
+        batch.key_cache,
+        batch.value_cache,
+        batch.stats.max_query_len,
+        batch.query_start_loc,
+        batch.stats.max_seq_len,
+        seqused_k=batch.seq_lens,
+        softmax_scale=batch.softmax_scale,
+        causal=features.causal,
+        window_size=(window, 0 if features.causal else window),
+        softcap=features.softcap or 0.0,
+        block_table=batch.block_table,
+        out=out[live],
+        fa_version=2,
+    )

@@ -1,0 +1,138 @@
+"""Where vLLM's Triton kernel comes from: an installed vLLM, or its two files alone.
+
+The two files, `triton_unified_attention.py` and `triton_attention_helpers.py`, stand unchanged in a package
+`vllm_triton_033` or `vllm_triton_025` on the path. What they import of vLLM is a handful of names; while the two are
+loaded, and no longer, modules that hold just these stand in for it. The project ships neither file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import torch
+
+INSTALLED = ("vllm.v1.attention.ops.triton_unified_attention", "vllm.attention.ops.triton_unified_attention")
+BARE = ("vllm_triton_033", "vllm_triton_025")
+_OPS = "vllm.v1.attention.ops"
+_HELPERS, _KERNEL = "triton_attention_helpers", "triton_unified_attention"
+
+
+class KVQuantMode(enum.IntEnum):
+    """vLLM's modes of a quantised cache, by their numbers; this project asks for NONE alone."""
+
+    NONE = 0
+    FP8_PER_TENSOR = 1
+    INT8_PER_TOKEN_HEAD = 2
+    FP8_PER_TOKEN_HEAD = 3
+    INT4_PER_TOKEN_HEAD = 4
+
+
+def _capability_family(number: int) -> bool:
+    return (
+        torch.version.hip is None
+        and torch.cuda.is_available()
+        and torch.cuda.get_device_capability()[0] == number // 10
+    )
+
+
+def _fp8_dtype() -> torch.dtype:
+    """e4m3fnuz on gfx94x, as vLLM's platforms answer; it is read for a constant of the fp8 branch alone."""
+    amd = torch.version.hip is not None and torch.cuda.is_available()
+    old = amd and torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94")
+    return torch.float8_e4m3fnuz if old else torch.float8_e4m3fn
+
+
+def _stand_ins() -> dict[str, ModuleType]:
+    """A module for every name that the two files import, with what they read of it."""
+    import triton
+    import triton.language as tl
+
+    platform = SimpleNamespace(
+        fp8_dtype=_fp8_dtype,
+        is_device_capability_family=_capability_family,
+        is_rocm=lambda: torch.version.hip is not None,
+        is_cuda=lambda: torch.version.cuda is not None,
+        is_xpu=lambda: False,
+    )
+    held = {
+        "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
+        "vllm.logger": {"init_logger": logging.getLogger},
+        "vllm.platforms": {"current_platform": platform},
+        "vllm.triton_utils": {"tl": tl, "triton": triton},
+        "vllm.v1.kv_cache_interface": {"KVQuantMode": KVQuantMode},
+        _OPS: {},
+    }
+    modules: dict[str, ModuleType] = {}
+    for name, members in held.items():
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            path = ".".join(parts[:depth])
+            module = modules.setdefault(path, ModuleType(path))
+            module.__path__ = []
+            if depth > 1:
+                setattr(modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
+        vars(modules[name]).update(members)
+    return modules
+
+
+@contextlib.contextmanager
+def _standing_in() -> Iterator[None]:
+    """Inside, `import vllm...` finds the stand-ins; afterwards sys.modules is as it was."""
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "vllm"}
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update(_stand_ins())
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _execute(name: str, file: Path) -> ModuleType:
+    """A file as the module `name`; triton reads the source of its kernels from the file."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_bare(package: str) -> ModuleType:
+    """The kernel's module out of a package of its two files. Raises ImportError where one is missing or asks more."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ImportError(f"no package {package}")
+    folder = Path(next(iter(spec.submodule_search_locations or ())))
+    for name in (_HELPERS, _KERNEL):
+        if not (folder / f"{name}.py").is_file():
+            raise ImportError(f"{package} has no {name}.py")
+    with _standing_in():
+        _execute(f"{_OPS}.{_HELPERS}", folder / f"{_HELPERS}.py")
+        module = _execute(f"{_OPS}.{_KERNEL}", folder / f"{_KERNEL}.py")
+    module.__name__ = f"{package}.{_KERNEL}"
+    return module
+
+
+def find() -> ModuleType:
+    """The first of INSTALLED and BARE that can be loaded. Raises ImportError naming what each said."""
+    tried = []
+    for name in (*INSTALLED, *BARE):
+        try:
+            module = load_bare(name) if name in BARE else importlib.import_module(name)
+        except (ImportError, OSError, AttributeError) as error:
+            tried.append(f"{name}: {error}")
+            continue
+        if hasattr(module, "unified_attention"):
+            return module
+        tried.append(f"{name}: it has no unified_attention")
+    raise ImportError("vLLM's Triton kernel is not here: " + "; ".join(tried))
