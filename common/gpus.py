@@ -12,9 +12,7 @@ from typing import Literal
 
 import torch
 
-GIB = 2**30
-MIB = 2**20
-KIB = 2**10
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 class UnknownGpu(ValueError):
@@ -34,10 +32,10 @@ class UnknownGpu(ValueError):
 class Gpu:
     """One GPU as a program sees it (of a two-die MI250 that is one die). A peak that nobody states is None.
 
-    units: streaming multiprocessors (NVIDIA) or compute units (AMD).
-    hbm_gbps: 10^9 bytes/s. bf16_tflops: dense matrix peak, 10^12/s. fp32_tflops: vector peak.
-    shared_bytes: the most shared memory (LDS) one program may hold. llc_bytes: the last cache before HBM.
-    memory_bytes: HBM; drivers report up to 3% less. source: where the figures are from.
+    units: streaming multiprocessors (NVIDIA), compute units (AMD), work-group processors of two (AMD Radeon).
+    hbm_gbps: 10^9 bytes/s. bf16_tflops: dense matrix peak, 10^12/s. fp32_tflops: vector peak. shared_bytes: the most
+    shared memory (LDS) one program may hold. llc_bytes: the last cache before the memory. memory_bytes: drivers report
+    up to 3% less. source: where the figures are from.
     """
 
     name: str
@@ -58,10 +56,11 @@ class Gpu:
 _SM80 = {"vendor": "nvidia", "arch": "sm_80", "warp_size": 32, "shared_bytes": 163 * KIB}
 _SM90 = {"vendor": "nvidia", "arch": "sm_90", "warp_size": 32, "shared_bytes": 227 * KIB}
 _SM100 = {"vendor": "nvidia", "arch": "sm_100", "warp_size": 32, "shared_bytes": 227 * KIB}
+_SM89 = {"vendor": "nvidia", "arch": "sm_89", "warp_size": 32, "shared_bytes": 99 * KIB}
 _GFX90A = {"vendor": "amd", "arch": "gfx90a", "warp_size": 64, "shared_bytes": 64 * KIB, "llc_bytes": 8 * MIB}
 _GFX942 = {"vendor": "amd", "arch": "gfx942", "warp_size": 64, "shared_bytes": 64 * KIB, "llc_bytes": 256 * MIB}
 _GFX950 = {"vendor": "amd", "arch": "gfx950", "warp_size": 64, "shared_bytes": 160 * KIB, "llc_bytes": 256 * MIB}
-
+_RDNA = {"vendor": "amd", "warp_size": 32, "shared_bytes": 64 * KIB}
 _ALL = (
     Gpu(
         name="a100",
@@ -110,6 +109,30 @@ _ALL = (
         memory_bytes=180 * GIB,
         source="NVIDIA DGX B200 and HGX B200 data sheets 2024, per GPU; NVIDIA Blackwell Tuning Guide (cache, 227 KB)",
         **_SM100,
+    ),
+    Gpu(
+        name="l40s",
+        title="NVIDIA L40S",
+        units=142,
+        hbm_gbps=864.0,
+        bf16_tflops=362.05,
+        fp32_tflops=91.6,
+        llc_bytes=96 * MIB,
+        memory_bytes=48 * GIB,
+        source="NVIDIA L40S data sheet 2023; NVIDIA Ada Tuning Guide (99 KB a block)",
+        **_SM89,
+    ),
+    Gpu(
+        name="rtx5090",
+        title="NVIDIA GeForce RTX 5090",
+        units=170,
+        hbm_gbps=1792.0,
+        bf16_tflops=209.5,  # with fp32 accumulation
+        fp32_tflops=104.8,
+        llc_bytes=96 * MIB,
+        memory_bytes=32 * GIB,
+        source="NVIDIA RTX Blackwell GPU architecture whitepaper 2025; CUDA programming guide (99 KB a block)",
+        **_SM89 | {"arch": "sm_120"},
     ),
     Gpu(
         name="mi250",
@@ -176,6 +199,32 @@ _ALL = (
         memory_bytes=288 * GIB,
         source="AMD Instinct MI355X data sheet 2025; AMD ROCm GPU specifications",
         **_GFX950,
+    ),
+    Gpu(
+        name="rx7900xtx",
+        title="AMD Radeon RX 7900 XTX",
+        arch="gfx1100",
+        units=48,
+        hbm_gbps=960.0,
+        bf16_tflops=122.8,
+        fp32_tflops=61.4,
+        llc_bytes=96 * MIB,
+        memory_bytes=24 * GIB,
+        source="AMD Radeon RX 7900 XTX product page 2022; AMD ROCm GPU specifications",
+        **_RDNA,
+    ),
+    Gpu(
+        name="rx9060xt",
+        title="AMD Radeon RX 9060 XT 16 GB",
+        arch="gfx1200",
+        units=16,
+        hbm_gbps=320.0,
+        bf16_tflops=103.0,
+        fp32_tflops=25.6,
+        llc_bytes=32 * MIB,
+        memory_bytes=16 * GIB,
+        source="AMD Radeon RX 9060 XT product page 2025; AMD ROCm GPU specifications",
+        **_RDNA,
     ),
 )
 
