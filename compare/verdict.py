@@ -1,4 +1,4 @@
-"""Who is faster, cell by cell and over a suite: paired ratios, their intervals, and what may be said of them.
+"""Who is faster, cell by cell: paired ratios, their intervals, and what may be said of them.
 
 All functions take the raw rows of one GPU, one per cell and process, and return plain data. Speeds are the other's time
 over the kernel's own: above 1 is faster. The unit is FlashAttention 3 where it was timed.
@@ -12,23 +12,19 @@ compare.doctor found that identical code differs by more, that is the margin.
 from __future__ import annotations
 
 import enum
-import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compare import stats
 from compare.noise import Noise
-from compare.records import Record, Status, WorkloadInfo
+from compare.records import Record, WorkloadInfo
 from compare.registry import BOUNDS
 from compare.stats import Ratio
 
 FA3 = "baseline/flash_attn3"
 MARGIN = 0.02
-KINDS = ("decode", "speculative", "prefill", "mixed")
-SHARES = ("0%", "50%", "100%", "other")
-TAUS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
 class Outcome(enum.StrEnum):
@@ -69,26 +65,6 @@ class Verdict:
     noisy: bool = False
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A kernel against another over a group of workloads. speed: geometric mean over `compared` cells, None for none.
-
-    cells: workloads of the group that were asked of the kernel. missing: how many ended in which status, of the kernel
-    and, as "of the unit", of the other. shared: the mean over the cells that all kernels of the group have alike.
-    """
-
-    group: str
-    kernel: str
-    against: str
-    cells: int
-    compared: int
-    speed: Ratio | None
-    outcomes: Mapping[Outcome, int]
-    missing: Mapping[str, int]
-    shared: float | None
-    shared_cells: int
-
-
 def decide(speed: Ratio, margin: float = MARGIN) -> Outcome:
     """What the interval of a speed says, the margin taken on both sides alike: 1 + margin and its inverse."""
     above, below = 1 + margin, 1 / (1 + margin)
@@ -126,7 +102,7 @@ def compare(kernel: Series, other: Series, margin: float = MARGIN) -> Verdict:
     of its own, a process in which one of them failed) the processes that both have must do, or none is shared and the
     two are resampled each on its own. Very few samples get Student's interval.
     """
-    mine, theirs, pairs = _shared(kernel, other)
+    mine, theirs, pairs = shared(kernel, other)
     rounds = min(sum(map(len, mine)), sum(map(len, theirs)))
     if rounds < stats.FEW:
         speed, basis = stats.few_ratio(theirs, mine), f"{rounds} samples: Student's t"
@@ -141,7 +117,7 @@ def compare(kernel: Series, other: Series, margin: float = MARGIN) -> Verdict:
 _Samples = list[tuple[float, ...]]
 
 
-def _shared(kernel: Series, other: Series) -> tuple[_Samples, _Samples, bool]:
+def shared(kernel: Series, other: Series) -> tuple[_Samples, _Samples, bool]:
     """(samples of one, of the other, whether rounds are pairs), of the processes that both have where there are any."""
     common = sorted(set(kernel.samples) & set(other.samples))
     if not common:
@@ -157,114 +133,23 @@ def unit_of(records: Sequence[Record]) -> str | None:
     return FA3 if FA3 in timed else max(timed, key=timed.__getitem__, default=None)
 
 
-def verdicts(records: Sequence[Record], unit: str | None = None, margin: float = MARGIN) -> list[Verdict]:
-    """Every timed cell against the unit on the same workload, in the order of the rows; bounds (no paging) too."""
-    unit = unit or unit_of(records)
-    found = series(records)
-    pairs = [(mine, found.get((load, unit))) for (load, kernel), mine in found.items() if kernel != unit]
-    return [compare(mine, other, margin) for mine, other in pairs if other is not None]
+Pairs = Sequence[tuple[str, str]]  # (kernel, against)
 
 
-def twins(records: Sequence[Record], margin: float = MARGIN) -> list[Verdict]:
-    """Every Helion kernel against the Triton kernel of its name, where both were timed on a workload."""
-    found = series(records)
-    helion = [(key, mine) for key, mine in found.items() if key[1].startswith("helion/")]
-    pairs = [(mine, found.get((load, "triton/" + kernel.removeprefix("helion/")))) for (load, kernel), mine in helion]
-    return [compare(mine, other, margin) for mine, other in pairs if other is not None]
+def unit_pairs(records: Iterable[Record], unit: str) -> Pairs:
+    """Every kernel of the rows, in their order, against the unit; bounds (no paging) too."""
+    return [(kernel, unit) for kernel in dict.fromkeys(r.kernel for r in records) if kernel != unit]
 
 
-def decode_share(load: WorkloadInfo) -> str:
-    """The share of sequences with one query token, as the paper's figure 6 has it: 0%, 50%, 100%, or other."""
-    share = load.num_decodes / load.num_seqs if load.num_seqs else 0.0
-    return {0.0: "0%", 0.5: "50%", 1.0: "100%"}.get(share, "other")
+def twin_pairs(records: Iterable[Record]) -> Pairs:
+    """Every Helion kernel against the Triton kernel of its name, where the run has both."""
+    kernels = dict.fromkeys(r.kernel for r in records)
+    pairs = [(k, "triton/" + k.removeprefix("helion/")) for k in kernels if k.startswith("helion/")]
+    return [(kernel, twin) for kernel, twin in pairs if twin in kernels]
 
 
-GROUPS: dict[str, Callable[[WorkloadInfo], bool]] = (
-    {"all": lambda load: True}
-    | {kind: (lambda load, kind=kind: load.kind == kind) for kind in KINDS}
-    | {f"decode share {share}": (lambda load, share=share: decode_share(load) == share) for share in SHARES}
-)
-
-
-def standings(records: Sequence[Record], found: Sequence[Verdict]) -> list[Standing]:
-    """Every kernel of the verdicts over all workloads, by class and by decode share; groups without a cell are left
-    out. `found` holds verdicts of one kind: `verdicts(records)` or `twins(records)`."""
-    standing = []
-    times = series(records)
-    for name, belongs in GROUPS.items():
-        rows = [r for r in records if belongs(r.workload)]
-        mine = [v for v in found if belongs(v.workload)]
-        by_kernel: dict[tuple[str, str], list[Verdict]] = {}
-        for verdict in mine:
-            by_kernel.setdefault((verdict.kernel, verdict.against), []).append(verdict)
-        alike = _alike(by_kernel)
-        standing += [_standing(name, rows, own, alike, times) for own in by_kernel.values()]
-    return standing
-
-
-def _alike(by_kernel: Mapping[tuple[str, str], Sequence[Verdict]]) -> set[str]:
-    """Workloads on which every kernel of a group has a verdict; bounds do not take part."""
-    sets = [{v.workload.id for v in own} for (kernel, _), own in by_kernel.items() if kernel not in BOUNDS]
-    return set.intersection(*sets) if sets else set()
-
-
-def _standing(
-    group: str,
-    rows: Sequence[Record],
-    own: Sequence[Verdict],
-    alike: set[str],
-    times: Mapping[tuple[str, str], Series],
-) -> Standing:
-    kernel, against = own[0].kernel, own[0].against
-    asked, other = _statuses(rows, kernel), _statuses(rows, against)
-    missing = Counter(str(status) for status in asked.values() if status is not Status.OK)
-    lost = Counter(f"{other.get(load, 'not run')} of the unit" for load, s in asked.items() if s is Status.OK)
-    missing.update({why: count for why, count in lost.items() if why != "ok of the unit"})
-    shared = [v.speed.ratio for v in own if v.workload.id in alike]
-    pairs = [_shared(times[v.workload.id, kernel], times[v.workload.id, against]) for v in own]
-    paired = [(theirs, mine) for mine, theirs, pairs_up in pairs if pairs_up and sum(map(len, mine)) >= stats.FEW]
-    speed = stats.geomean_ratio(paired) if len(paired) == len(own) else _mean([v.speed for v in own])
-    return Standing(
-        group,
-        kernel,
-        against,
-        len(asked),
-        len(own),
-        speed,
-        Counter(v.outcome for v in own),
-        missing,
-        stats.geomean(shared) if shared else None,
-        len(shared),
-    )
-
-
-def _statuses(rows: Sequence[Record], kernel: str) -> dict[str, Status]:
-    """Per workload how the kernel ended: ok where it did in every process."""
-    found: dict[str, Status] = {}
-    for row in rows:
-        if row.kernel == kernel and found.get(row.workload.id, Status.OK) is Status.OK:
-            found[row.workload.id] = row.status
-    return found
-
-
-def _mean(speeds: Sequence[Ratio]) -> Ratio:
-    """Over cells of which some are not paired: the means of both ends, wider than an interval has to be. A cell of one
-    sample has no interval, and then the mean has none."""
-    ratio = stats.geomean([s.ratio for s in speeds])
-    known = all(s.low > 0 for s in speeds)
-    low, high = (stats.geomean([getattr(s, end) for s in speeds]) if known else None for end in ("low", "high"))
-    return Ratio(ratio, low or 0.0, high or math.inf, min(s.processes for s in speeds))
-
-
-def profile(
-    records: Sequence[Record], group: str = "all", taus: Sequence[float] = TAUS
-) -> dict[str, tuple[float, ...]]:
-    """Dolan and More's performance profile over a group (GROUPS): per kernel, in the order of the rows, the share of
-    workloads on which its time is within tau of the best kernel's. A cell that did not end ok is within no tau. Bounds
-    are left out, and workloads that nobody was timed on."""
-    rows = [r for r in records if GROUPS[group](r.workload) and r.kernel not in BOUNDS]
-    times = series(rows)
-    loads = list(dict.fromkeys(load for load, _ in times))
-    kernels = list(dict.fromkeys(r.kernel for r in rows)) if loads else []
-    table = {k: [times[load, k].median_us if (load, k) in times else None for load in loads] for k in kernels}
-    return stats.performance_profile(table, taus)
+def judge(records: Sequence[Record], pairs: Pairs, margin: float = MARGIN) -> list[Verdict]:
+    """Every cell on which both of a pair were timed, in the order of the rows."""
+    found, against = series(records), dict(pairs)
+    cells = [(mine, found.get((load, against.get(kernel, "")))) for (load, kernel), mine in found.items()]
+    return [compare(mine, other, margin) for mine, other in cells if other is not None]
