@@ -10,8 +10,8 @@ from compare import summary, tables
 from compare.records import Record
 
 
-def checker_table(records: Sequence[Record]) -> str:
-    """Worst error/budget by kernel, dtype and rule; 1 rejects. Markdown, empty where nothing was checked."""
+def checker_table(records: Sequence[Record]) -> tables.Table | None:
+    """Worst error/budget by kernel, dtype and rule; 1 rejects. None where nothing was checked."""
     worst: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     cells: dict[tuple[str, str], int] = defaultdict(int)
     for record in records:
@@ -25,15 +25,15 @@ def checker_table(records: Sequence[Record]) -> str:
         for (kernel, dtype), of in worst.items()
     ]
     columns = [("kernel", False), ("dtype", False), ("cells", True), *((label, True) for label in RULES.values())]
-    return tables.markdown(columns, body) if body else ""
+    return tables.Table(columns, body) if body else None
 
 
 def _ratio(value: float | None) -> str:
     return f"{value:.3f}" if value else ""  # 0: the rule had nothing to judge
 
 
-def search_table(records: Sequence[Record]) -> str:
-    """The default's speed as a share of the best of the random configs timed beside it. Markdown, empty without any."""
+def search_table(records: Sequence[Record]) -> tables.Table | None:
+    """The default's speed as a share of the best of the random configs timed beside it. None without any."""
     by_kernel: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.search:
@@ -51,4 +51,4 @@ def search_table(records: Sequence[Record]) -> str:
         ("kernel", False), ("rows", True), ("random configs that passed", True),
         ("default / best, geometric mean", True), ("worst", True), ("worst row", False),
     ]  # fmt: skip
-    return tables.markdown(columns, body) if body else ""
+    return tables.Table(columns, body) if body else None

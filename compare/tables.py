@@ -1,8 +1,9 @@
-"""The tables of a report, in Markdown: numbers as text, a row per kernel, a row per compiled function."""
+"""The tables of a report: numbers as text, a row per kernel, a row per compiled function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -28,13 +29,38 @@ def cell(text: Any) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
+@dataclass(frozen=True)
+class Table:
+    """A column is (title, whether it holds numbers). Columns without any entry are left out."""
+
+    columns: Sequence[tuple[str, bool]]
+    body: Sequence[Sequence[Any]]
+    kind: str = "table"
+
+    @property
+    def kept(self) -> list[int]:
+        return [i for i in range(len(self.columns)) if any(str(row[i]) for row in self.body)]
+
+    @property
+    def head(self) -> list[tuple[str, bool]]:
+        return [self.columns[i] for i in self.kept]
+
+    @property
+    def rows(self) -> list[list[tuple[Any, bool]]]:
+        """(entry, whether its column holds numbers)"""
+        return [[(row[i], self.columns[i][1]) for i in self.kept] for row in self.body]
+
+    @property
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(title for title, _ in self.head) + " |"]
+        lines.append("|" + "|".join("---:" if right else "---" for _, right in self.head) + "|")
+        lines += ["| " + " | ".join(cell(entry) for entry, _ in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+
 def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; a column is (title, whether it is aligned right). Columns without any entry are left out."""
-    kept = [i for i in range(len(columns)) if any(str(row[i]) for row in body)]
-    lines = ["| " + " | ".join(columns[i][0] for i in kept) + " |"]
-    lines.append("|" + "|".join("---:" if columns[i][1] else "---" for i in kept) + "|")
-    lines += ["| " + " | ".join(cell(row[i]) for i in kept) + " |" for row in body]
-    return "\n".join(lines)
+    """The Table as text."""
+    return Table(columns, body).markdown
 
 
 _COLUMNS = (
@@ -85,7 +111,7 @@ def _workload_text(record: Record) -> str:
     return "; ".join(parts)
 
 
-def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, list[dict[str, str]]]]:
+def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
     """Per class its workloads, each with the text of its load and a table of kernels, fastest first."""
     if rows.empty:
         return []
@@ -97,7 +123,7 @@ def classes(records: Sequence[Record], rows: pd.DataFrame) -> list[tuple[str, li
             mine = rows[(rows.kind == kind) & (rows.workload == label)].sort_values("us", kind="stable")
             first = next((r for r in records if r.workload.label == label and r.timing), None)
             first = first or next(r for r in records if r.workload.label == label)
-            table = markdown(_COLUMNS, [_line(row, timed) for _, row in mine.iterrows()])
+            table = Table(_COLUMNS, [_line(row, timed) for _, row in mine.iterrows()])
             workloads.append({"label": label, "text": _workload_text(first), "table": table})
         if workloads:
             found.append((kind, workloads))
@@ -127,7 +153,7 @@ def fact_line(fact: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
 
 
-def fact_table(facts: Sequence[dict[str, Any]]) -> str:
+def fact_table(facts: Sequence[dict[str, Any]]) -> Table:
     """The same function of all kernels at one dtype, head size and feature set stands together, to be compared."""
     ordered = sorted(facts, key=lambda fact: (fact["dtype"], fact["features"], fact["head_size"]))
-    return markdown(FACT_COLUMNS, [fact_line(fact) for fact in ordered])
+    return Table(FACT_COLUMNS, [fact_line(fact) for fact in ordered])

@@ -1,0 +1,125 @@
+"""The head of a report and its last section: what ran where, and how to read it under the contract that was in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from compare import summary, tables
+from compare.report_run import RunData
+
+_TIMER = {
+    "graph": "µs is the median of samples; a sample is one replay of a captured graph divided by its calls.",
+    "events": "µs is the median of eager launches between two events: the host's time is in it where it is the longer.",
+    "host": "µs is the host's time to enqueue one call; the device does not matter.",
+    "paper": "µs is the mean of 100 eager launches behind 20 warm-ups, one kernel after another, as the paper measures:"
+    " no dispersion, and the host's time is in it.",
+}
+_CACHE = {
+    "cold": "Cold: consecutive calls read different pages, and one cycle reads more than the last-level cache holds.",
+    "hot": "Hot: every call reads the same pages, which a cache may still hold.",
+}
+
+
+def header(run: RunData) -> list[tuple[str, str]]:
+    """(name, value) of what ran where, with what; empty values left out."""
+    manifest = run.manifest
+    versions = manifest.get("versions") or (run.records[0].versions if run.records else {})
+    commit = str(manifest.get("commit", ""))
+    sources = sorted({f"`{r.kernel}` {r.source_sha}" for r in run.records if r.source_sha})
+    pairs = [
+        ("run", manifest.get("run_id", "")),
+        ("command", f"`{manifest['command']}`" if manifest.get("command") else ""),
+        ("GPU", "" if not manifest.get("gpu") else run.gpu_title + (" (absent)" if run.absent else "")),
+        ("suite", manifest.get("suite", "")),
+        ("timing contract", run.contract if run.timed else ""),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("commit", commit + (" with local changes" if manifest.get("dirty") else "")),
+        ("machine", ", ".join(f"{name} {value}" for name, value in (manifest.get("machine") or {}).items())),
+        ("started", manifest.get("started", "")),
+        ("took", f"{manifest['seconds']:.0f} s" if manifest.get("seconds") else ""),
+        ("kernel sources", ", ".join(sources)),
+    ]
+    return [(name, str(value)) for name, value in pairs if value]
+
+
+def guide(run: RunData) -> Iterator[str]:
+    """What a reader must know, by what this run did."""
+    yield "A row has a time only where the very output of the timed callable passed the checker."
+    if run.timed:
+        yield from _times(run)
+    else:
+        yield "Nothing was timed, so nothing here says which kernel is faster."
+        yield "`check`: the largest error over its budget that the checker saw; above 1 it rejects."
+    if run.absent:
+        yield (
+            "Compiled for the named GPU and checked on the CPU: the algorithm was run, the compiled code was not. No"
+            " claim about its speed, its races or its hardware follows."
+        )
+    if run.facts:
+        yield (
+            "Static facts count the whole text of a kernel, the copies that pipelining peels off included; `spills` are"
+            " registers (AMD) or store instructions (NVIDIA) that went to memory."
+        )
+
+
+def _times(run: RunData) -> Iterator[str]:
+    timers, caches, rules = in_use(run)
+    if run.contract:
+        yield f"The timing contract is `{run.contract}`; times of another contract are never compared with these."
+    for timer in timers:
+        yield _TIMER[timer]
+    yield from (_CACHE[cache] for cache in caches)
+    yield from rules
+    yield "Spread is (p95 - p05) / median; `noisy` marks a cell in which it is above 10%. No cell is hidden for it."
+    yield (
+        "`of floor`: the larger of bytes over stated HBM bandwidth and FLOPs over the stated dense peak, divided by the"
+        " time. Nobody reaches 100%; it says what is left, not what is attainable."
+    )
+    yield "`to best`: the time over the row's best time; `× FA3`: FA3's time over the kernel's (above 1× is faster)."
+    yield "Kernels marked (bound) solve an easier problem (no paging): they are drawn and listed, and never rank."
+    if "host" not in timers:
+        yield "Host planning and launch cost are not in these times."
+
+
+def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
+    """Timers and caches of the cells, the contract's first, and its rules of order and precision in words."""
+    contract: dict[str, Any] = run.manifest.get("contract") or {}
+    timed = [record.timing for record in run.records if record.timing]
+    timers = list(dict.fromkeys([*filter(None, [contract.get("timer")]), *(t.timer for t in timed)]))
+    caches = list(dict.fromkeys([*filter(None, [contract.get("cache")]), *(t.cache for t in timed)]))
+    rules = []
+    if any(t.order == "interleaved" for t in timed):
+        rules.append("The kernels of a row took turns, in an order that rotates and reverses, inside one process.")
+    if contract.get("precision") and contract.get("timer") != "paper":
+        spent = f"{contract['max_time_s']:g} s of a workload were spent"
+        rules.append(
+            "Rounds ended when the 99% interval of the paired log-ratio to the yardstick was within"
+            f" ±{100 * contract['precision']:g}%, or when {spent}."
+        )
+    if contract.get("processes", 1) > 1:
+        rules.append(
+            f"{contract['processes']} fresh processes measured every cell; an interval resamples processes, then rounds"
+            " (Kalibera and Jones)."
+        )
+    return timers, caches, rules
+
+
+def glance(run: RunData) -> list[dict[str, Any]]:
+    """A card a class: what a caller of either DSL gets, and the best that each has, against the yardstick."""
+    means = summary.class_means(run.rows) if run.timed else []
+    cards = []
+    for kind in dict.fromkeys(m["kind"] for m in means):
+        mine = {m["kernel"]: m for m in means if m["kind"] == kind and m["geomean"] is not None and not m["bound"]}
+        called = [name for name in ("triton/auto", "helion/auto") if name in mine]
+        shown = called or [name for name in summary.BEST if name in mine]
+        if shown:
+            entries = [(f"`{name}`" if "/" in name else name, tables.times(mine[name]["geomean"])) for name in shown]
+            first = mine[shown[0]]
+            note = f"geometric mean over {_count(first['rows'], 'row')}; {first['yardstick']} = 1×, above is faster"
+            cards.append({"kind": kind, "entries": entries, "note": note})
+    return cards
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
