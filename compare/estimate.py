@@ -20,19 +20,24 @@ Which Machine constant is from where stands beside it. None is fitted to a time 
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from common.gpus import KIB, Gpu
+from common.gpus import Gpu
 from common.metadata import cdiv
 from compare import cost
 from compare.estimate_code import LDS_BYTES, TileCode, tile_code
 from compare.estimate_work import Work, works
+from compare.occupancy import occupancy
 from compare.workloads import Workload
 
 SCHEDULERS = 4  # SIMDs of a compute unit (AMD CDNA3 white paper), sub-partitions of a multiprocessor (NVIDIA H100's)
 START_LOADS = 3  # dependent loads before the first product: lengths, page, keys (dsl_*/q_block.py)
+SPREAD = Path(__file__).parent / "estimate_spread.json"  # by vendor: what measured / estimate was, 10% and 90%
 LIMITERS = ("launch", "bytes", "matrix", "issue", "latency")
 
 
@@ -44,8 +49,6 @@ class Machine:
     dependent: clocks between two instructions of one warp, on average. latency_ns: a load that misses every cache,
     under load. l2: bytes a clock of the second-level cache, all of it. sustained: share of the memory's peak that a
     copy reaches. launch_us: from the end of one kernel to the start of the next in a replayed graph.
-    registers: of a scheduler's file, per lane of a warp. granule: registers given out at once. warps: of a scheduler.
-    shared: bytes of a unit; shared_extra: what the driver adds to every program.
     """
 
     matrix: int
@@ -55,11 +58,6 @@ class Machine:
     l2: int
     sustained: float
     launch_us: float
-    registers: int
-    granule: int
-    warps: int
-    shared: int
-    shared_extra: int = 0
 
 
 # matrix: AMD matrix instruction calculator; NVIDIA A100, H100, Blackwell white papers.
@@ -69,18 +67,15 @@ class Machine:
 # l2: 128 bytes x 16 channels x 8 dies (AMD CDNA3 white paper), x 32 channels (CDNA2's); 5120 (NVIDIA A100 white paper),
 #   the same assumed for the next two. sustained: 0.81 on MI300X, 0.9 on NVIDIA (arXiv 2510.27583).
 # launch_us: NVIDIA 1.0 on an H200 (docs/measuring.md); AMD 5.0 assumed.
-# registers, granule, warps, shared: AMD CDNA ISA guides; CUDA programming guide, table of compute capabilities.
-_CDNA = {"vector": 4, "dependent": 4.0, "latency_ns": 800.0, "sustained": 0.81, "launch_us": 5.0, "registers": 512}
-_CDNA |= {"granule": 8, "warps": 8}
-_NVIDIA = {"vector": 1, "dependent": 2.0, "latency_ns": 550.0, "sustained": 0.9, "launch_us": 1.0, "registers": 512}
-_NVIDIA |= {"granule": 8, "warps": 16, "shared_extra": KIB}
+_CDNA = {"vector": 4, "dependent": 4.0, "latency_ns": 800.0, "sustained": 0.81, "launch_us": 5.0}
+_NVIDIA = {"vector": 1, "dependent": 2.0, "latency_ns": 550.0, "sustained": 0.9, "launch_us": 1.0}
 MACHINES: dict[str, Machine] = {
-    "gfx90a": Machine(matrix=1024, l2=128 * 32, shared=64 * KIB, **_CDNA),
-    "gfx942": Machine(matrix=2048, l2=128 * 16 * 8, shared=64 * KIB, **_CDNA),
-    "gfx950": Machine(matrix=4096, l2=128 * 16 * 8, shared=160 * KIB, **_CDNA),
-    "sm_80": Machine(matrix=2048, l2=5120, shared=164 * KIB, **_NVIDIA),
-    "sm_90": Machine(matrix=4096, l2=5120, shared=228 * KIB, **_NVIDIA),
-    "sm_100": Machine(matrix=8192, l2=5120, shared=228 * KIB, **_NVIDIA),
+    "gfx90a": Machine(matrix=1024, l2=128 * 32, **_CDNA),
+    "gfx942": Machine(matrix=2048, l2=128 * 16 * 8, **_CDNA),
+    "gfx950": Machine(matrix=4096, l2=128 * 16 * 8, **_CDNA),
+    "sm_80": Machine(matrix=2048, l2=5120, **_NVIDIA),
+    "sm_90": Machine(matrix=4096, l2=5120, **_NVIDIA),
+    "sm_100": Machine(matrix=8192, l2=5120, **_NVIDIA),
 }
 
 
@@ -126,14 +121,6 @@ def machine_of(gpu: Gpu) -> tuple[Machine, float]:
     return machine, gpu.bf16_tflops * 1e3 / (gpu.units * machine.matrix)
 
 
-def resident_programs(machine: Machine, registers: int, shared_bytes: int, warps: int) -> int:
-    """Programs that live on one unit at once; at least 1, for the compiler refuses what does not fit."""
-    given = max(cdiv(registers, machine.granule) * machine.granule, machine.granule)
-    by_warps = min(machine.warps, machine.registers // given) * SCHEDULERS // warps
-    by_shared = machine.shared // (shared_bytes + machine.shared_extra) if shared_bytes else by_warps
-    return max(min(by_warps, by_shared, 32), 1)
-
-
 def makespan(tiles: Sequence[int], slots: int, per_tile: float, start: float) -> float:
     """The end of the last program, each `start + tiles x per_tile` long, dealt in order to the slot that is free."""
     if len(tiles) <= slots:
@@ -161,7 +148,8 @@ def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEst
     """One launch, from what its programs do and the facts of its code object. Raises NoEstimate."""
     machine, ghz = machine_of(gpu)
     code = tile_code(work, facts)
-    resident = resident_programs(machine, facts["registers"], facts["shared_bytes"], facts["num_warps"])
+    held = occupancy(gpu.arch, facts["registers"], facts["shared_bytes"], facts["num_warps"])
+    resident = max(held.programs, 1)
     together = min(resident, max(cdiv(len(work.tiles), gpu.units), 1))
     latency = machine.latency_ns * ghz
     clocks, who = _tile_clocks(machine, code, latency, together)
@@ -204,3 +192,17 @@ def estimate(
     launching = sum(one.launch_us for one in launches)
     limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter
     return Estimate(floor, us, limiter, launches)
+
+
+@cache
+def spread(vendor: str) -> tuple[float, float] | None:
+    """10% and 90% of measured / estimate over the points of a vendor's page; None where no page is written yet."""
+    known = json.loads(SPREAD.read_text()).get(vendor) if SPREAD.exists() else None
+    return (known["p10"], known["p90"]) if known else None
+
+
+def text(floor_us: float, us: float, vendor: str) -> str:
+    """`floor .. estimate x [p10, p90]` in microseconds: a bound and a range, never one number."""
+    known = spread(vendor)
+    factor = f" x [{known[0]:.2f}, {known[1]:.2f}]" if known else " x [unknown]"
+    return f"{floor_us:.1f} .. {us:.1f}{factor}"

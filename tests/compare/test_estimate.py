@@ -1,0 +1,161 @@
+"""The floor and the estimate: work from lengths, clocks from facts, what limits, and the published rows."""
+
+import dataclasses
+
+import pytest
+
+from common import gpus
+from compare import cost, published
+from compare.estimate import MACHINES, NoEstimate, estimate, machine_of, makespan, text
+from compare.estimate_code import flops_of, tile_code
+from compare.estimate_work import works
+from compare.workloads import Workload, parse_lens
+
+H200, MI300 = gpus.resolve("h200"), gpus.resolve("mi300")
+Q_BLOCK = {"block_m": 16, "tile_size": 64, "num_warps": 4, "num_stages": 3}
+SEGMENTS = Q_BLOCK | {"num_segments": 8}
+FACTS = {
+    "kernel": "_q_block_kernel",
+    "arch": "sm_90",
+    "num_warps": 4,
+    "num_stages": 3,
+    "registers": 128,
+    "shared_bytes": 50_000,
+    "instructions": 3000,
+    "matrix": {"HMMA 16816": 192},
+    "pipelined": 2,
+}
+LOOP = {
+    "instructions": 500,
+    "matrix": {"mfma 16x16x16": 32},
+    "matrix_flops": 32 * 2 * 16**3,
+    "vector": 300,
+    "transcendental": 16,
+    "shared_reads": {"128": 8},
+    "shared_writes": {},
+}
+
+
+def workload(lens: str) -> Workload:
+    return Workload(lens, parse_lens(lens))
+
+
+def test_floor_is_never_above_the_estimate():
+    for lens in ("q1s16", "128q1s4k", "q2k", "16q1s2k_4q512s1k"):
+        said = estimate(workload(lens), "triton/q_block", Q_BLOCK, [FACTS], H200)
+        assert 0 < said.floor_us <= said.us
+        assert said.floor_us == cost.floor_us(workload(lens), H200)
+
+
+def test_launch_limits_a_tiny_call_and_bytes_a_large_decode():
+    tiny = {**FACTS, "kernel": "_segments_kernel"}, {**FACTS, "kernel": "_reduce_segments_kernel", "matrix": {}}
+    assert (
+        estimate(workload("q1s16"), "triton/q_block", Q_BLOCK, [{**FACTS, "arch": "gfx942"}], MI300).limiter == "launch"
+    )
+    assert estimate(workload("256q1s8k"), "triton/parallel_softmax", SEGMENTS, tiny, H200).limiter == "bytes"
+
+
+def test_a_lone_program_is_limited_by_latency():
+    assert estimate(workload("q1s32k"), "triton/q_block", Q_BLOCK, [FACTS], H200).limiter == "latency"
+
+
+def test_redundant_matrix_work_costs():
+    loop = LOOP | {"matrix_flops": 64 * LOOP["matrix_flops"]}
+    facts = [FACTS | {"arch": "gfx942", "shared_bytes": 8192, "loops": [one]} for one in (LOOP, loop)]
+    once, often = (estimate(workload("q8k"), "triton/q_block", Q_BLOCK, [fact], MI300) for fact in facts)
+    assert often.us > 2 * once.us
+    assert often.limiter == "matrix"
+
+
+def test_more_resident_programs_hide_latency():
+    crowded = estimate(workload("64q1s4k"), "triton/q_block", Q_BLOCK, [FACTS | {"registers": 255}], H200)
+    roomy = estimate(workload("64q1s4k"), "triton/q_block", Q_BLOCK, [FACTS], H200)
+    assert roomy.launches[0].resident > crowded.launches[0].resident
+    assert roomy.launches[0].schedule_us < crowded.launches[0].schedule_us
+
+
+def test_whole_waves():
+    assert makespan([4] * 8, 8, 1.0, 0.5) == 4.5
+    assert makespan([4] * 9, 8, 1.0, 0.5) == 9.0
+    assert makespan([8, 1, 1, 1], 2, 1.0, 0.0) == 8.0
+    assert makespan([], 8, 1.0, 0.5) == 0.5
+
+
+@pytest.mark.parametrize("lens", ["q1s1k", "32q4s4k", "q100s1000", "3q1s17_2q40s90"])
+def test_segments_deal_the_tiles_of_the_q_blocks(lens):
+    whole = works("triton/q_block", Q_BLOCK, ["_q_block_kernel"], workload(lens))[0]
+    parts = works("helion/parallel_softmax", SEGMENTS, ["_helion__segments_kernel"], workload(lens))[0]
+    assert sum(parts.tiles) == sum(whole.tiles)
+    assert max(parts.tiles) <= -(-max(whole.tiles) // 8)
+
+
+def test_q_blocks_cover_the_causal_triangle():
+    work = works("triton/q_block", Q_BLOCK, ["_q_block_kernel"], workload("q64"))[0]
+    assert work.useful_flops <= sum(work.tiles) * work.tile_flops
+    assert len(work.tiles) == 16 * 8  # 64 tokens in blocks of 4, under 8 KV heads
+
+
+def test_a_static_grid_shares_tiles_evenly():
+    part = {"block_m": 16, "tile_size": 64, "programs": 396}
+    work = works("triton/static_grid", {"decode": part, "prefill": part}, ["_attend_items_kernel"], workload("8q1s4k"))[
+        0
+    ]
+    assert len(work.tiles) == 396
+    assert max(work.tiles) - min(work.tiles) <= 1
+    assert sum(work.tiles) == 8 * 8 * 64
+
+
+def test_copies_of_a_tile_in_the_text_share_its_instructions():
+    work = works("triton/q_block", Q_BLOCK, ["_q_block_kernel"], workload("q1s1k"))[0]
+    once = tile_code(work, FACTS | {"matrix": {"HMMA 16816": 32}})  # 32 x 4096 x 4 warps: one tile's FLOPs
+    thrice = tile_code(work, FACTS | {"matrix": {"HMMA 16816": 96}})
+    assert once.instructions == pytest.approx(3 * thrice.instructions)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "flops"),
+    [("HMMA 16816", 4 * 4096), ("HGMMA 64x128x16", 2 * 64 * 128 * 16), ("mfma 32x32x8", 4 * 16384), ("UTCHMMA", 0)],
+)
+def test_flops_of_an_instruction(instruction, flops):
+    assert flops_of(instruction, warps=4) == flops
+
+
+def test_clocks_follow_from_the_stated_peaks():
+    stated = {"mi300": 2.1, "mi250": 1.7, "mi355": 2.4, "a100": 1.41}
+    assert {name: round(machine_of(gpus.resolve(name))[1], 2) for name in stated} == stated
+    assert {"gfx90a", "gfx942", "gfx950", "sm_80", "sm_90", "sm_100"} <= set(MACHINES)
+
+
+def test_no_rule_is_a_typed_error():
+    with pytest.raises(NoEstimate, match="ablations"):
+        estimate(workload("q1s16"), "triton/ablations.fused", Q_BLOCK, [FACTS], H200)
+    with pytest.raises(NoEstimate, match="other"):
+        estimate(
+            workload("q1s16"),
+            "triton/q_block",
+            Q_BLOCK,
+            [FACTS],
+            dataclasses.replace(H200, bf16_tflops=None, name="other"),
+        )
+
+
+def test_shared_pages_lower_the_floor():
+    rows = [estimate(workload("8q1s4k"), "triton/q_block", Q_BLOCK, [FACTS], H200, pages) for pages in (None, 2**20)]
+    assert rows[1].floor_us < rows[0].floor_us
+
+
+def test_text_is_a_bound_and_a_range():
+    assert text(1.0, 2.5, "nvidia").startswith("1.0 .. 2.5 x [0.")
+    assert text(1.0, 2.5, "nobody") == "1.0 .. 2.5 x [unknown]"
+
+
+def test_every_published_row_is_predicted_and_has_a_value():
+    rows, said = published.read_published(), published.read_predictions()
+    values = {row["id"]: row for row in published._rows(published.TIMINGS)}
+    assert len(rows) >= 60
+    assert {row.id for row in rows} == set(said) == set(values)
+    for row in rows:
+        assert said[row.id].floor_us <= said[row.id].us
+        assert values[row.id]["value"] > 0
+        assert row.url.startswith("https://")
+        assert row.to_workload().kind
