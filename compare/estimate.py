@@ -110,7 +110,7 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a record."""
-        return asdict(self)
+        return asdict(self) | {"launches": [asdict(one) for one in self.launches]}
 
 
 def machine_of(gpu: Gpu) -> tuple[Machine, float]:
@@ -192,6 +192,18 @@ def estimate(
     launching = sum(one.launch_us for one in launches)
     limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter
     return Estimate(floor, us, limiter, launches)
+
+
+def column(
+    workload: Workload, kernel_id: str, config: Mapping[str, Any] | None, facts: Sequence[Mapping[str, Any]], gpu: Gpu
+) -> dict[str, Any] | None:
+    """The estimate as a record of an absent GPU holds it, with the spread of its vendor; None where there is none."""
+    try:
+        said = estimate(workload, kernel_id, config or {}, facts, gpu)
+    except NoEstimate:
+        return None
+    p10, p90 = spread(gpu.vendor) or (None, None)
+    return said.as_dict() | {"p10": p10, "p90": p90, "text": text(said.floor_us, said.us, gpu.vendor)}
 
 
 @cache

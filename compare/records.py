@@ -156,6 +156,7 @@ class Record:
     config, GPU, software and contract: equal ones may be compared as repetitions of one measurement.
     `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), "given" or "random:<seed>:<index>".
     `facts` are static facts of the compiled code, one dict per kernel of the launch and target.
+    `estimate`: floor, estimate and limiter of a GPU that is not here (compare.estimate), never beside a time.
     `gpu` is the GPU that ran it (None: no GPU did). `seconds` is the cell's wall time, compilation included.
     """
 
@@ -176,6 +177,7 @@ class Record:
     search: Search | None = None
     gate: GateResult | None = None
     facts: tuple[dict[str, Any], ...] = ()
+    estimate: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=dict)
     source_sha: str = ""
     seconds: float = 0.0
@@ -195,6 +197,8 @@ class Record:
             raise ValueError(f"reason: found nothing, allowed a text where status is {self.status}")
         if self.timing is not None and not 0.0 < self.timing.median_us < float("inf"):
             raise ValueError(f"timing.median_us: found {self.timing.median_us}, allowed a finite number above 0")
+        if self.timing is not None and self.estimate is not None:
+            raise ValueError("estimate: found one beside a time, allowed None where a GPU measured")
         if self.process < 0:
             raise ValueError(f"process: found {self.process}, allowed 0 or more")
         if self.timing is not None and len(self.timing.samples_us) > MAX_SAMPLES:

@@ -1,12 +1,13 @@
 """The floor and the estimate: work from lengths, clocks from facts, what limits, and the published rows."""
 
 import dataclasses
+import json
 
 import pytest
 
 from common import gpus
 from compare import cost, published
-from compare.estimate import MACHINES, NoEstimate, estimate, machine_of, makespan, text
+from compare.estimate import MACHINES, NoEstimate, column, estimate, machine_of, makespan, text
 from compare.estimate_code import flops_of, tile_code
 from compare.estimate_work import works
 from compare.workloads import Workload, parse_lens
@@ -159,3 +160,11 @@ def test_every_published_row_is_predicted_and_has_a_value():
         assert values[row.id]["value"] > 0
         assert row.url.startswith("https://")
         assert row.to_workload().kind
+
+
+def test_the_column_of_an_absent_gpu_is_plain_values():
+    said = column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], H200)
+    assert json.loads(json.dumps(said, allow_nan=False)) == said
+    assert said["floor_us"] <= said["us"]
+    assert said["text"] == text(said["floor_us"], said["us"], "nvidia")
+    assert column(workload("q1s1k"), "baseline/sdpa", None, [], H200) is None
