@@ -11,6 +11,7 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from compare import figure_suites, suites, trace
+from compare.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
 from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
@@ -22,6 +23,13 @@ def _positive(text: str) -> float:
     value = float(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text}, allowed a finite number above 0")
+    return value
+
+
+def _some(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed 1 or more")
     return value
 
 
@@ -40,7 +48,6 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     where.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
     where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
     where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
-    where.add_argument("--max-time", type=_positive, default=3.0, metavar="S", help="timing per workload (default 3 s)")
     where.add_argument(
         "--cpu-budget", type=_positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
     )
@@ -53,9 +60,52 @@ def _add_where(new: argparse.ArgumentParser) -> None:
         default="tree",
         help="whose configs: the GPU's measured tree where there is one (tree), untuned (default), Listing 2 (paper)",
     )
-    where.add_argument(
-        "--configs", type=_count, default=0, metavar="N", help="where cells are timed: N random configs too"
+
+
+def _share(text: str) -> float:
+    """`0.5%` or `0.005`: above 0 and below 1."""
+    value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed a share above 0 and below 1, as 0.5%")
+    return value
+
+
+def _add_timing(new: argparse.ArgumentParser) -> None:
+    timing = new.add_argument_group("how cells are timed, where a GPU is measured (docs/measuring.md)")
+    timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, host, or the paper's protocol")
+    timing.add_argument("--cache", choices=CACHES, help="before each call (default cold; the paper's timer: hot)")
+    timing.add_argument(
+        "--precision",
+        type=_share,
+        default=PRECISION,
+        metavar="P",
+        help=f"rounds end when the paired 99%% interval is within it (default {100 * PRECISION:g}%%)",
     )
+    timing.add_argument(
+        "--max-time",
+        type=_positive,
+        default=MAX_TIME_S,
+        metavar="S",
+        help=f"or when the rounds of a workload and process took this long (default {MAX_TIME_S:g} s)",
+    )
+    timing.add_argument(
+        "--processes", type=_some, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
+    )
+    timing.add_argument("--configs", type=_count, default=0, metavar="N", help="N random configs too, graph timer only")
+
+
+def contract(arguments: argparse.Namespace, now: Situation) -> Contract:
+    """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not fit."""
+    timer = arguments.timer or "graph"
+    cache = arguments.cache or ("hot" if timer == "paper" else "cold")
+    if timer == "paper" and cache == "cold":
+        raise GrammarError(
+            "--cache: found cold, allowed hot with --timer paper, which repeats one call on the same data"
+        )
+    if arguments.configs and (timer, cache) != ("graph", "cold"):
+        raise GrammarError(f"--configs: found with timer {timer} and cache {cache}, allowed with graph and cold alone")
+    processes = arguments.processes if now.measure else 1
+    return Contract(timer, cache, arguments.precision, arguments.max_time, processes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
     _add_where(new)
+    _add_timing(new)
     steps = new.add_argument_group("assumptions of --trace")
     steps.add_argument("--batches", type=int, help="steps kept, at even quantiles of KV tokens (default 16)")
     steps.add_argument("--step-ms", type=float, help="fixed part of a step (default 5 ms)")

@@ -83,11 +83,6 @@ def compile_in_child(jobs: Sequence[CompileJob], gpu: Gpu, *, limit_s: float = 1
             yield outcome
 
 
-def _environment() -> dict[str, str]:
-    fusion = {"TRITON_DEFAULT_FP_FUSION": "1"}  # today's default, said aloud because triton announced another
-    return environment("compile") | fusion
-
-
 def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
     """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
     reader, writer = os.pipe()
@@ -97,7 +92,7 @@ def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env=_environment(),
+            env=environment("compile"),
             pass_fds=[writer],
         )
         os.close(writer)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 VERSION = 2
+UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
 TIMERS = ("graph", "events", "host", "paper")
 CACHES = ("cold", "hot")
 # Between rounds the paired log-ratio to FA3 had a standard deviation of 0.7% in the median row of `peers` on an H200

@@ -80,22 +80,25 @@ def _shared_keys(workload: Workload) -> int:
     return sum(shared) - max(shared, default=0)
 
 
-def floor_us(workload: Workload, gpu: Gpu) -> float | None:
-    """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated."""
-    return floor_of(cost(workload), workload.shape.dtype, gpu)
+def floor_us(workload: Workload, gpu: Gpu, cold: bool = True) -> float | None:
+    """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated.
+
+    cold: the bytes come from HBM; where they may lie in a cache only FLOPs are a floor.
+    """
+    return floor_of(cost(workload), workload.shape.dtype, gpu, cold)
 
 
-def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu) -> float | None:
+def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> float | None:
     """`floor_us` of what is needed, counted elsewhere."""
     peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
-    times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps else []
+    times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps and cold else []
     times += [needed.flops / peak / 1e6] if peak else []
     return max(times, default=None)
 
 
-def derived(workload: Workload, gpu: Gpu, median_us: float) -> Derived:
+def derived(workload: Workload, gpu: Gpu, median_us: float, cold: bool = True) -> Derived:
     """GB/s, TFLOP/s and the share of the floor that a time amounts to."""
-    needed, floor = cost(workload), floor_us(workload, gpu) or 0.0
+    needed, floor = cost(workload), floor_us(workload, gpu, cold) or 0.0
     return Derived(
         gbps=needed.bytes / median_us / 1e3,
         tflops=needed.flops / median_us / 1e6,

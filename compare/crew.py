@@ -7,6 +7,7 @@ that it was at becomes the row, and a new worker goes on behind it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
@@ -15,15 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare.contract import Contract
 from compare.plan import Cell, Job
 from compare.records import Status
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND = (sys.executable, "-m", "compare.worker")
 START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
 FLOOD_BYTES = 64 * 2**20
 LOG_TAIL = 2000
@@ -44,19 +47,21 @@ class Crew:
     """Runs jobs in worker processes of one mode. `close` ends the process.
 
     mode: check or measure. gpu: whose configs are meant (a name of the GPU table) or None. limit_s: what a cell may
-    take between two signs of life. on_start hears the cell that begins.
+    take between two signs of life. process: the number within the run, which decides the order of a job's cells.
+    on_start hears the cell that begins.
     """
 
     mode: str
     gpu: str | None
     device: str
     limit_s: float = 300.0
-    max_time_s: float = 3.0
+    contract: Contract = field(default_factory=Contract)
+    process: int = 0
     configs: int = 0
     seed: int = 0
     heuristics: str = "tree"
     on_start: Callable[[Cell], None] = lambda cell: None
-    command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "compare.worker"])
+    command: list[str] = field(default_factory=lambda: list(COMMAND))
     _worker: _Worker | None = None
 
     def close(self) -> None:
@@ -67,6 +72,25 @@ class Crew:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+
+    def compile_ahead(self, jobs: Sequence[Job]) -> None:
+        """Start the process and have it compile what it will measure; `ready` waits for that."""
+        self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+        wanted = [{"workload": job.workload.to_dict(), "kernels": [cell.kernel for cell in job.cells]} for job in jobs]
+        plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
+        plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}
+        with contextlib.suppress(_Lost):  # it died at once: `ready` says so
+            self._worker.send(json.dumps(plain))
+
+    def ready(self) -> bool:
+        """Wait until the process has compiled ahead. False where it was lost: a fresh one compiles as it measures."""
+        worker = self._worker
+        try:
+            while worker is not None and worker.event(self.limit_s)["event"] != "compiled":
+                pass
+        except _Lost:
+            self._dismiss()
+        return self._worker is not None
 
     def run(self, job: Job) -> Iterator[Outcome]:
         """One outcome per cell, as they come. More than one worker may be used up."""
@@ -103,7 +127,8 @@ class Crew:
                 "cells": [[cell.id, cell.kernel] for cell in job.cells],
                 "gpu": self.gpu,
                 "device": self.device,
-                "max_time": self.max_time_s,
+                "contract": dataclasses.asdict(self.contract),
+                "process": self.process,
                 "configs": self.configs,
                 "seed": self.seed,
                 "heuristics": self.heuristics,
@@ -182,7 +207,7 @@ class _Worker:
             self.versions = event["versions"]
             return self.event(limit_s)
         if event["event"] == "start" and event["cell"] != self.current:
-            self.current, self._log_from = event["cell"], self._log_size()
+            self.current, self._log_from = event["cell"], event.get("logged", self._log_size())
         return event
 
     def lost(self, status: Status, reason: str) -> _Lost:
@@ -224,6 +249,7 @@ def environment(mode: str) -> dict[str, str]:
     if mode == "check":
         environment["TRITON_INTERPRET"] = "1"
     environment["HELION_DISALLOW_AUTOTUNING"] = "1"
+    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said by all: it is in the key of Triton's cache
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
     return environment

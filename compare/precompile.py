@@ -69,7 +69,7 @@ def main() -> None:
     from common.gpus import resolve
     from compare import registry
     from compare.crosscompile import static_facts
-    from compare.worker import Channel
+    from compare.task import Channel
 
     channel = Channel()  # what compilers print must not mix in
     task = json.loads(sys.stdin.read())

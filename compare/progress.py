@@ -21,6 +21,7 @@ class Show:
     def __init__(self, total: int, *, quiet: bool, verbose: bool) -> None:
         self._total, self._done, self._quiet, self._verbose = total, 0, quiet, verbose
         self._console = Console(stderr=True)
+        self._process = ""  # "process 2 of 3: " where there are several
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -36,9 +37,20 @@ class Show:
         if self._bar:
             self._bar.stop()
 
+    def say(self, words: str) -> None:
+        """What goes on between cells."""
+        if self._bar:
+            self._bar.update(self._task, description=words)
+        elif not self._quiet:
+            print(words, file=sys.stderr, flush=True)
+
+    def process(self, number: int, of: int) -> None:
+        """Which of several processes the next cells are of, counted from 0."""
+        self._process = f"process {number + 1} of {of}: " if of > 1 else ""
+
     def begin(self, cell: Cell) -> None:
         if self._bar:
-            self._bar.update(self._task, description=f"{cell.kernel} on {cell.workload.label}")
+            self._bar.update(self._task, description=f"{self._process}{cell.kernel} on {cell.workload.label}")
 
     def finished(self, record: Record) -> None:
         self._done += 1
@@ -49,7 +61,7 @@ class Show:
             return
         what = f"{record.timing.median_us:.1f} us" if record.timing else str(record.status)
         why = f": {record.reason}" if record.reason else ""
-        line = f"[{self._done}/{self._total}] {record.kernel} on {record.workload.label}: {what}{why}"
+        line = f"[{self._done}/{self._total}] {self._process}{record.kernel} on {record.workload.label}: {what}{why}"
         print(line + f" ({record.seconds:.1f} s)", file=sys.stderr, flush=True)
         if self._verbose and record.log_tail:
             print(record.log_tail, file=sys.stderr, flush=True)
@@ -87,10 +99,15 @@ def _entry(record: Record | None, best: float) -> str:
     return f"[bold]{text}[/bold]" if record.timing.median_us == best else text
 
 
-def count(records: Sequence[Record], planned: int) -> str:
-    """`48 cells: 46 ok, 2 unsupported`, and how many are missing."""
+def count(records: Sequence[Record], planned: int, missing: int = 0) -> str:
+    """`48 cells: 46 ok, 2 unsupported`, and how many are missing.
+
+    missing: records that were not made; where every cell has one, of processes that did not get to it.
+    """
     counts = Counter(record.status for record in records)
     parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
     if len(records) < planned:
         parts.append(f"{planned - len(records)} not run")
+    elif missing:
+        parts.append(f"{missing} repetitions not run")
     return f"{planned} cells: {', '.join(parts) or 'none'}"

@@ -20,15 +20,14 @@ from rich.console import Console
 
 from common.gpus import UnknownGpu
 from common.spec import SpecError
-from compare import cli, cost, plan, precompile, progress, rundir
+from compare import cli, plan, progress, rundir
+from compare.cells import combined
 from compare.cli import Selection, Situation
-from compare.crew import Crew, Outcome
-from compare.estimate import column
+from compare.contract import Contract
 from compare.identity import StrangerPackage, ensure_own_packages
-from compare.plan import Cell
 from compare.records import Record, Status, latest, write_manifest
-from compare.registry import UnknownKernel, is_own
-from compare.staticfacts import StaticFacts, with_facts
+from compare.registry import UnknownKernel
+from compare.rows import Rows
 from compare.store import Store, load
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.trace import TraceError
@@ -175,7 +174,7 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
         return NOTHING
     for assumption in () if arguments.quiet else chosen.assumptions:
         print(f"assumed: {assumption}", flush=True)
-    if now.measure:
+    if now.measure and not arguments.quiet:
         print(f"timing contract {contract.line}", flush=True)
     return Run(arguments, argv, now, chosen, contract).execute()
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from compare.contract import Contract
+
 ROOT = Path(__file__).resolve().parent.parent
-TIMING_CONTRACT = "graph-cold-interleaved/1"  # changes with any rule of compare/timing.py: never compare across
 
 
 class CannotWrite(OSError):
@@ -91,6 +92,6 @@ def manifest(argv: list[str], run_id: str, facts: dict[str, Any]) -> dict[str, A
         "dirty": commit().endswith("-dirty"),
         "machine": {"system": platform.platform(terse=True), "cpus": os.cpu_count()},
         "spec": spec_hash(),
-        "timing_contract": TIMING_CONTRACT,
+        "timing_contract": Contract().name,
         "versions": versions(),
     } | facts

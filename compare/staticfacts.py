@@ -14,18 +14,26 @@ from compare.plan import Cell
 from compare.records import Evidence, Status
 from compare.registry import is_own
 
-CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a run: the timed process needs a core of its own
+CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a check, which needs a core of its own
+ALONE_CPUS_KEPT, MAX_ALONE = 4, 12  # before a measurement: cores for the processes that compile ahead
 
 
 class StaticFacts:
-    """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan."""
+    """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan.
 
-    def __init__(self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree") -> None:
+    alone: nothing is timed before `wait` returns. The code that they leave in Triton's disk cache is what is timed.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree", alone: bool = False
+    ) -> None:
         own = [cell for cell in cells if is_own(cell.kernel)] if gpu else []
         self._heuristics = heuristics
         self._found: dict[str, Outcome] = {}
         self._news = threading.Condition()
-        lanes = max(min((os.cpu_count() or 1) // CPUS_PER_LANE, MAX_LANES), 1)
+        cpus = os.cpu_count() or 1
+        many = min(cpus - ALONE_CPUS_KEPT, MAX_ALONE) if alone else min(cpus // CPUS_PER_LANE, MAX_LANES)
+        lanes = max(min(many, len(own)), 1)
         for lane in range(lanes if own else 0):
             threading.Thread(target=self._compile, args=(own[lane::lanes], gpu, limit_s), daemon=True).start()
         self._wanted = {cell.id for cell in own}
@@ -46,6 +54,11 @@ class StaticFacts:
         with self._news:
             self._found |= found
             self._news.notify_all()
+
+    def wait(self) -> None:
+        """Until every cell has its outcome."""
+        with self._news:
+            self._news.wait_for(lambda: self._wanted <= self._found.keys())
 
     def of(self, cell: Cell) -> Outcome | None:
         """The outcome of a cell, waited for; None for a kernel that is not compiled here."""

@@ -3,13 +3,14 @@
 A sample is one replay divided by its calls. Consecutive calls in a replay read different pages, and one cycle over the
 page sets reads more than the last-level cache holds (`arena.page_sets`), so every call finds its K and V in HBM. A read
 of `FLUSH_BYTES` is queued before the start event: it covers the host's launch of the graph, which would otherwise be
-inside the interval, and leaves only clean lines behind.
+inside the interval, and leaves only clean lines behind. With a hot cache the work itself is queued there instead.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Protocol
 
 import torch
 
+from compare import stats
+from compare.contract import PRECISION
 from compare.records import MAX_SAMPLES, Timing
 
 REPLAY_US = 5_000.0  # a sample lasts at least this long where calls are short: event resolution is 0.5 us
@@ -25,7 +28,8 @@ MAX_CALLS = 512  # in one graph; a captured call costs host time and memory
 LONG_US, LONG_SETS = 20_000.0, 4
 SLOW_US = 200_000.0  # a call above this gets three launches and no rounds
 MIN_ROUNDS, MAX_ROUNDS = 10, MAX_SAMPLES
-NOISY = 0.10  # (p95 - p05) / median above this is flagged
+PATIENCE = 10 / 3  # budgets that MIN_ROUNDS may take; where they would take more, FEW_ROUNDS must do
+FEW_ROUNDS = 3
 FLUSH_BYTES = 256 * 2**20
 
 
@@ -57,16 +61,19 @@ class Runner(Protocol):
 
 
 class _Clock:
-    """Two events around some work, behind a read of a large buffer."""
+    """Two events around some work, behind a read of a large buffer; hot: behind the same work."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, hot: bool = False) -> None:
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._flush = torch.ones(FLUSH_BYTES // 4, dtype=torch.float32, device=device)
+        self._flush = None if hot else torch.ones(FLUSH_BYTES // 4, dtype=torch.float32, device=device)
 
     def measure(self, work: Callable[[], None]) -> float:
         """Microseconds of `work` on the device."""
-        self._flush.amax()
+        if self._flush is None:
+            work()
+        else:
+            self._flush.amax()
         self._start.record()
         work()
         self._end.record()
@@ -153,8 +160,8 @@ class SlowRunner:
         return self.inner.sample(part)
 
 
-def make_clock(device: torch.device) -> _Clock:
-    return _Clock(device)
+def make_clock(device: torch.device, hot: bool = False) -> _Clock:
+    return _Clock(device, hot)
 
 
 def first_launch_us(launch: Callable[[int], None], sets: int) -> float:
@@ -190,25 +197,29 @@ def round_order(count: int, number: int) -> list[int]:
     return order[::-1] if number % 2 else order
 
 
-def settled(samples: Sequence[float]) -> bool:
-    """Whether the middle half of at least 24 samples lies within 1%: more rounds would not move the median."""
-    if len(samples) < 24:
-        return False
-    low, middle, high = (quantile(samples, q) for q in (0.25, 0.5, 0.75))
-    return (high - low) / middle < 0.01
+def width(samples: Sequence[float], unit: Sequence[float] | None) -> float:
+    """Half of the 99% interval of the log-ratio to the unit, round by round; without a unit, of the times alone."""
+    if unit is not None and len(unit) != len(samples):
+        return math.inf
+    return stats.half_width(samples, [1.0] * len(samples) if unit is None else unit)
 
 
 def interleave(
     tracks: Sequence[Track],
     budget_s: float,
     *,
+    unit: int = 0,
+    precision: float = PRECISION,
+    patience: float = PATIENCE,
     now: Callable[[], float] = time.perf_counter,
     before: Callable[[str], None] = lambda name: None,
+    between: Callable[[], None] = lambda: None,
 ) -> int:
-    """Sample every track once a round until the budget is spent or all are settled. Returns rounds, MIN_ROUNDS or more.
+    """Sample every track once a round until each is known to `precision` against tracks[unit], or the budget is spent.
 
-    The first round warms up and is dropped. `before(name)` hears whose turn it is, for whoever has to explain a crash.
-    Where a round alone takes a third of the budget three rounds must do.
+    The first round warms up and is dropped. At least MIN_ROUNDS follow; FEW_ROUNDS where those would take more than
+    `patience` budgets. `before(name)` hears whose turn it is, for whoever has to explain a crash; `between()` is called
+    around the rounds, when nothing runs. Returns the rounds, equally many for all.
     """
     if not tracks:
         return 0
@@ -216,18 +227,27 @@ def interleave(
     for track in tracks:
         before(track.name)
         track.runner.sample(0)
-    warm = now() - start
-    least = 3 if warm > budget_s / 3 else MIN_ROUNDS
+    least = FEW_ROUNDS if (now() - start) * MIN_ROUNDS > patience * budget_s else MIN_ROUNDS
     rounds = 0
     while rounds < MAX_ROUNDS:
-        if rounds >= least and (now() - start > budget_s or all(settled(t.samples) for t in tracks)):
+        if rounds >= least and (now() - start > budget_s or _precise(tracks, unit, precision)):
             break
+        between()
         for i in round_order(len(tracks), rounds):
             track = tracks[i]
             before(track.name)
             track.samples.append(track.runner.sample(rounds % len(track.runner.parts)))
         rounds += 1
+    between()
     return rounds
+
+
+def _precise(tracks: Sequence[Track], unit: int, precision: float) -> bool:
+    """Whether every other track is known well enough against the unit; a unit that is alone, by its own times."""
+    others = [track for number, track in enumerate(tracks) if number != unit]
+    if not others:
+        return width(tracks[unit].samples, None) <= precision
+    return all(width(track.samples, tracks[unit].samples) <= precision for track in others)
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
@@ -239,12 +259,30 @@ def quantile(samples: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def summarise(runner: Runner, samples: Sequence[float], cycle_bytes: int, order: str = "interleaved") -> Timing:
-    """The samples as a record holds them."""
+@dataclass(frozen=True)
+class Against:
+    """What a track is judged noisy by: the unit's kernel id and samples (None: the unit's own track, or none ran)."""
+
+    unit: str
+    samples: Sequence[float] | None
+    precision: float = PRECISION
+
+
+def summarise(
+    runner: Runner,
+    samples: Sequence[float],
+    cycle_bytes: int,
+    against: Against,
+    *,
+    cache: str = "cold",
+    order: str = "interleaved",
+) -> Timing:
+    """The samples as a record holds them: noisy where the half-width is above the one asked for, or unknown."""
     low, middle, high = (quantile(samples, q) for q in (0.05, 0.5, 0.95))
+    half = width(samples, against.samples)
     return Timing(
         timer=runner.timer,
-        cache="cold",
+        cache=cache,
         median_us=middle,
         p05_us=low,
         p95_us=high,
@@ -253,7 +291,9 @@ def summarise(runner: Runner, samples: Sequence[float], cycle_bytes: int, order:
         page_sets=len({number for part in runner.parts for number in part}),
         cycle_bytes=cycle_bytes,
         samples_us=tuple(round(sample, 4) for sample in samples[:MAX_SAMPLES]),
-        noisy=(high - low) / middle > NOISY,
+        noisy=half > against.precision,
         order=order,
         note=runner.note,
+        unit=against.unit,
+        half_width=round(half, 6) if math.isfinite(half) else None,
     )

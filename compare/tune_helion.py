@@ -18,11 +18,11 @@ from unittest import mock
 
 from compare import registry, tune_lanes
 from compare.subject import Subject
+from compare.task import Channel, versions
 from compare.tune_lanes import Jobs, Lane
 from compare.tune_records import Log, done, spent
 from compare.tune_space import DEFAULT, Policy
 from compare.tune_worker import Bench, Candidate
-from compare.worker import Channel, versions
 from compare.workloads import Workload
 
 ARM = "helion-autotuner"

@@ -27,8 +27,8 @@ from common import gpus
 from compare import gate, registry, timing
 from compare.arena import Arena, page_sets
 from compare.subject import Subject, device_is_sick, failure
+from compare.task import Channel, versions
 from compare.tune_space import DEFAULT, Policy
-from compare.worker import Channel, versions
 from compare.workloads import Workload
 
 FINALISTS = 5

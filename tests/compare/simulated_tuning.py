@@ -21,9 +21,9 @@ from common.gpus import resolve
 from common.reference import reference
 from common.spec import AttentionShape
 from compare import registry, timing, tune, tune_worker
+from compare.task import Channel
 from compare.tune_arm import Machine
 from compare.tune_space import Policy, flatten
-from compare.worker import Channel
 from compare.workloads import Workload
 
 SHAPE = AttentionShape(4, 2, 64, 16, torch.bfloat16)

@@ -1,11 +1,14 @@
 """The GPU path of the worker on a CPU: everything but the device's clock and graphs is the real thing."""
 
+import dataclasses
 import importlib
 
 import fake_kernels
 import pytest
+import torch
 
-from compare import timing, worker
+from compare import measure, task, timing
+from compare.contract import Contract
 from compare.suites import pick, suite
 
 ROW = pick(suite("smoke"), "chunk-17-over-40")[0]
@@ -60,12 +63,12 @@ class Events(Replay):
 def device(monkeypatch):
     """Replaces the device's part: two page sets, a first launch of CALL_US, replays that take CALL_US."""
     importlib.reload(fake_kernels)
-    monkeypatch.setattr(worker, "page_sets", lambda *_: 2)
-    monkeypatch.setattr(timing, "make_clock", lambda _: None)
+    monkeypatch.setattr(measure, "page_sets", lambda *_: 2)
+    monkeypatch.setattr(timing, "make_clock", lambda *_: None)
     monkeypatch.setattr(timing, "REPLAY_US", 1.0)  # one cycle a replay
     monkeypatch.setattr(timing, "GraphRunner", Replay)
     monkeypatch.setattr(timing, "EventRunner", Events)
-    monkeypatch.setattr(worker.torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(measure.torch.cuda, "synchronize", lambda *_: None)
 
     def first_launch(launch, sets):
         launch(0)
@@ -77,18 +80,19 @@ def device(monkeypatch):
     return monkeypatch
 
 
-def measured(*kernels, row=ROW, configs=0):
-    wire = Wire()
+def measured(*kernels, row=ROW, configs=0, wire=None, process=0, **contract):
+    wire = Wire() if wire is None else wire
     plain = {
         "workload": row.to_dict(),
         "cells": [[name, f"fake_kernels:{name}"] for name in kernels],
         "gpu": "h200",
         "device": "cpu",
-        "max_time": 0.2,
+        "contract": dataclasses.asdict(Contract(**{"max_time_s": 0.2} | contract)),
+        "process": process,
         "configs": configs,
         "seed": 0,
     }
-    worker.measure(worker.Task(plain, wire))
+    measure.measure(task.Task(plain, wire))
     return wire
 
 
@@ -144,19 +148,75 @@ def test_random_configs_are_gated_and_the_default_gets_its_share(device):
 def test_an_error_in_a_round_blames_whose_turn_it_was(device):
     device.setattr(Replay, "sick_at", 0)
     wire = Wire()
-    with pytest.raises(worker.Sick):
-        wire = measured_until_sick(wire)
+    with pytest.raises(task.Sick):
+        measured("honest", "chatters", wire=wire)
     assert list(wire.rows) == ["honest"] and wire.rows["honest"]["status"] == "crash"
 
 
-def measured_until_sick(wire):
-    plain = {
-        "workload": ROW.to_dict(),
-        "cells": [["honest", "fake_kernels:honest"], ["chatters", "fake_kernels:chatters"]],
-        "gpu": "h200",
-        "device": "cpu",
-        "max_time": 0.2,
-        "configs": 0,
-        "seed": 0,
-    }
-    worker.measure(worker.Task(plain, wire))
+def test_rounds_are_paired_with_the_first_of_the_plan_whichever_runs_first(device):
+    for process in range(3):
+        wire = measured("honest", "chatters", "eats_new_tokens", process=process)
+        taken = {name: row["timing"] for name, row in wire.rows.items() if row["status"] == "ok"}
+        assert {t["unit"] for t in taken.values()} == {"fake_kernels:honest"}
+        assert len({len(t["samples_us"]) for t in taken.values()}) == 1, "equal indices are pairs"
+        first = next(fields["cell"] for event, fields in wire.events if event == "start" and fields["cell"])
+        assert first == ("honest", "chatters", "eats_new_tokens")[process]
+
+
+def test_exact_times_are_precise_and_three_rounds_are_not(device):
+    assert measured("honest", "chatters").rows["chatters"]["timing"]["half_width"] == 0.0
+    device.setattr(timing, "MIN_ROUNDS", 4)
+    device.setattr(timing, "MAX_ROUNDS", 4)
+    few = measured("honest", "chatters").rows["chatters"]["timing"]
+    assert few["noisy"] and few["half_width"] is None
+
+
+def test_a_hot_cache_has_one_page_set_and_only_arithmetic_as_its_floor(device):
+    taken = measured("honest", cache="hot").rows["honest"]
+    assert (taken["timing"]["cache"], taken["timing"]["page_sets"]) == ("hot", 1)
+    cold = measured("honest").rows["honest"]
+    assert cold["timing"]["page_sets"] == 2 and taken["derived"]["floor_us"] < cold["derived"]["floor_us"]
+
+
+def test_host_time_is_no_time_of_the_gpu(device):
+    row = measured("honest", timer="host").rows["honest"]
+    assert row["status"] == "ok" and row["timing"]["timer"] == "host" and row["derived"] is None
+
+
+def test_events_are_taken_where_they_are_asked_for(device):
+    taken = measured("honest", timer="events").rows["honest"]["timing"]
+    assert (taken["timer"], taken["note"]) == ("events", "")
+
+
+def test_the_papers_protocol_runs_one_kernel_after_another_and_keeps_its_mean(device):
+    device.setattr(torch.cuda, "Event", TickingEvent)
+    wire = measured("honest", "chatters", timer="paper", cache="hot")
+    taken = wire.rows["honest"]["timing"]
+    assert (taken["timer"], taken["order"], taken["rounds"], taken["samples_us"]) == (
+        "paper",
+        "sequential",
+        100,
+        (2.0,),
+    )
+    assert taken["half_width"] is None and not taken["noisy"]
+    turns = [fields["cell"] for event, fields in wire.events if event == "start"]
+    assert turns == [None, "honest", "chatters", "honest", "chatters", "honest", "chatters"]
+
+
+class TickingEvent:
+    """A CUDA event on a clock that moves 1 us with every record: start and end of one launch are 2 us apart."""
+
+    now = 0
+
+    def __init__(self, **_):
+        self.at = 0
+
+    def record(self):
+        TickingEvent.now += 2
+        self.at = TickingEvent.now
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1e-3

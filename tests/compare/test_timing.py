@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 
 from compare import timing
-from compare.timing import Track, interleave, partition, quantile, round_order, settled, summarise
+from compare.timing import Against, Track, interleave, partition, quantile, round_order, summarise, width
 
 
 class Fake:
@@ -21,7 +21,7 @@ class Fake:
     def sample(self, part):
         self.seen.append(part)
         self.clock[0] += self.us * len(self.parts[part]) * 1e-6
-        return self.us * (1 + self.wobble * (len(self.seen) % 5))
+        return self.us * (1 + self.wobble * (len(self.seen) * 0.618034 % 1))  # never the same twice
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,59 @@ def test_every_order_is_a_permutation_and_neighbours_change():
 
 def test_rounds_stop_at_the_budget_but_not_before_the_least():
     clock = [0.0]
-    tracks = [Track("a", Fake(clock, 100_000.0, wobble=0.1), []), Track("b", Fake(clock, 100_000.0, wobble=0.1), [])]
+    tracks = [Track("a", Fake(clock, 100_000.0), []), Track("b", Fake(clock, 100_000.0, wobble=0.4), [])]
     assert interleave(tracks, 3.0, now=lambda: clock[0]) == pytest.approx(14, abs=1)
     clock[0] = 0.0
     slow = [Track("a", Fake(clock, 5e6), [])]
     assert interleave(slow, 3.0, now=lambda: clock[0]) == 3
 
 
-def test_settled_tracks_stop_early_and_noisy_ones_do_not():
+def pair(clock, wobble):
+    """Two tracks 5% apart, whose times wobble apart."""
+    steady = Track("a", Fake(clock, 10.0), [])
+    return [steady, Track("b", Fake(clock, 10.5, wobble=wobble), [])]
+
+
+def test_precise_pairs_stop_early_and_others_at_the_most_rounds():
+    assert interleave(pair([0.0], 0.0), 3.0, now=lambda: 0.0) == timing.MIN_ROUNDS
+    noisy = pair([0.0], 0.2)
+    assert interleave(noisy, 3.0, now=lambda: 0.0) == timing.MAX_ROUNDS
+    assert summarise(noisy[1].runner, noisy[1].samples, 1, Against("a", noisy[0].samples)).noisy
+    assert interleave(pair([0.0], 0.2), 3.0, precision=0.5, now=lambda: 0.0) == timing.MIN_ROUNDS
+
+
+def test_what_moves_all_kernels_alike_costs_no_rounds():
+    class Drooping(Fake):
+        def sample(self, part):
+            return super().sample(part) * (1 + 0.3 * clock[0])
+
     clock = [0.0]
-    assert interleave([Track("a", Fake(clock, 10.0), [])], 3.0, now=lambda: clock[0]) == 24
-    noisy = Track("b", Fake(clock, 10.0, wobble=0.2), [])
-    assert interleave([noisy], 3.0, now=lambda: clock[0]) == timing.MAX_ROUNDS
-    assert summarise(noisy.runner, noisy.samples, 1).noisy
-    assert not settled([1.0] * 12 + [1.5] * 12)
+    tracks = [Track("a", Drooping(clock, 1e4), []), Track("b", Drooping(clock, 1e4), [])]
+    rounds = interleave(tracks, 30.0, now=lambda: clock[0])
+    assert rounds < timing.MAX_ROUNDS
+    assert width(tracks[1].samples, tracks[0].samples) < width(tracks[0].samples, None)
+
+
+def test_a_kernel_alone_is_judged_by_its_own_times():
+    alone = Track("a", Fake([0.0], 10.0), [])
+    assert interleave([alone], 3.0, now=lambda: 0.0) == timing.MIN_ROUNDS
+    wobbling = Track("a", Fake([0.0], 10.0, wobble=0.2), [])
+    assert interleave([wobbling], 3.0, now=lambda: 0.0) == timing.MAX_ROUNDS
+
+
+def test_patience_buys_the_ten_rounds_that_an_interval_takes():
+    clock = [0.0]
+    slow = [Track("a", Fake(clock, 5e6, wobble=0.1), [])]
+    assert interleave(slow, 6.0, patience=10.0, now=lambda: clock[0]) == timing.MIN_ROUNDS
+    clock[0] = 0.0
+    slow = [Track("a", Fake(clock, 5e6, wobble=0.1), [])]
+    assert interleave(slow, 4.0, patience=10.0, now=lambda: clock[0]) == timing.FEW_ROUNDS
+
+
+def test_somebody_may_look_at_the_clocks_around_every_round():
+    clock, seen = [0.0], []
+    rounds = interleave(pair(clock, 0.0), 3.0, now=lambda: clock[0], between=lambda: seen.append(clock[0]))
+    assert len(seen) == rounds + 1 and sorted(set(seen)) == seen
 
 
 def test_the_warm_up_is_dropped_and_rounds_rotate_over_parts():
@@ -96,7 +135,7 @@ def test_quantiles_interpolate():
 
 def test_a_summary_counts_distinct_page_sets():
     runner = Fake([0.0], 10.0, parts=[(0, 1, 2, 0, 1, 2)])
-    taken = summarise(runner, [10.0, 11.0, 12.0], 1 << 29)
+    taken = summarise(runner, [10.0, 11.0, 12.0], 1 << 29, Against("", None))
     assert (taken.page_sets, taken.calls_per_sample, taken.median_us, taken.rounds) == (3, 6, 11.0, 3)
 
 

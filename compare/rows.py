@@ -1,0 +1,167 @@
+"""From planned jobs to records, as they come: processes in turn, each over every job, compilers before them.
+
+Where cells are timed, nothing compiles beside them: the processes of the run compile ahead all at once, and static
+facts are read, before the first round of the first one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from compare import cost, plan, precompile, rundir
+from compare.cli import Selection, Situation
+from compare.contract import Contract
+from compare.crew import Crew, Outcome
+from compare.estimate import column
+from compare.plan import Cell, Job
+from compare.progress import Show
+from compare.records import Record, Status
+from compare.registry import is_own
+from compare.staticfacts import StaticFacts, with_facts
+from compare.suites import SUITES
+from compare.workloads import NEW_KV
+
+COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
+
+
+class Rows:
+    """What a run was asked, and the records that become of it. manifest: what is found on the way."""
+
+    def __init__(
+        self, run_id: str, arguments: Namespace, now: Situation, chosen: Selection, contract: Contract
+    ) -> None:
+        self.run_id, self.arguments, self.now, self.chosen, self.contract = run_id, arguments, now, chosen, contract
+        self.jobs = plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None)
+        self.cells = [cell for job in self.jobs for cell in job.cells]
+        self.manifest: dict[str, Any] = {}
+
+    @property
+    def planned(self) -> int:
+        """How many records there will be: one a cell and process."""
+        return len(self.cells) * self.contract.processes
+
+    def records(self, show: Show) -> Iterator[Record]:
+        """Every cell of every process. Processes end when the reader stops."""
+        now, arguments = self.now, self.arguments
+        self._random_configs()
+        limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
+        facts = StaticFacts(self.cells, now.target, limit_s, arguments.heuristics, alone=now.measure)
+        crews = [self._crew(process, show) for process in range(self.contract.processes)]
+        with contextlib.ExitStack() as stack:
+            for crew in crews:
+                stack.callback(crew.close)
+            if now.measure:
+                self._compile_ahead(crews, facts, show)
+            for crew in crews:
+                show.process(crew.process, len(crews))
+                for job in self.jobs:
+                    yield from self._job(job, crew, facts)
+                crew.close()
+
+    def _random_configs(self) -> None:
+        arguments, now = self.arguments, self.now
+        if not (arguments.configs and now.measure and now.target):
+            return
+        own = [kernel for kernel in self.chosen.kernels if is_own(kernel)]
+        args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
+        compiled, failed = precompile.ahead(*args)
+        if not arguments.quiet:
+            print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
+        self.manifest["did_not_compile"] = failed
+
+    def _crew(self, process: int, show: Show) -> Crew:
+        arguments, now = self.arguments, self.now
+        return Crew(
+            mode="measure" if now.measure else "check",
+            gpu=now.target.name if now.target else None,
+            device=now.device,
+            limit_s=arguments.timeout,
+            contract=self.contract,
+            process=process,
+            configs=arguments.configs if process == 0 else 0,
+            seed=arguments.seed,
+            heuristics=arguments.heuristics,
+            on_start=show.begin,
+        )
+
+    def _compile_ahead(self, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
+        own = [job.only(cell.id for cell in job.cells if is_own(cell.kernel)) for job in self.jobs]
+        wanted = [job for job in own if job.cells]
+        if not wanted:
+            return
+        show.say("compiling ahead")
+        for crew in crews:
+            crew.compile_ahead(wanted)
+        for crew in crews:
+            crew.ready()
+        facts.wait()
+
+    def _job(self, job: Job, crew: Crew, facts: StaticFacts) -> Iterator[Record]:
+        runnable = [cell for cell in job.cells if self.now.measure or self._fits(cell)]
+        for cell in job.cells:
+            if cell not in runnable:
+                yield self._record(self._too_large(cell), facts, crew.process)
+        for outcome in crew.run(job.only(cell.id for cell in runnable)):
+            yield self._record(outcome, facts, crew.process)
+
+    def _fits(self, cell: Cell) -> bool:
+        return plan.interpreter_seconds(cell.kernel, cell.workload) <= self.arguments.cpu_budget
+
+    def _too_large(self, cell: Cell) -> Outcome:
+        seconds = plan.interpreter_seconds(cell.kernel, cell.workload)
+        reason = f"about {seconds:.0f} s in the interpreter, above --cpu-budget {self.arguments.cpu_budget:g}"
+        return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
+
+    def _record(self, outcome: Outcome, facts: StaticFacts, process: int) -> Record:
+        """The line of a finished cell: what the worker said, and once a cell the static facts where a GPU is meant."""
+        cell = outcome.cell
+        fields = dict(outcome.fields)
+        compiled = facts.of(cell) if process == 0 else None
+        if compiled is not None:
+            fields = with_facts(fields, compiled, must_compile=self.now.absent)
+            if self.now.absent and compiled.facts:
+                target = self.now.target
+                fields["estimate"] = column(cell.workload, cell.kernel, compiled.config, compiled.facts, target)
+        return Record.from_plain(
+            {
+                "run_id": self.run_id,
+                "cell_id": cell.id,
+                "workload": asdict(cost.info(cell.workload)),
+                "kernel": cell.kernel,
+                "command": self._command(cell),
+                "gpu": self.now.target.name if self.now.measure and self.now.target else None,
+                "versions": outcome.versions,
+                "process": process,
+            }
+            | fields
+        )
+
+    def _command(self, cell: Cell) -> str:
+        """The command that repeats one cell."""
+        arguments, words = self.arguments, []
+        label = cell.workload.label.removesuffix(NEW_KV)
+        for name in ("gpu", "trace", "device", "window"):
+            words += _said(arguments, name)
+        if self.chosen.suite in SUITES:
+            suite = "static" if label in _labels("static") else self.chosen.suite
+            words += ["--suite", suite]
+        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us", "timer", "cache"):
+            words += _said(arguments, name)
+        words += _said(arguments, "seed") if arguments.seed else []
+        words += _said(arguments, "heuristics") if arguments.heuristics != "tree" else []
+        words += ["--new-kv"] if arguments.new_kv else []
+        return rundir.command([*words, "--workload", label, "--kernels", cell.kernel])
+
+
+def _said(arguments: Namespace, name: str) -> list[str]:
+    """An option as it was given; nothing where it was not."""
+    value = getattr(arguments, name)
+    return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+
+
+def _labels(suite: str) -> set[str]:
+    return {row.label for row in SUITES[suite](0)}

@@ -1,0 +1,61 @@
+"""Compiling ahead in the process that will measure: Helion keeps what it generated in the process, and nowhere else.
+
+Triton's disk cache serves every process, so the fresh ones of a run share its work when each begins elsewhere in the
+list. Helion 1.5.0 traces a kernel anew in each (1.8 to 3.1 s on a busy 2-core CPU) and generates each config (0.7 s).
+Nothing is launched: kernels are bound and compiled for tensors without values.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.gpus import Gpu
+from common.kernel import Capacity
+from common.spec import Features, PagedBatch
+from compare import registry
+from compare.task import Channel, rotated
+from compare.workloads import Workload
+
+
+def ahead(plain: dict[str, Any], channel: Channel) -> None:
+    """Compile the kernels of every job in `plain["compile"]`; a job is a sign of life, the end says how many failed.
+
+    What fails here fails again, with its reason, where its cell is set up.
+    """
+    device = torch.device(plain["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    gpu = gpus.resolve(plain["gpu"]) if plain["gpu"] in gpus.TABLE else gpus.detect(device.index or 0)
+    failed = 0
+    for job in rotated(plain["compile"], plain["process"], plain["processes"]):
+        channel.send("start", cell=None)
+        workload = Workload.from_dict(job["workload"])
+        batch, features = workload.batches(1, device, fill=False)[0], workload.features(device)
+        for kernel_id in job["kernels"]:
+            try:
+                _compile(kernel_id, workload, batch, features, gpu, plain["heuristics"])
+            except Exception:
+                failed += 1
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    channel.send("compiled", failed=failed)
+
+
+def _compile(
+    kernel_id: str, workload: Workload, batch: PagedBatch, features: Features, gpu: Gpu | None, heuristics: str
+) -> None:
+    kernel = registry.load(kernel_id)
+    config, _ = registry.default_config(kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics)
+    workspace = kernel.workspace(workload.shape, Capacity.of(batch), config)
+    if hasattr(kernel, "prepare"):
+        workspace = kernel.prepare(batch, features, config, workspace)
+    if "triton" not in sys.modules:  # a kernel from outside: there is nothing to compile
+        return
+    from compare.jit import compiled_only
+
+    with compiled_only():
+        kernel.launch(batch, features, torch.empty_like(batch.query), config, workspace)

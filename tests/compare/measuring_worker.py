@@ -1,0 +1,64 @@
+"""A worker that measures on a CPU: everything is the real thing but the device's clock, its graphs and its GPU."""
+
+import json
+import os
+import random
+
+import torch
+
+from compare import measure, timing, worker
+
+LOG = "MEASURING_WORKER_LOG"  # a file that gets a line per process and job
+
+
+class Replay:
+    """A graph that launches when it is replayed; a call takes 100 us and up to 1% more, `slow` kernels 5% more."""
+
+    timer, note = "graph", ""
+
+    def __init__(self, launch, parts, clock, note=""):
+        self.launch, self.parts, self.note = launch, parts, note
+        self.slower = 1.05 if "slow" in launch.__self__.kernel_id else 1.0
+
+    def run(self):
+        for part in self.parts:
+            for number in part:
+                self.launch(number)
+
+    def sample(self, part):
+        return 100.0 * self.slower * (1 + 0.01 * random.random())
+
+
+def fake_device():
+    random.seed(os.getpid())
+    measure.page_sets = lambda *_: 2
+    timing.make_clock = lambda *_: None
+    timing.REPLAY_US = 1.0
+    timing.GraphRunner = Replay
+    timing.first_launch_us = lambda launch, sets: launch(0) or 100.0
+    torch.cuda.synchronize = lambda *_: None
+    ahead = worker.warm.ahead
+
+    def logged(plain, channel):
+        note({"compiles": [job["kernels"] for job in plain["compile"]], "process": plain["process"]})
+        ahead(plain, channel)
+
+    worker.warm.ahead = logged
+    timed = worker.measure
+
+    def measured(task):
+        note({"turns": [kernel for _, kernel in task.turns], "configs": task.configs})
+        timed(task)
+
+    worker.measure = measured
+
+
+def note(plain):
+    if LOG in os.environ:
+        with open(os.environ[LOG], "a") as file:
+            file.write(json.dumps(plain | {"pid": os.getpid()}) + "\n")
+
+
+if __name__ == "__main__":
+    fake_device()
+    worker.main()
