@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from compare.cells import combined
 from compare.records import Record, Status
 from compare.registry import BOUNDS, KERNELS, base
 
@@ -48,6 +49,9 @@ def _row(record: Record) -> dict[str, Any]:
         "status": str(record.status),
         "evidence": " ".join(map(str, record.evidence)),
         "us": timing.median_us if timing else None,
+        "low_us": timing.low_us if timing else None,
+        "high_us": timing.high_us if timing else None,
+        "processes": timing.processes if timing else None,
         "p05_us": timing.p05_us if timing else None,
         "p95_us": timing.p95_us if timing else None,
         "spread_frac": (timing.p95_us - timing.p05_us) / timing.median_us if timing else None,
@@ -80,11 +84,12 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def table(records: Sequence[Record]) -> pd.DataFrame:
-    """One row a cell. `ratio_to_best`: time over the best time of the workload; `speed_of_fa3`: FA3's time over it.
+    """One row a cell, its processes together. `ratio_to_best`: time over the best time of the workload; `speed_of_fa3`:
+    FA3's time over it. `low_us`, `high_us`: the 99% interval where several processes measured.
 
     Bounds (registry.BOUNDS) have both, but are never the best.
     """
-    rows = pd.DataFrame([_row(record) for record in records])
+    rows = pd.DataFrame([_row(record) for record in combined(records)])
     if rows.empty:
         return rows
     ranked = rows[~rows.kernel.isin(BOUNDS)]
