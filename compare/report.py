@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from compare import figures, report_render
+from compare import figures, merge, report_render, report_verdicts
 from compare.report_run import NotARun, RunData, read
 
 __all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
@@ -30,20 +30,23 @@ class DifferentContracts(ValueError):
 def write(run_dir: Path) -> Path:
     """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
 
-    Raises NotARun.
+    A merged folder gets one page about its parts. Raises NotARun, DifferentContracts.
     """
-    run = read(run_dir)
-    run = _drawn(run, run.folder / "figures")
-    _write_csv(run.folder / "summary.csv", run.rows, run.headline if run.absent else "")
-    report = run.folder / "report.md"
-    report.write_text(report_render.markdown(run), encoding="utf-8")
-    (run.folder / "report.html").write_text(report_render.page([run]), encoding="utf-8")
+    whole = read(run_dir)
+    runs = merge.parts(whole)
+    _ensure_one_contract(runs)
+    figure_dir = whole.folder / "figures"
+    drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
+    _write_csv(whole.folder / "summary.csv", drawn, whole.note)
+    report = whole.folder / "report.md"
+    report.write_text("\n".join(report_render.markdown(run) for run in drawn), encoding="utf-8")
+    (whole.folder / "report.html").write_text(report_render.page(drawn), encoding="utf-8")
     return report
 
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
     """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts."""
-    runs = [read(folder) for folder in run_dirs]
+    runs = [part for folder in run_dirs for part in merge.parts(read(folder))]
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
         drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]
@@ -76,12 +79,14 @@ def _ensure_one_contract(runs: Sequence[RunData]) -> None:
             )
 
 
-def _write_csv(path: Path, rows: pd.DataFrame, comment: str) -> None:
-    """Empty fields are what was not measured; a comment line (`#`) comes first where the named GPU was absent."""
+def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
+    """Empty fields are what was not measured. Comment lines (`#`) come first: a named GPU that was absent, lines that
+    could not be read."""
+    tables = [report_verdicts.rows(run).assign(run_id=run.manifest.get("run_id", "")) for run in runs]
     with open(path, "w", encoding="utf-8", newline="") as file:
-        if comment:
+        for comment in filter(None, [*(run.headline for run in runs if run.absent), note]):
             file.write(f"# {comment}\n")
-        rows.to_csv(file, index=False, float_format="%.6g")
+        pd.concat(tables).infer_objects().to_csv(file, index=False, float_format="%.6g")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from compare import summary
+from compare.cells import combined
 from compare.records import Record, Status, latest
 from compare.store import load
 
@@ -23,14 +24,20 @@ class NotARun(ValueError):
 class RunData:
     """What manifest.json and cells.jsonl say; nothing is measured, estimated or looked up.
 
-    note: which lines could not be read, empty where all could. figures: those drawn, by name.
+    raw: the last row of each cell and process; `records` puts the processes together. note: which lines could not be
+    read, empty where all could. figures: those drawn, by name.
     """
 
     folder: Path
     manifest: dict[str, Any]
-    records: list[Record]
+    raw: list[Record]
     note: str = ""
     figures: dict[str, Path] = field(default_factory=dict)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One record a cell: what its processes say together."""
+        return combined(self.raw)
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from compare.records import Evidence, Record, Status
 from compare.report_blocks import Bullets, Code, Fold, Picture, Section, Text
 from compare.report_guide import guide
 from compare.report_run import RunData
+from compare.report_verdicts import sections as verdicts
 from compare.tables import Table
 
 LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
@@ -176,7 +177,7 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, means, paper, load, workloads, search, checker, facts, failures, others, reading,
+    coverage, verdicts, means, paper, load, workloads, search, checker, facts, failures, others, reading,
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Ratio:
     processes: int = 1
 
     def inverse(self) -> Ratio:
-        return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low, self.processes)
+        return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low if self.low else math.inf, self.processes)
 
 
 def median_interval(
