@@ -29,7 +29,7 @@ from compare.identity import StrangerPackage, ensure_own_packages
 from compare.records import write_manifest
 from compare.tune_arm import Arm, Machine, candidates
 from compare.tune_fit import Fitted
-from compare.tune_records import Log, read
+from compare.tune_records import Log, NotThisRun, together
 from compare.tune_space import Policy
 from compare.tuning_rows import least_ms
 from compare.workloads import GrammarError, Workload
@@ -40,10 +40,6 @@ KINDS = ("prefill", "decode", "mixed", "speculative")
 # check takes milliseconds. Below the trifle a launch takes longer than what it reads.
 LIGHT_MS, LIGHT_TOKENS, TRIFLE_MS = 0.4, 8192, 0.002
 _USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, rundir.CannotWrite)
-
-
-class NotThisRun(rundir.CannotWrite):
-    """The folder holds another run: other rows, kernels, seed, candidates or GPU."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--cores", type=cli._count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
-    new.add_argument("--fit", metavar="DIR", help="no measuring: write the trees of the run in DIR again")
+    new.add_argument(
+        "--fit", metavar="DIR", nargs="+", help="no measuring: the trees of runs; a kernel of two has the later's times"
+    )
     new.add_argument("--no-install", action="store_true", help="leave dsl_*/heuristics alone: trees go to OUT only")
     new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
     return new
@@ -180,12 +178,12 @@ def _folder(out: str | None, gpu: str) -> Path:
     return folder
 
 
-def write_trees(folder: Path, install: bool) -> int:
-    """The heuristics files of a run's folder. Returns the exit code."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+def write_trees(folders: Sequence[Path], install: bool) -> int:
+    """The heuristics files of runs, to the last folder and where `auto` reads them. Returns the exit code."""
+    (manifest, lines), folder = together(folders), folders[-1]
     rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
     policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
-    lines, gpu, written = read(folder / "candidates.jsonl"), resolve(manifest["gpu"]), 0
+    gpu, written = resolve(manifest["gpu"]), 0
     for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
         fitted = Fitted(arm, lines, rows, policies, gpu)
         if not fitted.kernels:
@@ -233,7 +231,7 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     ensure_own_packages()
     tune_tree.ensure_library()
     if arguments.fit:
-        return write_trees(Path(arguments.fit), not arguments.no_install)
+        return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
     machine = _machine(arguments)
     if machine is None:
         return NO_GPU
@@ -256,7 +254,7 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
 
         return tune_helion.search(run)
     run.search()
-    return write_trees(run.folder, not arguments.no_install)
+    return write_trees([run.folder], not arguments.no_install)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -177,7 +177,9 @@ class Arm:
             answered(jobs[event["cell"]], event["answers"])
 
         def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
-            answer = {"status": "compile_error", "reason": f"the compiler's process: {status}: {reason}"}
+            # time that ran out says nothing of the policy: `slow`, as a timeout on the GPU is, and never `forbidden`
+            became = status if status == "timeout" else "compile_error"
+            answer = {"status": became, "reason": f"the compiler's process: {status}: {reason}"}
             answered(job, dict.fromkeys(job["rows"], answer | {"config": None, "code": ""}))
 
         return tune_lanes.Run(Jobs(jobs.values()), deadline, on_row, on_lost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +16,14 @@ from compare.tune_render import AutoTree, KernelTree, share
 from compare.tune_space import DEFAULT, Policy
 from compare.workloads import Workload
 
-MIN_ROWS = 4  # of a kernel; fewer rows make no tree
+MIN_ROWS = 4  # of a kernel, and of a class of shapes; fewer rows make no tree
+OF_SHAPES = frozenset({"static_grid"})  # one captured config serves every batch
+NOT_IN_AUTO = frozenset({"naive", "static_grid"})  # a textbook, and the one graph for all batches
+
+
+def _class(row: Workload) -> tuple[int, int, str]:
+    """What a tree must have seen to answer: head size, page, dtype."""
+    return row.shape.head_size, row.shape.block_size, str(row.shape.dtype).removeprefix("torch.")
 
 
 class Fitted:
@@ -28,12 +37,14 @@ class Fitted:
         plan: dict[str, list[Policy]],
         gpu: Gpu,
     ) -> None:
-        self.arm, self.rows, self.gpu = arm, {row.label: row for row in rows}, gpu
+        self.arm, self.gpu = arm, gpu
+        classes = Counter(map(_class, rows))
+        self.rows = {row.label: row for row in rows if classes[_class(row)] >= MIN_ROWS}
         self.times: dict[str, Times] = {}
         self.kernels: dict[str, KernelTree] = {}
-        self.lost: dict[str, int] = {}
+        self.unknown: list[str] = []
         for kernel_id in (k for k in plan if k.split("/")[0] == arm):
-            times = tune_records.times(lines, arm, kernel_id)
+            times = tune_records.times(lines, arm, kernel_id, self.rows)
             if len(times.rows) >= MIN_ROWS and DEFAULT.name in times.policies:
                 self.times[kernel_id] = times
                 self.kernels[kernel_id] = self._kernel(kernel_id, times, {p.name: p for p in plan[kernel_id]})
@@ -47,42 +58,51 @@ class Fitted:
         row = self.rows[times.rows[0]]
         kernel = registry.load(kernel_id)
         default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
+        features = self._features(times.rows)
+        if kernel_id.split("/")[1] in OF_SHAPES:
+            features = [{name: row[name] for name in tune_tree.OF_SHAPE} for row in features]
         column = times.regret[:, times.policies.index(DEFAULT.name)]
         return KernelTree(
             name=kernel_id.split("/")[1],
-            fit=tune_tree.fit(self._features(times.rows), times.regret),
+            fit=tune_tree.fit(features, times.regret, times.policies.index(DEFAULT.name)),
             policies=chosen,
             samples=tuple(policy.config(default) for policy in chosen),
             default=(float(column.mean()), float(column.max())),
         )
 
     def _auto(self) -> AutoTree | None:
-        """Over kernels, each with what its tree chose for a row that was held out of it; rows that all are done on.
-
+        """Over kernels, each with what its tree chose for a row that was held out of it; the first choice is the kernel
+        that the untuned default takes. A kernel without a time on a row is no choice there. Without the default's there
+        is no fit: rows that were not reached are those that take long, and a tree of the others would answer for them.
         The best of a row is the best of all candidates of all kernels.
         """
-        if len(self.times) < 2:
+        kernels = [k for k in self.times if k.split("/")[1] not in NOT_IN_AUTO]
+        rows = sorted({label for k in kernels for label in self.times[k].rows})
+        default = {label: self._default_kernel(self.rows[label]) for label in rows}
+        self.unknown = [r for r in rows if default[r] not in kernels or r not in self.times[default[r]].rows]
+        if len(kernels) < 2 or len(rows) < MIN_ROWS or self.unknown:
             return None
-        common = sorted(set.intersection(*(set(times.rows) for times in self.times.values())))
-        if len(common) < MIN_ROWS:
-            return None
-        cost = np.full((len(common), len(self.times)), np.nan)
-        best = np.full(len(common), np.inf)
-        for j, (kernel_id, times) in enumerate(self.times.items()):
-            held_out = self.kernels[kernel_id].fit.held_out_choice
-            for i, label in enumerate(common):
-                at = times.rows.index(label)
-                row_best = np.nanmin(times.us[at])
-                best[i] = min(best[i], row_best)
-                cost[i, j] = row_best * times.regret[at, held_out[at]]
-        regret = np.minimum(cost / best[:, None], FORBIDDEN)
-        names = tuple(kernel_id.split("/")[1] for kernel_id in self.times)
-        return AutoTree(tune_tree.fit(self._features(common), regret), names)
+        us = {(k, label): self._held_out_us(k, label) for k in kernels for label in self.times[k].rows}
+        best = [min(np.nanmin(t.us[t.rows.index(r)]) for t in self.times.values() if r in t.rows) for r in rows]
+        cost = [[us[default[r], r], *(us.get((k, r), math.inf) for k in kernels)] for r in rows]
+        regret = np.minimum(np.array(cost) / np.array(best)[:, None], FORBIDDEN)
+        names = ("", *(kernel_id.split("/")[1] for kernel_id in kernels))
+        return AutoTree(tune_tree.fit(self._features(rows), regret), names, tune_tree.mean_worst(regret[:, 0]))
+
+    def _default_kernel(self, row: Workload) -> str:
+        auto = registry.load(f"{self.arm}/auto")
+        return f"{self.arm}/{auto.choose(row.shape, row.stats, self.gpu, heuristics='default').kernel}"
+
+    def _held_out_us(self, kernel_id: str, label: str) -> float:
+        times = self.times[kernel_id]
+        at = times.rows.index(label)
+        chosen = self.kernels[kernel_id].fit.held_out_choice[at]
+        return np.nanmin(times.us[at]) * times.regret[at, chosen]
 
     def source(self, provenance: dict[str, Any]) -> str:
         """The text of heuristics/<gpu>.py."""
         used = [self.rows[label] for times in self.times.values() for label in times.rows]
-        classes = {(r.shape.head_size, r.shape.block_size, str(r.shape.dtype).removeprefix("torch.")) for r in used}
+        classes = set(map(_class, used))
         facts = provenance | {"rows": f"{len({r.label for r in used})} of suite tuning"}
         package = registry.package(self.arm)
         trees = list(self.kernels.values())
@@ -99,8 +119,13 @@ class Fitted:
                 f"default {share(tree.default)}, tree held out {share(tree.fit.held_out)}, "
                 f"training {share(tree.fit.training)}"
             )
+        if self.unknown:
+            found.append(
+                f"{self.arm + '/auto':26} no tree: no time of the default's kernel on {', '.join(self.unknown)}"
+            )
         if self.auto:
             found.append(
-                f"{self.arm + '/auto':26} held out {share(self.auto.fit.held_out)} of the best kernel and config"
+                f"{self.arm + '/auto':26} of the best kernel and config: default {share(self.auto.default)}, "
+                f"tree held out {share(self.auto.fit.held_out)}, training {share(self.auto.fit.training)}"
             )
         return found

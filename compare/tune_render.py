@@ -11,7 +11,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from compare.tune_space import DEFAULT, MOST_SEGMENTS, Policy
-from compare.tune_tree import FEATURES, Fit, Tree
+from compare.tune_tree import FEATURES, Bounds, Fit, Tree, rules
 
 WIDTH = 120
 _EXPRESSION = {name: expression for name, expression, _ in FEATURES}
@@ -31,13 +31,22 @@ class KernelTree:
     samples: tuple[Any, ...]
     default: tuple[float, float]
 
+    @property
+    def departs(self) -> bool:
+        """Whether some batch gets another config than the default's."""
+        return bool(rules(self.fit.tree, self.policies.index(DEFAULT)))
+
 
 @dataclass(frozen=True)
 class AutoTree:
-    """Which kernel: the fit's choices index `kernels`."""
+    """Which kernel: the fit's choices index `kernels`, whose first, ``, is what the untuned default takes.
+
+    default: (mean, worst) regret of that on the same rows.
+    """
 
     fit: Fit
     kernels: tuple[str, ...]
+    default: tuple[float, float]
 
 
 def _short(config: Any) -> str:
@@ -125,11 +134,34 @@ def _leaf(tree: KernelTree, choice: int, indent: str) -> list[str]:
     return lines + _call("return replace", ["config", *own, *(f"{part}={part}" for part in parts)], indent)
 
 
-def _branches(tree: Tree, leaf: Any, indent: str) -> list[str]:
-    if tree.left is None or tree.right is None:
-        return leaf(tree.choice, indent)
-    condition = f"{indent}if {_EXPRESSION[tree.feature]} <= {tree.threshold}:"
-    return [condition, *_branches(tree.left, leaf, indent + _INDENT), *_branches(tree.right, leaf, indent)]
+def _condition(bounds: Bounds) -> list[str]:
+    """`if bounds:`, a bound a line where one line is too long."""
+    words = []
+    for feature, expression in _EXPRESSION.items():
+        above, most = bounds.get(feature, (None, None))
+        if (above, most) == (None, None):
+            continue
+        if above is None:
+            words.append(f"{expression} <= {most}")
+        elif most is None:
+            words.append(f"{expression} > {above}")
+        else:
+            words.append(f"{above} < {expression} <= {most}")
+    line = f"{_INDENT}if {' and '.join(words)}:"
+    if len(line) <= WIDTH:
+        return [line]
+    joined = [f"{2 * _INDENT}{'and ' if number else ''}{word}" for number, word in enumerate(words)]
+    return [f"{_INDENT}if (", *joined, f"{_INDENT}):"]
+
+
+def _branches(tree: Tree, default: int, leaf: Any) -> list[str]:
+    """An if for every leaf that departs from the default, and the default behind them."""
+    lines = []
+    for bounds, choice in rules(tree, default):
+        if not bounds:  # the same for all
+            return leaf(choice, _INDENT)
+        lines += [*_condition(bounds), *leaf(choice, 2 * _INDENT)]
+    return [*lines, *leaf(default, _INDENT)]
 
 
 def share(pair: tuple[float, float]) -> str:
@@ -142,31 +174,49 @@ def _guard(name: str) -> list[str]:
 
 
 def _function(tree: KernelTree) -> list[str]:
-    only_default = tree.fit.tree.left is None and tree.policies[tree.fit.tree.choice] == DEFAULT
     returned = f"{_short(tree.samples[0])}_kernel.Config"
     return [
         f"def {tree.name}(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> {returned}:",
         f'{_INDENT}"""Held out {share(tree.fit.held_out)} of the best measured; default {share(tree.default)}."""',
-        *([] if only_default else _guard(tree.name)),
-        *_branches(tree.fit.tree, lambda choice, indent: _leaf(tree, choice, indent), _INDENT),
+        *(_guard(tree.name) if tree.departs else []),
+        *_branches(tree.fit.tree, tree.policies.index(DEFAULT), lambda choice, indent: _leaf(tree, choice, indent)),
     ]
 
 
-def _auto(auto: AutoTree) -> list[str]:
-    def leaf(choice: int, indent: str) -> list[str]:
-        name = auto.kernels[choice]
-        return [f'{indent}return "{name}", {name}(shape, stats, gpu)']
+def _auto(auto: AutoTree | None, trees: Sequence[KernelTree]) -> list[str]:
+    """Which kernel, and what its function says; the default's kernel too is asked for its config here."""
+    words = "The kernel that the untuned default takes, with the config that its function has."
+    if auto:
+        words = f"Held out {share(auto.fit.held_out)} of the best kernel and config; default {share(auto.default)}."
+    departing = [tree.name for tree in trees if tree.departs]
 
+    def leaf(choice: int, indent: str) -> list[str]:
+        if auto and (name := auto.kernels[choice]):
+            return [f'{indent}return "{name}", {name}(shape, stats, gpu)']
+        if not departing:
+            return [f"{indent}return default.auto(shape, stats, gpu)"]
+        return [
+            f"{indent}name, config = default.auto(shape, stats, gpu)",
+            f"{indent}return name, TREES[name](shape, stats, gpu) if name in TREES else config",
+        ]
+
+    entries = [f'"{name}": {name}' for name in departing]
     return [
+        *([*_braces("TREES", entries), "", ""] if departing else []),
         "def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:",
-        f'{_INDENT}"""Held out {share(auto.fit.held_out)} of the best kernel with the best config."""',
+        f'{_INDENT}"""{words}"""',
         *_guard("auto"),
-        *_branches(auto.fit.tree, leaf, _INDENT),
+        *(_branches(auto.fit.tree, 0, leaf) if auto else leaf(0, _INDENT)),
     ]
 
 
 def _table(name: str, values: dict[str, Any]) -> list[str]:
     return [f"{name} = {{", *(f'{_INDENT}"{key}": {_value(value)},' for key, value in values.items()), "}"]
+
+
+def _braces(name: str, members: Sequence[str]) -> list[str]:
+    line = f"{name} = {{{', '.join(members)}}}"
+    return [line] if len(line) <= WIDTH else [f"{name} = {{", *(f"{_INDENT}{member}," for member in members), "}"]
 
 
 def _held_out(trees: Sequence[KernelTree], auto: AutoTree | None) -> dict[str, Any]:
@@ -190,8 +240,8 @@ def _imports(package: str, trees: Sequence[KernelTree], auto: AutoTree | None) -
     modules = sorted(set().union(*(_used(tree) for tree in trees)))
     return [
         *(["from dataclasses import replace"] if replaced else []),
-        *(["from typing import Any"] if auto else []),
-        *([""] if replaced or auto else []),
+        "from typing import Any",
+        "",
         "import torch",
         "",
         "from common.gpus import Gpu",
@@ -211,7 +261,7 @@ def source(
     provenance: dict[str, Any],
 ) -> str:
     """The module's text. measured: (head size, page, dtype as `bfloat16`) of the rows."""
-    classes = ", ".join(f"({head}, {page}, torch.{dtype})" for head, page, dtype in measured)
+    classes = [f"({head}, {page}, torch.{dtype})" for head, page, dtype in measured]
     lines = [
         f'"""Measured choices for the {gpu.title}, written by compare.tune and reviewed as code.',
         "",
@@ -224,7 +274,8 @@ def source(
         "",
         *_table("PROVENANCE", provenance),
         *_table("HELD_OUT", _held_out(trees, auto)),
-        f"MEASURED = {{{classes}}}  # head size, page, dtype",
+        "# head size, page, dtype",
+        *_braces("MEASURED", classes),
         "",
         "",
         "def covers(shape: AttentionShape, gpu: Gpu) -> bool:",
@@ -232,7 +283,7 @@ def source(
         f"{_INDENT}known = (shape.head_size, shape.block_size, shape.dtype) in MEASURED",
         f'{_INDENT}return gpu.name == "{gpu.name}" and known and shape.queries_per_kv <= 16',
     ]
-    for block in [*(_function(tree) for tree in trees), *([_auto(auto)] if auto else [])]:
+    for block in [*(_function(tree) for tree in trees), _auto(auto, trees)]:
         lines += ["", "", *block]
     return "\n".join(lines) + "\n"
 

@@ -73,6 +73,24 @@ def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again
     assert (out / "dsl_triton/heuristics/h200.py").read_text() == text
 
 
+def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(finished, tmp_path):
+    out, lines = finished
+    manifest = json.loads((out / "manifest.json").read_text())
+    later = manifest | {"policies": {"triton/q_block": manifest["policies"]["triton/q_block"]}, "plan": "another"}
+    (tmp_path / "manifest.json").write_text(json.dumps(later))
+    mine = [line | {"t": 1.0} for line in lines if line["kernel"] == "triton/q_block"]
+    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in mine))
+    both, found = tune_records.together([out, tmp_path])
+    assert both["policies"].keys() == manifest["policies"].keys()
+    assert both["plan"] == f"{manifest['plan']}, another" and both["commit"] == manifest["commit"]
+    assert [line for line in found if line["kernel"] == "triton/q_block"] == mine
+    assert {line["kernel"] for line in found} == set(BOTH.split(","))
+    (tmp_path / "manifest.json").write_text(json.dumps(later | {"gpu": "b200"}))
+    with pytest.raises(tune.NotThisRun, match="runs of b200, h200"):
+        tune_records.together([out, tmp_path])
+    assert tune.main(["--fit", str(tmp_path / "nothing")]) == tune.USAGE
+
+
 def test_a_folder_that_holds_another_run_is_refused(finished):
     out, _ = finished
     with pytest.raises(tune.NotThisRun, match="a run already"):

@@ -32,6 +32,8 @@ def answers(policies, kernel="triton/q_block", gpu="h200"):
         command, input=lines, capture_output=True, text=True, env=environment("measure"), cwd=ROOT, check=True
     )
     events = [json.loads(line) for line in done.stdout.splitlines()]
+    starts = [event["cell"] for event in events if event["event"] == "start"]
+    assert starts == [policy.name for policy in policies for _ in range(2)]  # the job, and a sign of life a row
     return {e["cell"]: e["answers"][ROW.label] for e in events if e["event"] == "row"}
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,9 @@ def test_it_needs_no_editing_to_pass_review(written, command):
 def test_it_says_where_it_is_from_and_what_it_loses(written):
     _, plan, _, module = written
     assert PROVENANCE.items() <= module.PROVENANCE.items()
-    assert module.PROVENANCE["rows"] == "16 of suite tuning"
+    classes = Counter((row.shape.head_size, row.shape.block_size, row.shape.dtype) for row in ROWS)
+    assert {shape for shape, rows in classes.items() if rows >= 4} == module.MEASURED  # one row is no evidence
+    assert module.PROVENANCE["rows"] == f"{sum(classes[shape] for shape in module.MEASURED)} of suite tuning"
     assert set(module.HELD_OUT) == {kernel.split("/")[1] for kernel in plan} | {"auto"}
     assert all(1.0 <= mean <= worst for mean, worst in module.HELD_OUT.values())
 
@@ -116,6 +119,26 @@ def test_empty_and_odd_batches_are_answered(written):
     ):
         for kernel_id in plan:
             assert getattr(module, kernel_id.split("/")[1])(shape, stats, GPU) is not None
+
+
+def test_the_one_graph_for_all_has_one_config(written):
+    _, _, _, module = written
+    shape = AttentionShape()
+    assert len({module.static_grid(shape, row.stats, GPU) for row in ROWS}) == 1
+
+
+def test_rows_without_a_time_of_the_defaults_kernel_make_no_tree_of_kernels():
+    """They are those that take long: a tree of the others would answer for them."""
+    kernels = ("triton/parallel_softmax", "triton/q_block", "triton/unpaged", "triton/adjustable_tile")
+    plan = {kernel: [DEFAULT] for kernel in kernels}
+    lines = synthetic("triton", plan)
+    auto = registry.load("triton/auto")
+    gone = next(r for r in ROWS if auto.choose(r.shape, r.stats, GPU, heuristics="default").kernel == "unpaged")
+    left = [line for line in lines if (line["kernel"], line["row"]) != ("triton/unpaged", gone.label)]
+    assert Fitted("triton", lines, ROWS, plan, GPU).auto is not None
+    fitted = Fitted("triton", left, ROWS, plan, GPU)
+    assert fitted.auto is None and gone.label in fitted.summary()[-1]
+    assert "return default.auto(shape, stats, gpu)" in fitted.source(PROVENANCE)
 
 
 def test_the_trees_follow_the_moods(written):
