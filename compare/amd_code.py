@@ -18,7 +18,11 @@ _EM_AMDGPU = ("EM_AMDGPU", 224)
 
 @dataclass(frozen=True)
 class Note:
-    """The metadata note of the one kernel in a code object. registers: unified total, `agprs` among them."""
+    """The metadata note of the one kernel in a code object. registers: unified total, `agprs` among them.
+
+    arguments: (kind, offset, bytes) of each in its argument segment of `argument_bytes`; hidden ones have a kind
+    `hidden_...`.
+    """
 
     name: str
     registers: int
@@ -28,6 +32,8 @@ class Note:
     scalar_spills: int
     scratch_bytes: int
     code_bytes: int
+    argument_bytes: int = 0
+    arguments: tuple[tuple[str, int, int], ...] = ()
 
 
 def read_note(hsaco: bytes) -> Note:
@@ -51,6 +57,8 @@ def read_note(hsaco: bytes) -> Note:
             scalar_spills=plain[".sgpr_spill_count"],
             scratch_bytes=plain[".private_segment_fixed_size"],
             code_bytes=symbol[0]["st_size"],
+            argument_bytes=plain[".kernarg_segment_size"],
+            arguments=tuple((one[".value_kind"], one[".offset"], one[".size"]) for one in plain.get(".args", ())),
         )
     except (ELFError, ConstructError, AttributeError, KeyError, TypeError, ValueError, UnicodeError) as error:
         found = f"{len(hsaco)} bytes that end or break off in {type(error).__name__}: {error}"

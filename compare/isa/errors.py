@@ -1,0 +1,19 @@
+"""What ends an execution: code that the model does not know, code that is no kernel of ours, and wrong code."""
+
+from __future__ import annotations
+
+
+class NotExecutable(Exception):
+    """The model does not know an instruction, or a form of it; `mnemonic` names it. Never a verdict on the kernel."""
+
+    def __init__(self, mnemonic: str, why: str = "") -> None:
+        self.mnemonic = mnemonic
+        super().__init__(f"{mnemonic}: {why}" if why else mnemonic)
+
+
+class ForeignCode(ValueError):
+    """Assembly text that is not of a CDNA kernel; the message says what was found and what is allowed."""
+
+
+class Fault(Exception):
+    """The code did what no right kernel does: address outside the tensors, a race in LDS, a barrier not all reach."""

@@ -1,0 +1,92 @@
+"""MFMA: where the lanes keep the elements of A, B, C and D (AMD matrix instruction calculator), and the product."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from compare.isa.errors import NotExecutable
+from compare.isa.operands import bits, register, vector
+from compare.isa.state import LANES, Waves
+from compare.isa.text import Instruction
+from compare.isa.valu import bf16_to_f32
+
+_SHAPE = re.compile(r"v_mfma_f32_(\d+)x\1x(\d+)_?(?:(\d+)b_)?(bf16|f16|f32)(?:_1k)?$")
+KNOWN = (
+    "16x16x16_f16", "16x16x16_bf16", "32x32x8_f16", "32x32x8_bf16", "16x16x32_f16", "16x16x32_bf16", "32x32x16_f16",
+    "32x32x16_bf16", "16x16x4_f32", "32x32x2_f32", "4x4x4_16b_f16", "4x4x4_16b_bf16",
+    "16x16x16bf16_1k", "32x32x8bf16_1k", "4x4x4bf16_1k", "4x4x4f16", "16x16x16f16", "32x32x8f16", "16x16x4f32",
+    "32x32x2f32",
+)  # fmt: skip
+MNEMONICS = tuple(f"v_mfma_f32_{shape}" for shape in KNOWN)
+
+
+def shape_of(mnemonic: str) -> tuple[int, int, int, str]:
+    """(rows = columns, depth, blocks, type) of a matrix instruction."""
+    found = _SHAPE.match(mnemonic)
+    if mnemonic not in MNEMONICS or not found:
+        raise NotExecutable(mnemonic)
+    side = int(found[1])
+    return side, int(found[2]), 16 if side == 4 else 1, found[4]
+
+
+def flops(mnemonic: str) -> int:
+    """Multiply-adds times two that one wave issues."""
+    side, depth, blocks, _ = shape_of(mnemonic)
+    return 2 * side * side * depth * blocks
+
+
+def operand_element(side: int, depth: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(block, row, k), each int [elements a lane, 64]: what element e of lane l of A is; of B likewise, by column."""
+    per_lane = side * depth * blocks // 64
+    e, group = np.arange(per_lane)[:, None], LANES // side
+    return (group // (64 // side // blocks) + 0 * e, LANES % side + 0 * e,
+            group % max(64 // side // blocks, 1) * per_lane + e)  # fmt: skip
+
+
+def result_element(side: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(block, row, column), each int [registers, 64]: what register r of lane l of C and D is."""
+    r = np.arange(side * side * blocks // 64)[:, None]
+    if blocks > 1:
+        return LANES // side + 0 * r, r + 0 * LANES, LANES % side + 0 * r
+    return 0 * r + 0 * LANES, 4 * (64 // side) * (r // 4) + 4 * (LANES // side) + r % 4, LANES % side + 0 * r
+
+
+def _unpack(raw: np.ndarray, kind: str) -> np.ndarray:
+    """uint32 [registers, n, 64] -> float32 [elements, n, 64]."""
+    if kind == "f32":
+        return raw.view(np.float32)
+    halves = np.stack([raw & np.uint32(0xFFFF), raw >> np.uint32(16)], 1).reshape(-1, *raw.shape[1:])
+    return bf16_to_f32(halves) if kind == "bf16" else halves.astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
+    side, depth, blocks, kind = shape_of(one.mnemonic)
+    share, offset = 1 << one.number("cbsz"), one.number("abid")
+    if (share > 1 or offset) and blocks == 1:
+        raise NotExecutable(one.mnemonic, "cbsz or abid of one block")
+    a, b, d = (vector(one.operands[i], agprs) for i in (1, 2, 0))
+    used = side * depth * blocks // 64 * (4 if kind == "f32" else 2) // 4
+    block, row, k = operand_element(side, depth, blocks)
+    to_block, to_row, to_column = result_element(side, blocks)
+    broadcast = np.arange(blocks) // share * share + offset if share > 1 else np.arange(blocks)
+    initial = register(one.operands[3])
+    c = vector(one.operands[3], agprs) if initial else None
+    fixed = bits(one.operands[3], agprs) if initial is None else None
+    one.finish()
+
+    def operand(w: Waves, first: int) -> np.ndarray:
+        matrix = np.empty((w.n, blocks, side, depth), np.float32)
+        elements = _unpack(w.v[first : first + used, w.here], kind)
+        matrix[:, block, row, k] = np.moveaxis(elements, 1, 0)
+        return matrix
+
+    def step(w: Waves) -> None:
+        product = operand(w, a)[:, broadcast] @ operand(w, b).swapaxes(2, 3)
+        placed = np.moveaxis(product[:, to_block, to_row, to_column], 0, 1)  # [registers, n, 64]
+        start = fixed(w).view(np.float32) if fixed else w.v[c : c + len(placed), w.here].view(np.float32)
+        w.v[d : d + len(placed), w.here] = (placed + start).view(np.uint32)  # whatever exec says, as the hardware
+
+    return step

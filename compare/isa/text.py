@@ -1,0 +1,85 @@
+"""Assembly text of one kernel -> instructions with operands and modifiers, labels, and how a wave begins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from compare import amd_code
+from compare.isa.errors import ForeignCode, NotExecutable
+
+_VALUED = re.compile(
+    r"\b(offset0|offset1|offset|op_sel_hi|op_sel|neg_lo|neg_hi|dst_sel|dst_unused|src0_sel|src1_sel|bitop3|cbsz|abid"
+    r"|blgp|row_mask|bank_mask|bound_ctrl|row_shr|row_shl|row_ror|row_newbcast|row_bcast|quad_perm|mul|div)"
+    r":(\[[^\]]*\]|swizzle\([^)]*\)|[-\w]+)"
+)
+_FLAG = re.compile(r"(?<![\w.])(offen|idxen|lds|sc0|sc1|nt|glc|slc|dlc|gds|row_mirror|row_half_mirror|clamp)(?![\w:])")
+_FORM = re.compile(r"_(e32|e64|sdwa|dpp)$")
+_OPERANDS = re.compile(r",\s*(?![^\[]*\])")
+
+
+@dataclass
+class Instruction:
+    """One line. `base`: without encoding. Who decodes it takes its modifiers; one left over refuses it."""
+
+    mnemonic: str
+    base: str
+    form: str
+    operands: list[str]
+    modifiers: dict[str, str]
+
+    def take(self, name: str, default: str = "0") -> str:
+        return self.modifiers.pop(name, default)
+
+    def number(self, name: str, default: str = "0") -> int:
+        return int(self.take(name, default), 0)
+
+    def flags(self, *names: str) -> bool:
+        """Take flags that say nothing to a functional model, or whose presence is the answer (of the last one)."""
+        return [self.modifiers.pop(name, None) is not None for name in names][-1]
+
+    def numbers(self, name: str, default: list[int]) -> list[int]:
+        """A bracketed modifier: `op_sel_hi:[1,0]`."""
+        text = self.modifiers.pop(name, None)
+        return default if text is None else [int(part) for part in text.strip("[]").split(",")]
+
+    def finish(self) -> None:
+        """Raise NotExecutable for a modifier that nobody took: it is never ignored."""
+        if self.modifiers:
+            raise NotExecutable(self.mnemonic, "modifier " + ", ".join(f"{k}:{v}" for k, v in self.modifiers.items()))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The text of one kernel. `labels`: the index of the instruction behind each. `start`: its .amdhsa_ directives."""
+
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+    start: dict[str, int]
+
+
+def instruction(mnemonic: str, text: str) -> Instruction:
+    """One instruction from its mnemonic and the text of its operands."""
+    modifiers: dict[str, str] = {}
+
+    def valued(found: re.Match) -> str:
+        modifiers[found[1]] = found[2]
+        return ""
+
+    def flag(found: re.Match) -> str:
+        modifiers[found[1]] = "1"
+        return ""
+
+    text = _FLAG.sub(flag, _VALUED.sub(valued, text))
+    form = _FORM.search(mnemonic)
+    operands = [part.strip() for part in _OPERANDS.split(text.strip()) if part.strip()]
+    return Instruction(mnemonic, _FORM.sub("", mnemonic), form[1] if form else "", operands, modifiers)
+
+
+def parse(assembly: str) -> Listing:
+    """Raises ForeignCode for a kernel of another GPU, UnreadableCode for text that is truncated."""
+    if not re.search(r'\.amdgcn_target "[^"]*gfx9(0a|42|50)', assembly) or ".amdhsa_kernel " not in assembly:
+        raise ForeignCode("assembly: found no kernel for a CDNA GPU, allowed one for gfx90a, gfx942 or gfx950")
+    text = amd_code.parse(assembly)
+    start = {name: int(value) for name, value in re.findall(r"\.amdhsa_(\w+) (\d+)\s", assembly)}
+    return Listing(tuple(instruction(*one) for one in text.instructions), text.labels, start)
