@@ -19,14 +19,14 @@ _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None
 _OF_A_TRACE = ("batches", "step_ms", "token_us")
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     value = float(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text}, allowed a finite number above 0")
     return value
 
 
-def _some(text: str) -> int:
+def at_least_one(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"found {text}, allowed 1 or more")
@@ -49,10 +49,10 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
     where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
     where.add_argument(
-        "--cpu-budget", type=_positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
+        "--cpu-budget", type=positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
     )
     where.add_argument(
-        "--timeout", type=_positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
+        "--timeout", type=positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
     )
     where.add_argument(
         "--heuristics",
@@ -83,13 +83,13 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
     )
     timing.add_argument(
         "--max-time",
-        type=_positive,
+        type=positive,
         default=MAX_TIME_S,
         metavar="S",
         help=f"or when the rounds of a workload and process took this long (default {MAX_TIME_S:g} s)",
     )
     timing.add_argument(
-        "--processes", type=_some, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
+        "--processes", type=at_least_one, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
     )
     timing.add_argument("--configs", type=_count, default=0, metavar="N", help="N random configs too, graph timer only")
 
