@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto: the one that is)")
-    new.add_argument("--minutes", type=cli._positive, default=10.0, help="wall budget of each DSL (default 10)")
+    new.add_argument("--minutes", type=cli.positive, default=10.0, help="wall budget of each DSL (default 10)")
     new.add_argument("--rows", type=cli._count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
     new.add_argument("--candidates", type=cli._count, default=16, metavar="N", help="policies a kernel (default 16)")
     new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
