@@ -24,7 +24,12 @@ def family(kernel: str) -> str:
 
 
 def config_text(config: dict[str, Any] | None) -> str:
-    return " ".join(f"{name}={value}" for name, value in (config or {}).items())
+    """`block_m=64 tile_size=32`, a part in brackets: `prefill(block_m=64)`; where it is from is another column's."""
+    shown = {name: value for name, value in (config or {}).items() if name not in ("path", "provenance")}
+    return " ".join(
+        f"{name}({config_text(value)})" if isinstance(value, dict) else f"{name}={value}"
+        for name, value in shown.items()
+    )
 
 
 def _code(record: Record) -> dict[str, Any]:
