@@ -50,6 +50,7 @@ class Arena:
         self._pages = [_used_pages(batch, workload.lens).to(self.device) for batch in self.batches]
         self._expected: dict[int, Expected] = {}
         self._values = 0
+        self._intact: list[int] | None = None
         self._replicate()
 
     def _replicate(self) -> None:
@@ -62,9 +63,14 @@ class Arena:
     def set_values(self, index: int) -> None:
         """The index-th values in the same buffers: what a captured graph meets in another step."""
         if index != self._values:
-            fill_values(self.batches, self.workload.seed + 7919 * index)
-            self._replicate()
             self._values = index
+            self.refill()
+
+    def refill(self) -> None:
+        """Write the present values again: what a kernel did to them must not be the next one's fault."""
+        fill_values(self.batches, self.workload.seed + 7919 * self._values)
+        self._replicate()
+        self._intact = None
 
     def compute_expected(self) -> None:
         """Compute the float64 reference of the present values, once for all kernels and page sets."""
@@ -99,7 +105,13 @@ class Arena:
         inputs = [first.query, first.key_cache, first.value_cache, first.query_start_loc, first.seq_lens]
         inputs += [batch.block_table for batch in self.batches]
         inputs += [new for new in (first.key, first.value) if new is not None]
-        return [int(fingerprint(tensor)) for tensor in inputs]
+        return torch.stack([fingerprint(tensor) for tensor in inputs]).tolist()
+
+    def intact_inputs(self) -> list[int]:
+        """The fingerprint that the inputs must still have: taken when they were last known to be as they should."""
+        if self._intact is None:
+            self._intact = self.fingerprint()
+        return self._intact
 
     def sync(self) -> None:
         if self.device.type == "cuda":

@@ -75,11 +75,12 @@ def _run(arena: Arena, run: Callable[[], None], poison: float) -> None:
     The reference is computed first, so that a kernel cannot bend what it is judged by.
     """
     arena.compute_expected()
-    inputs = arena.fingerprint()
+    inputs = arena.intact_inputs()
     arena.poison(poison)
     run()
     arena.sync()
     if arena.fingerprint() != inputs:
+        arena.refill()
         raise Rejected(Status.INCORRECT, "changed one of its inputs")
     violated = arena.guards.violated()
     if violated:

@@ -220,3 +220,9 @@ class TickingEvent:
 
     def elapsed_time(self, end):
         return (end.at - self.at) * 1e-3
+
+
+def test_who_changes_inputs_does_not_spoil_those_behind_it(device):
+    rows = measured("eats_inputs", "honest", "chatters").rows
+    assert [rows[name]["status"] for name in ("eats_inputs", "honest", "chatters")] == ["incorrect", "ok", "ok"]
+    assert "changed one of its inputs" in rows["eats_inputs"]["reason"]
