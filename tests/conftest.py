@@ -1,6 +1,7 @@
 """Where there is no GPU, kernels are interpreted; the switch must be set before anything imports triton."""
 
 import os
+from pathlib import Path
 
 if (
     "PYTEST_XDIST_WORKER" in os.environ
@@ -17,3 +18,28 @@ if not torch.cuda.is_available():
 from common import interpreter
 
 interpreter.install()
+
+CELLS = {}  # (kernel, case, dtype) -> what a conformance test said of it
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--conformance-out", metavar="FILE", help="write what conformance tests saw, for compare.capability"
+    )
+
+
+def pytest_runtest_logreport(report):
+    """In the process that gathers the reports, of xdist's workers too: the last word of each cell."""
+    cells = [value for name, value in report.user_properties if name == "conformance"] if report.when == "call" else []
+    for cell in cells:
+        why = {"reason": str(getattr(report.longrepr, "reprcrash", ""))[-200:]} if report.failed else {}
+        CELLS[cell["kernel"], cell["case"], cell["dtype"]] = cell | why
+
+
+def pytest_sessionfinish(session):
+    out = session.config.getoption("--conformance-out")
+    if out and CELLS and not hasattr(session.config, "workerinput"):
+        from compare import capability
+
+        here = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU, interpreted"
+        capability.write(Path(out), CELLS.values(), here)

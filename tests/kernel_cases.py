@@ -35,8 +35,10 @@ def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poi
     return out[: expected.num_tokens]
 
 
-def conform(kernel: Any, case: Case, config: Any, device: torch.device | str = "cpu", *, twice: bool = False) -> None:
-    """The kernel computes the case, or refuses it by the name of what it does not do.
+def conform(
+    kernel: Any, case: Case, config: Any, device: torch.device | str = "cpu", *, twice: bool = False
+) -> dict[str, str]:
+    """The kernel computes the case, or refuses it by the name of what it does not do; which of the two.
 
     twice: a second launch onto another poison must give the same bits.
     """
@@ -44,14 +46,21 @@ def conform(kernel: Any, case: Case, config: Any, device: torch.device | str = "
         with pytest.raises(SpecError) as refusal:
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument == case.refused
-        return
+        return {"outcome": "refused", "argument": case.refused, "reason": str(refusal.value)}
     packed = {"x_packed"} if case.layout is Layout.X_PACKED else set()
     missing = (case.features().names() | {"lse"} | packed) - kernel.SUPPORTS
     if missing:
         with pytest.raises(UnsupportedFeature) as refusal:
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument in missing
-        return
+        return {"outcome": "unsupported", "argument": refusal.value.argument, "reason": str(refusal.value)}
     first = launch(kernel, case, config, device, math.nan)
     if twice:
         assert same_bits(first, launch(kernel, case, config, device, OTHER))
+    return {"outcome": "supported"}
+
+
+def cell(kernel_id: str, case: Case, outcome: dict[str, str] | None = None) -> dict[str, str]:
+    """What a conformance test tells compare.capability, by record_property; without an outcome, that it began."""
+    dtype = str(case.dtype).removeprefix("torch.")
+    return {"kernel": kernel_id, "case": case.name, "dtype": dtype} | (outcome or {"outcome": "failed"})

@@ -13,7 +13,7 @@ import pytest
 from common.cases import BY_NAME, CASES
 from common.spec import DTYPES
 from compare import registry
-from kernel_cases import conform
+from kernel_cases import cell, conform
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("a GPU is here: tests/gpu runs these cases on it", allow_module_level=True)
@@ -59,6 +59,7 @@ def _cells():
 
 
 @pytest.mark.parametrize(("kernel_id", "case"), list(_cells()))
-def test_conformance(kernel_id, case):
+def test_conformance(kernel_id, case, record_property):
     kernel = registry.load(kernel_id)
-    conform(kernel, case, kernel.DEFAULT)
+    record_property("conformance", cell(kernel_id, case))
+    record_property("conformance", cell(kernel_id, case, conform(kernel, case, kernel.DEFAULT)))

@@ -15,7 +15,7 @@ from common.gpus import detect
 from common.metadata import BatchStats
 from common.spec import DTYPES
 from compare import registry
-from kernel_cases import conform
+from kernel_cases import cell, conform
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -26,7 +26,7 @@ os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
-def test_gpu_conformance(kernel_id, case, dtype):
+def test_gpu_conformance(kernel_id, case, dtype, record_property):
     try:
         kernel = registry.load(kernel_id)
     except registry.Unavailable as reason:
@@ -36,7 +36,10 @@ def test_gpu_conformance(kernel_id, case, dtype):
         stats = BatchStats.of(case.lens)
         chosen, _ = registry.default_config(kernel_id, kernel, case.shape, stats, detect())
         configs += [chosen] if chosen != kernel.DEFAULT else []
+    asked = replace(case, dtype=dtype)
+    record_property("conformance", cell(kernel_id, asked))
     for config in configs:
-        conform(kernel, replace(case, dtype=dtype), config, "cuda", twice=True)
+        outcome = conform(kernel, asked, config, "cuda", twice=True)
+    record_property("conformance", cell(kernel_id, asked, outcome))
     if case.large:
         torch.cuda.empty_cache()  # the next case's pool of gigabytes has other sizes

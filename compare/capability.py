@@ -1,0 +1,264 @@
+"""What each kernel can do, from a conformance run: supported, impossible (with the DSL's error) or not yet.
+
+    python -m pytest tests/test_conformance.py -k "$(python -m compare.capability --cases)" --conformance-out RESULTS
+    python -m compare.capability [RESULTS] [--write docs/capability.md] [--check docs/capability.md]
+
+RESULTS has a line that says what ran, then a line a kernel, case and dtype; on a GPU tests/gpu/test_gpu_conformance.py
+writes it, of all cases. A kernel supports an aspect where every case that has it passed and at least one did. It does
+`not yet` do what it refuses by a typed error that names the aspect. What a DSL cannot express at all stands in
+compare.constructs, each with the error that a test provokes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.case import Case
+from common.cases import BY_NAME
+from common.spec import Layout
+from compare import registry, rundir, sources
+from compare.constructs import CONSTRUCTS
+
+RESULTS = rundir.ROOT / "docs" / "results" / "conformance" / "cells.jsonl"
+SUPPORTED, NOT_YET, FAILED, NOT_RUN = "supported", "not yet", "failed", "not run"
+OUTCOMES = ("supported", "unsupported", "refused", "failed")
+
+
+def _power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _empty(case: Case) -> bool:
+    return any(query_len == 0 or seq_len == 0 for query_len, seq_len in case.lens)
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """A row of the matrix. has: whether a case has it, whose cell is in this dtype. feature: as SUPPORTS names it."""
+
+    name: str
+    has: Callable[[Case, str], bool]
+    feature: str | None = None
+
+
+ASPECTS: tuple[Aspect, ...] = (
+    Aspect("causal", lambda case, _: case.causal, "causal"),
+    Aspect("not causal", lambda case, _: not case.causal, "non_causal"),
+    Aspect("sliding window", lambda case, _: case.sliding_window is not None, "sliding_window"),
+    Aspect("soft cap", lambda case, _: case.softcap is not None, "softcap"),
+    Aspect("sinks", lambda case, _: case.sinks is not None, "sinks"),
+    Aspect("LSE", lambda case, _: case.refused is None, "lse"),
+    Aspect("bf16", lambda _, dtype: dtype == "bfloat16"),
+    Aspect("fp16", lambda _, dtype: dtype == "float16"),
+    Aspect("fp32", lambda _, dtype: dtype == "float32"),
+    Aspect("a head size that is no power of two", lambda case, _: not _power_of_two(case.head_size)),
+    Aspect("a GQA ratio that is no power of two", lambda c, _: not _power_of_two(c.heads[0] // c.heads[1])),
+    Aspect("a GQA ratio above 16", lambda case, _: case.heads[0] // case.heads[1] > 16),
+    Aspect("a page that is no power of two", lambda c, _: not _power_of_two(c.block_size)),
+    Aspect("an interleaved cache", lambda case, _: case.style == "interleaved"),
+    Aspect("an x-packed cache", lambda case, _: case.layout is Layout.X_PACKED, "x_packed"),
+    Aspect("the step's new K and V handed over", lambda case, _: case.new_kv),
+    Aspect("sequences without keys or queries", lambda case, _: _empty(case)),
+    Aspect("rows of padding", lambda case, _: case.pad_tokens > 0),
+    Aspect("wrong hints of the lengths", lambda case, _: "hints-" in case.name),
+    Aspect("malformed batches refused by name", lambda case, _: case.refused is not None),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """state: SUPPORTED, NOT_YET, FAILED or NOT_RUN; passed: cases of the aspect; error: of one that did not."""
+
+    state: str
+    passed: int = 0
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.passed}" if self.state == SUPPORTED else self.state
+
+
+@dataclass(frozen=True)
+class Results:
+    """meta: date, commit, device, versions, kernels {id: {supports, source_sha}}; cells as they were written."""
+
+    meta: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(self.meta["kernels"])
+
+
+class NoResults(ValueError):
+    """A file that is no conformance run; the message names it and the line."""
+
+
+def read(path: Path) -> Results:
+    """Raises NoResults naming file and line."""
+    if not path.is_file():
+        raise NoResults(f"{path}: found no file, allowed what --conformance-out wrote")
+    meta, cells = None, []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            plain = json.loads(line)
+            if number == 1:
+                meta = plain["meta"]
+            elif plain["outcome"] not in OUTCOMES or plain["case"] not in BY_NAME:
+                raise ValueError(f"found {plain['outcome']} of {plain['case']}")
+            else:
+                cells.append(plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoResults(f"{path}, line {number}: {error}, allowed a cell of a conformance run") from error
+    if meta is None:
+        raise NoResults(f"{path}, line 1: found nothing, allowed a line that says what ran")
+    return Results(meta, tuple(cells))
+
+
+def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
+    """A results file: sorted, so that a second run of the same code differs in its first line alone."""
+    ordered = sorted(cells, key=lambda cell: (cell["kernel"], cell["case"], cell["dtype"]))
+    ids = [kernel for kernel in registry.OWN if any(cell["kernel"] == kernel for cell in ordered)]
+    loaded = {kernel: registry.load(kernel) for kernel in ids}
+    meta = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": rundir.commit(),
+        "device": device,
+        "versions": rundir.versions(),
+        "kernels": {k: {"supports": sorted(m.SUPPORTS), "source_sha": sources.sha(m)} for k, m in loaded.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"meta": meta}), *(json.dumps(cell) for cell in ordered)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def cover() -> tuple[str, ...]:
+    """Small cases for a CPU: for each aspect the plainest that has it, as one refusal hides what else a case has."""
+    small = [case for case in BY_NAME.values() if not case.large]
+    having = ([case for case in small if aspect.has(case, "")] for aspect in ASPECTS)
+    plainest = (min(some, key=lambda case: sum(a.has(case, "") for a in ASPECTS)) for some in having if some)
+    return tuple(dict.fromkeys(case.name for case in plainest))
+
+
+def entry(results: Results, kernel: str, aspect: Aspect) -> Entry:
+    """What the run says of one aspect of one kernel. A refusal of another feature of a case says nothing here."""
+    mine = [c for c in results.cells if c["kernel"] == kernel and aspect.has(BY_NAME[c["case"]], c["dtype"])]
+    failed = [cell for cell in mine if cell["outcome"] == "failed"]
+    if failed:
+        return Entry(FAILED, error=failed[0]["reason"])
+    if aspect.feature and aspect.feature not in results.meta["kernels"][kernel]["supports"]:
+        named = [c["reason"] for c in mine if c["outcome"] == "unsupported" and c["argument"] == aspect.feature]
+        return Entry(NOT_YET, error=named[0]) if named else Entry(NOT_RUN)
+    passed = sum(cell["outcome"] in ("supported", "refused") for cell in mine)
+    return Entry(SUPPORTED, passed) if passed else Entry(NOT_RUN)
+
+
+def matrix(results: Results) -> list[dict[str, Any]]:
+    """One row an aspect: {"aspect": name, kernel id: Entry, ...}."""
+    return [{"aspect": a.name} | {k: entry(results, k, a) for k in results.kernels} for a in ASPECTS]
+
+
+def differences(results: Results, one: str, other: str) -> str:
+    """The aspects in which two kernels are not equal, as text; empty where they may be compared."""
+    absent = [kernel for kernel in (one, other) if kernel not in results.kernels]
+    if absent:
+        return f"{', '.join(absent)} is not in the conformance run"
+    states = [(row["aspect"], row[one].state, row[other].state) for row in matrix(results)]
+    return "; ".join(f"{aspect}: {a} against {b}" for aspect, a, b in states if a != b)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def _conformance(results: Results) -> list[str]:
+    lines, notes = [], {}
+    for dsl in ("triton", "helion"):
+        kernels = [kernel for kernel in results.kernels if kernel.startswith(f"{dsl}/")]
+        body = []
+        for row in matrix(results):
+            body.append([row["aspect"], *(row[kernel].text for kernel in kernels)])
+            wrong = [(kernel, row[kernel]) for kernel in kernels if row[kernel].error]
+            notes |= {(row["aspect"], found.error.replace(kernel, "KERNEL")): "" for kernel, found in wrong}
+        lines += [f"### {dsl.capitalize()}", "", *_table(["", *(k.split("/")[1] for k in kernels)], body), ""]
+    if notes:
+        lines += ["What a kernel that does it not says:", ""]
+        lines += [f"- {aspect}: `{error}`" for aspect, error in notes]
+    return lines
+
+
+def _capturable(meta: dict[str, Any]) -> str:
+    able = [kernel for kernel, known in meta["kernels"].items() if "full_graph" in known["supports"]]
+    return "Every kernel declares" if len(able) == len(meta["kernels"]) else f"{len(able)} kernels declare"
+
+
+def render(results: Results) -> str:
+    """docs/capability.md."""
+    meta = results.meta
+    counted = {outcome: sum(cell["outcome"] == outcome for cell in results.cells) for outcome in OUTCOMES}
+    versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    header = ["what", "Triton", "Helion", "Helion's error, or Triton's"]
+    return "\n".join(
+        [
+            "# Capability matrix",
+            "",
+            "Generated by `python -m compare.capability --write docs/capability.md` from",
+            "[results/conformance](results/conformance/cells.jsonl); a test compares the two.",
+            "",
+            f"Conformance run of {meta['date']} on {meta['device']}, commit {meta['commit']}: {versions}.",
+            f"{len(results.cells)} cells: " + ", ".join(f"{n} {outcome}" for outcome, n in counted.items() if n) + ".",
+            "",
+            "## Aspects of the specification",
+            "",
+            "A number counts the cases that have the aspect and passed. `not yet`: refused by a typed error, below.",
+            "`not run`: no case of the run has it.",
+            f"{_capturable(meta)} that a captured graph serves it (`full_graph`); replays prove that, on a GPU alone.",
+            "",
+            *_conformance(results),
+            "",
+            "## Constructs of the languages",
+            "",
+            "What the kernels wanted to write. `impossible` stands beside the error; `tests/dsl_helion` and",
+            "`tests/dsl_triton` provoke each one, so that a version that lifts it fails a test.",
+            "",
+            *_table(header, ([c.what, c.triton, c.helion, f"`{c.error}`" if c.error else ""] for c in CONSTRUCTS)),
+            "",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0; 1 where --check finds another text; 2 for a file that is no conformance run."""
+    parser = argparse.ArgumentParser(prog="python -m compare.capability", description=__doc__.splitlines()[0])
+    parser.add_argument("results", nargs="?", type=Path, default=RESULTS)
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--check", type=Path, metavar="FILE")
+    parser.add_argument("--cases", action="store_true", help="print pytest's -k for a cover of the aspects, and end")
+    arguments = parser.parse_args(argv)
+    if arguments.cases:
+        print(" or ".join(f"{case}-" for case in cover()))
+        return 0
+    try:
+        text = render(read(arguments.results))
+    except NoResults as error:
+        print(error, file=sys.stderr)
+        return 2
+    if arguments.check is not None:
+        return int(arguments.check.read_text(encoding="utf-8") != text)
+    if arguments.write is not None:
+        arguments.write.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

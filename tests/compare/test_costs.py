@@ -1,0 +1,159 @@
+"""Costs beside speed: what is counted, from invented profiles and logs; the command's refusals; one real compile."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from compare import cost_compile, cost_launch, cost_trace, cost_tuning, costs
+from compare.workloads import Workload, parse_lens
+
+H200 = resolve("h200")
+
+
+def timed(t, row, policy, us, arm="triton", kernel="triton/q_block", **more):
+    fields = {"arm": arm, "kernel": kernel, "row": row, "policy": policy, "t": t, "status": "ok", "screen_us": us}
+    return fields | more
+
+
+LOG = [
+    timed(1.0, "a", "default", 100.0),
+    timed(2.0, "b", "default", 50.0),
+    timed(3.0, "a", "p1", 60.0),
+    timed(4.0, "b", "p1", 80.0),
+    timed(5.0, "b", "p2", 40.0),
+    timed(6.0, "a", "p2", 55.0),
+    timed(7.0, "a", "p1", 60.0, final_us=50.0),
+    timed(8.0, "b", "p2", 40.0, final_us=40.0),
+    {"arm": "triton", "kernel": "triton/q_block", "row": "a", "t": 9.0, "done": True},
+    {**timed(9.5, "b", "p9", 1.0), "status": "spills"},
+]
+
+
+def test_the_curve_counts_a_candidate_from_its_first_time_with_its_last_word():
+    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
+    assert [t for t, _ in points] == [2.0, 3.0, 5.0]  # 2 s: both rows have one; p1 of `a` counts from 3 s, with 50 us
+    assert points[0][1] == pytest.approx((50 / 100 * 40 / 50) ** 0.5)
+    assert points[1][1] == pytest.approx((1.0 * 40 / 50) ** 0.5)
+    assert points[-1][1] == pytest.approx(1.0)
+
+
+def test_the_time_to_a_share_is_the_first_second_that_has_it():
+    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
+    assert [cost_tuning.time_to(points, share) for share in (0.6, 0.85, 0.9, 0.99)] == [2.0, 3.0, 5.0, 5.0]
+    assert cost_tuning.time_to([(1.0, 0.5)], 0.9) is None
+
+
+def test_across_arms_the_best_known_is_anybodys():
+    other = [timed(1.0, row, "default", 20.0, arm="helion", kernel="helion/q_block") for row in "ab"]
+    points = cost_tuning.curve(LOG + other, "triton", "triton/q_block", across=True)
+    assert points[-1][1] == pytest.approx((20 / 50 * 20 / 40) ** 0.5)
+    assert cost_tuning.curve(LOG + other, "triton", "triton/q_block")[-1][1] == pytest.approx(1.0)
+
+
+def test_a_tuning_run_becomes_a_row_an_arm_and_kernel(tmp_path):
+    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
+    (row,) = cost_tuning.rows(tmp_path)
+    assert (row["arm"], row["kernel"], row["rows"], row["spent_s"]) == ("triton", "triton/q_block", 2, 9.5)
+    assert (row["to_90%_s"], row["to_99%_s"]) == (5.0, 5.0)
+
+
+def test_busy_sums_the_kernels_and_span_holds_the_gap_between_them():
+    call = [(0.0, 10.0), (14.0, 6.0)]
+    events = [(start + 1000.0 * number, took) for number in range(3) for start, took in call]
+    assert cost_launch.spans(events[::-1], 3) == {"kernels": 2, "busy_us": 16.0, "span_us": 20.0}
+    beside = [(0.0, 10.0), (4.0, 3.0)]  # two kernels at a time: the span is the longer one
+    assert cost_launch.spans(beside, 1) == {"kernels": 2, "busy_us": 13.0, "span_us": 10.0}
+
+
+@pytest.mark.parametrize("events", [[], [(0.0, 1.0)] * 5])
+def test_a_profile_that_lost_kernels_counts_nothing(events):
+    with pytest.raises(cost_launch.TornProfile, match="found"):
+        cost_launch.spans(events, 2)
+
+
+def test_a_workspaces_bytes_are_those_of_its_distinct_storages():
+    @dataclass
+    class Workspace:
+        parts: torch.Tensor
+        more: dict
+
+    parts = torch.empty(10, dtype=torch.float32)
+    made = Workspace(parts, {"view": parts[:3], "others": [torch.empty(2, dtype=torch.int64), None, 5]})
+    assert cost_launch.tensor_bytes(made) == 40 + 16
+    assert cost_launch.tensor_bytes(None) == 0
+
+
+def test_scratch_is_measured_without_a_gpu_and_a_refusal_is_a_row():
+    row = Workload("q1s2k", parse_lens("q1s2k"))
+    assert cost_launch.scratch("triton/q_block", row, H200)["scratch_bytes"] == 0
+    assert cost_launch.scratch("triton/parallel_softmax", row, H200)["scratch_bytes"] > 0
+    absent = cost_launch.scratch("baseline/flash_attn3", row, H200)
+    assert (absent["status"], "scratch_bytes" in absent) == ("unavailable", False)
+
+
+def test_the_synthetic_trace_is_the_same_every_time_and_fills_1000_steps():
+    one, name = cost_trace.steps(None)
+    assert one == cost_trace.steps(None)[0] and len(one) == 1000 and name == cost_trace.SYNTHETIC
+    assert any(step.has_chunk for step in one) and max(len(step.lens) for step in one) > 8
+
+
+def test_a_process_that_fails_is_a_row_with_its_last_words(monkeypatch):
+    for measured in (
+        lambda: cost_trace.measure("nobody", H200, None, 1),
+        lambda: next(iter(cost_compile.measure(["triton/none"], "q1s16", H200, here=False))),
+    ):
+        row = measured()
+        assert row["status"] == "failed" and "UnknownKernel" in row["reason"]
+
+
+@pytest.mark.slow
+def test_cold_and_warm_processes_say_what_they_took():
+    cold, warm = cost_compile.measure(["triton/naive"], "q1s16", H200, here=False)
+    assert (cold["state"], warm["state"], cold["launches"]) == ("cold", "warm", 1)
+    assert warm["next_cpu_s"] < cold["next_cpu_s"]
+
+
+@pytest.mark.slow
+def test_a_step_that_needs_no_new_code_is_not_counted():
+    row = cost_trace.measure("triton", H200, None, 3)
+    assert row["status"] == "ok" and row["specialisations"] == len(row["first_at"]) >= 1
+    assert set(row["first_at"]) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("--gpu nosuch", 2, "nosuch"),
+        ("--gpu h200 --only speed", 2, "--only: found speed"),
+        ("--gpu h200 --kernels triton/nothing", 2, "triton/nothing"),
+        ("--gpu h200 --repeats 0", 2, "--repeats: found 0"),
+        ("--gpu h200 --tuned .", 2, "--tuned: found no candidates.jsonl"),
+        ("--gpu mi300 --only host,launch", 3, "is not here"),
+        ("--gpu mi300 --kernels baseline/sdpa", 5, "is not here"),
+        ("--gpu h200 --only trace --trace nowhere.csv", 2, "nowhere.csv"),
+    ],
+)
+def test_the_command_refuses_by_name(words, code, said, tmp_path, capsys):
+    assert costs.main([*words.split(), "--out", str(tmp_path)]) == code
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
+    for _ in range(2):
+        words = ["--gpu", "h200", "--only", "scratch", "--kernels", "triton/q_block", "--workload", "q1s2k,q64"]
+        assert costs.main([*words, "--out", str(tmp_path)]) == 0
+    rows = costs.read(tmp_path)
+    assert len(rows) == 2 and all(row["ran_on"] == costs.processor() for row in rows)
+    assert costs.table(rows, "scratch")[0] == {"kernel": "triton/q_block", "workload": "q1s2k", "scratch_bytes": 0}
+    with (tmp_path / "costs.jsonl").open("a") as file:
+        file.write('{"cost": "sc')
+    with pytest.raises(ValueError, match="line 5"):
+        costs.read(tmp_path)
+
+
+def test_a_failed_row_stands_in_its_table_with_its_reason():
+    failed = {"cost": "launch", "kernel": "x", "status": "crash", "reason": "why"}
+    assert costs.table([failed], "launch") == [{"kernel": "x", "status": "crash", "reason": "why"}]
