@@ -19,6 +19,7 @@ import pandas as pd
 
 from compare import figures, merge, report_render, report_verdicts
 from compare.report_run import NotARun, RunData, read
+from compare.report_sections import build
 
 __all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
 
@@ -39,8 +40,10 @@ def write(run_dir: Path) -> Path:
     drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
     _write_csv(whole.folder / "summary.csv", drawn, whole.note)
     report = whole.folder / "report.md"
-    report.write_text("\n".join(report_render.markdown(run) for run in drawn), encoding="utf-8")
-    (whole.folder / "report.html").write_text(report_render.page(drawn), encoding="utf-8")
+    made = [build(run) for run in drawn]
+    pages = [report_render.markdown(run, sections) for run, sections in zip(drawn, made, strict=True)]
+    report.write_text("\n".join(pages), encoding="utf-8")
+    (whole.folder / "report.html").write_text(report_render.page(drawn, made), encoding="utf-8")
     return report
 
 
@@ -50,7 +53,7 @@ def page(run_dirs: Sequence[Path], out: Path) -> Path:
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
         drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]
-        out.write_text(report_render.page(drawn), encoding="utf-8")
+        out.write_text(report_render.page(drawn, [build(run) for run in drawn]), encoding="utf-8")
     return out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compare import summary, tables
 from compare.report_run import RunData
+from compare.report_verdicts import floor
 
 _TIMER = {
     "graph": "µs is the median of samples; a sample is one replay of a captured graph divided by its calls.",
@@ -26,6 +26,8 @@ def header(run: RunData) -> list[tuple[str, str]]:
     manifest = run.manifest
     versions = manifest.get("versions") or (run.records[0].versions if run.records else {})
     commit = str(manifest.get("commit", ""))
+    done = len(run.records)
+    noise = floor(run.folder, run.gpu, run.contract)[1] if run.timed else ""
     sources = sorted({f"`{r.kernel}` {r.source_sha}" for r in run.records if r.source_sha})
     pairs = [
         ("run", manifest.get("run_id", "")),
@@ -33,6 +35,8 @@ def header(run: RunData) -> list[tuple[str, str]]:
         ("GPU", "" if not manifest.get("gpu") else run.gpu_title + (" (absent)" if run.absent else "")),
         ("suite", manifest.get("suite", "")),
         ("timing contract", run.contract if run.timed else ""),
+        ("noise floor", noise),
+        ("coverage", f"{done} of {manifest.get('planned', done)} planned cells finished, {len(run.ok)} ok"),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("commit", commit + (" with local changes" if manifest.get("dirty") else "")),
         ("machine", ", ".join(f"{name} {value}" for name, value in (manifest.get("machine") or {}).items())),
@@ -103,23 +107,3 @@ def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
             " (Kalibera and Jones)."
         )
     return timers, caches, rules
-
-
-def glance(run: RunData) -> list[dict[str, Any]]:
-    """A card a class: what a caller of either DSL gets, and the best that each has, against the yardstick."""
-    means = summary.class_means(run.rows) if run.timed else []
-    cards = []
-    for kind in dict.fromkeys(m["kind"] for m in means):
-        mine = {m["kernel"]: m for m in means if m["kind"] == kind and m["geomean"] is not None and not m["bound"]}
-        called = [name for name in ("triton/auto", "helion/auto") if name in mine]
-        shown = called or [name for name in summary.BEST if name in mine]
-        if shown:
-            entries = [(f"`{name}`" if "/" in name else name, tables.times(mine[name]["geomean"])) for name in shown]
-            first = mine[shown[0]]
-            note = f"geometric mean over {_count(first['rows'], 'row')}; {first['yardstick']} = 1×, above is faster"
-            cards.append({"kind": kind, "entries": entries, "note": note})
-    return cards
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)

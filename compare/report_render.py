@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import report_guide, report_svg, tables
+from compare import report_glance, report_guide, report_svg, tables
+from compare.report_blocks import Section
 from compare.report_run import RunData
-from compare.report_sections import build
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def markdown(run: RunData) -> str:
+def markdown(run: RunData, sections: Sequence[Section]) -> str:
     """report.md of one run."""
-    values = {"run": run, "header": report_guide.header(run), "sections": build(run)}
+    values = {"run": run, "header": report_guide.header(run), "sections": sections}
     lines: list[str] = []
     for line in (line.rstrip() for line in _environment().get_template("report.md.j2").render(values).splitlines()):
         if line or (lines and lines[-1]):  # never two empty lines in a row
@@ -25,17 +25,17 @@ def markdown(run: RunData) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def page(runs: Sequence[RunData]) -> str:
-    """One HTML page about one run or several."""
+def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
+    """One HTML page about one run or several, each with its sections."""
     parts = [
         {
             "run": run,
             "prefix": f"r{number}",
             "header": report_guide.header(run),
-            "glance": report_guide.glance(run),
-            "sections": build(run),
+            "cards": report_glance.cards(run),
+            "sections": made,
         }
-        for number, run in enumerate(runs)
+        for number, (run, made) in enumerate(zip(runs, sections, strict=True))
     ]
     title = runs[0].title if len(runs) == 1 else "Paged attention on " + " and ".join(run.gpu_title for run in runs)
     values = {"title": title, "parts": parts, "overview": overview(runs) if len(runs) > 1 else None}
