@@ -12,8 +12,8 @@ VERSION = 2
 UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
 TIMERS = ("graph", "events", "host", "paper")
 CACHES = ("cold", "hot")
-# Between rounds the paired log-ratio to FA3 had a standard deviation of 0.7% in the median row of `peers` on an H200
-# and of 2% in nine of ten: a half-width of 0.5% takes about 15 and 100 rounds. Nothing here turns on less than 1%.
+# `python -m compare.precision` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten. Nothing here
+# turns on less than 1%.
 PRECISION = 0.005
 MAX_TIME_S = 1.5
 PROCESSES = 3

@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--workload", default=",".join(ROWS), help="comma-separated batches, as 32q1s2k")
     new.add_argument("--processes", type=cli.at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
     new.add_argument("--max-time", type=cli.positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
-    new.add_argument("--out", type=Path, metavar="FILE", help="default results/noise_<gpu>.json")
+    new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
     return new
 
 
@@ -182,6 +182,7 @@ def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> in
     contract = Contract(max_time_s=asked.max_time, processes=asked.processes)
     rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
     out = asked.out or Path("results") / f"noise_{now.name}.json"
+    out = out if out.suffix == ".json" else out / "noise.json"
     rundir.ensure_writable(out.parent)
     console.print(f"timing contract {contract.line}", markup=False, soft_wrap=True)
     timings = measured(now.name, now.device, asked.kernel, contract, rows, console)

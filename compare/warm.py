@@ -8,6 +8,7 @@ Nothing is launched: kernels are bound and compiled for tensors without values.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,16 +34,25 @@ def ahead(plain: dict[str, Any], channel: Channel) -> None:
     failed = 0
     for job in rotated(plain["compile"], plain["process"], plain["processes"]):
         channel.send("start", cell=None)
-        workload = Workload.from_dict(job["workload"])
-        batch, features = workload.batches(1, device, fill=False)[0], workload.features(device)
-        for kernel_id in job["kernels"]:
-            try:
-                _compile(kernel_id, workload, batch, features, gpu, plain["heuristics"])
-            except Exception:
-                failed += 1
+        failed += _job(Workload.from_dict(job["workload"]), job["kernels"], device, gpu, plain["heuristics"])
     if device.type == "cuda":
         torch.cuda.empty_cache()
     channel.send("compiled", failed=failed)
+
+
+def _job(workload: Workload, kernels: Sequence[str], device: torch.device, gpu: Gpu | None, heuristics: str) -> int:
+    """How many kernels of one workload did not compile."""
+    failed = 0
+    try:
+        batch, features = workload.batches(1, device, fill=False)[0], workload.features(device)
+    except torch.OutOfMemoryError:
+        return len(kernels)
+    for kernel_id in kernels:
+        try:
+            _compile(kernel_id, workload, batch, features, gpu, heuristics)
+        except Exception:
+            failed += 1
+    return failed
 
 
 def _compile(

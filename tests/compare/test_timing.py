@@ -144,3 +144,25 @@ def test_a_slow_cell_is_timed_by_its_own_checks():
     for _ in range(3):
         slow.run()
     assert slow.samples == [300_000.0] * 3 and "three launches" in slow.note
+
+
+class Drooping(Fake):
+    """A kernel on a GPU that gets slower by 15% over the first ten seconds of work."""
+
+    def sample(self, part):
+        slower = 1 + 0.15 * min(self.clock[0] / 10, 1)
+        self.clock[0] += 0.05
+        return 100.0 * slower
+
+
+def test_one_after_another_takes_sides_and_turns_do_not():
+    clock = [0.0]
+    first, second = (Drooping(clock, 100.0) for _ in range(2))
+    means = [sum(runner.sample(0) for _ in range(100)) / 100 for runner in (first, second)]
+    clock[0] = 0.0
+    tracks = [Track(name, Drooping(clock, 100.0), []) for name in "ab"]
+    interleave(tracks, 10.0, precision=1e-9, now=lambda: clock[0])
+    ratio = quantile([b / a for a, b in zip(tracks[0].samples, tracks[1].samples, strict=True)], 0.5)
+    print(f"equal kernels on a clock that droops by 15%: {means[1] / means[0] - 1:.1%} apart one after another,")
+    print(f"{ratio - 1:.2%} in turns")
+    assert means[1] / means[0] > 1.05 and abs(ratio - 1) < 0.002
