@@ -163,12 +163,13 @@ def claim(arch: str) -> None:
     _target[:] = [arch]
 
 
-def beyond_2gib(batch: PagedBatch) -> PagedBatch:
-    """The same batch with K and V as views of storages above 2 GiB, never touched (so never resident)."""
+def beyond_2gib(batch: PagedBatch, *, copy: bool = False) -> PagedBatch:
+    """The same batch with K and V as views of storages above 2 GiB, never touched (so never resident) but by `copy`."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         storage = torch.empty(2**31 // tensor.element_size() + 1, dtype=tensor.dtype)
-        return storage.as_strided(tensor.shape, tensor.stride())
+        view = storage.as_strided(tensor.shape, tensor.stride())
+        return view.copy_(tensor) if copy else view
 
     return batch.replace(key_cache=moved(batch.key_cache), value_cache=moved(batch.value_cache))
 
@@ -182,11 +183,13 @@ def static_facts(
     *,
     lse: torch.Tensor | None = None,
     large_cache: bool = False,
+    options: dict[str, Any] | None = None,
 ) -> list[KernelFacts]:
     """Facts of every kernel that `kernel_module.launch` would launch for this batch on `gpu`, in launch order.
 
     batch: on the CPU; no kernel reads its values. large_cache: take K and V to lie in tensors above 2 GiB, as a serving
-    engine's do. Raises CannotCompile, the module's own typed errors, and what the compiler raises.
+    engine's do. options: compiler options that every launch takes besides its own. Raises CannotCompile, the module's
+    own typed errors, and what the compiler raises.
     """
     claim(gpu.arch)
     if large_cache:
@@ -194,4 +197,5 @@ def static_facts(
     workspace = kernel_module.workspace(batch.shape, Capacity.of(batch), config)
     with helion_as(gpu), jit.recorded() as launches:
         kernel_module.launch(batch, features, torch.empty_like(batch.query), config, workspace, lse=lse)
+    launches = [dataclasses.replace(launch, kwargs=launch.kwargs | (options or {})) for launch in launches]
     return [compile_launch(launch, gpu, BEYOND if large_cache else WITHIN) for launch in launches]

@@ -11,7 +11,7 @@ import torch
 from common import interpreter
 from common.gpus import Gpu
 from common.kernel import Capacity, asked_of
-from common.spec import SpecError, UnsupportedFeature
+from common.spec import PagedBatch, SpecError, UnsupportedFeature
 from compare import registry, sources
 from compare.arena import Arena
 from compare.gate import Rejected
@@ -62,9 +62,12 @@ class Subject:
 
     def launch(self, number: int, lse: torch.Tensor | None = None) -> None:
         """One call on page set `number`."""
-        arena = self.arena
-        workspace = self._workspaces[number]
-        self.kernel.launch(arena.batches[number], arena.features, arena.outs[number], self.config, workspace, lse=lse)
+        self.launch_on(self.arena.batches[number], number, lse)
+
+    def launch_on(self, batch: PagedBatch, number: int, lse: torch.Tensor | None = None) -> None:
+        """One call on a batch like page set `number`, into its output and with its workspace."""
+        arena, workspace = self.arena, self._workspaces[number]
+        self.kernel.launch(batch, arena.features, arena.outs[number], self.config, workspace, lse=lse)
 
     def identity(self) -> dict[str, Any]:
         """What a record says of it."""

@@ -1,0 +1,82 @@
+"""The worker's `model` mode: every cell compiled for a GPU that is not here, and the machine code executed on the CPU.
+
+The launches of a kernel are compiled with the JIT's own specialisation and run in the functional model of the ISA
+(compare.isa) on the arena's tensors; the gate judges what they wrote, as it judges a GPU. The last run sees K and V in
+tensors above 2 GiB, for which AMD's compiler takes other instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from compare import gate
+from compare.arena import Arena
+from compare.crosscompile import WITHIN, beyond_2gib, executing, facts_of
+from compare.gate import Rejected
+from compare.isa.errors import Fault, NotExecutable
+from compare.isa.execute import execute
+from compare.records import Evidence, GateResult, Status
+from compare.subject import Subject
+from compare.task import Task, ok
+
+SETS = 2  # page sets: enough to catch a kernel that ignores the block table
+PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
+
+
+class _Runs:
+    """The launches of one subject in the model. `facts`: of the first run's kernels, with what the model counted."""
+
+    def __init__(self, subject: Subject, gpu: Any) -> None:
+        self.subject, self.gpu = subject, gpu
+        self.facts: list[dict[str, Any]] = []
+
+    def launch(self, number: int, lse: torch.Tensor | None = None, *, large_cache: bool = False) -> None:
+        """One call on page set `number`. Raises Rejected for code that is wrong or that the model cannot run."""
+        subject, arena = self.subject, self.subject.arena
+        batch = arena.batches[number]
+        counted: list[dict[str, Any]] = []
+        try:
+            with executing(self.gpu, lambda launch: counted.append(execute(launch))) as launches:
+                subject.launch_on(beyond_2gib(batch, copy=True) if large_cache else batch, number, lse)
+        except NotExecutable as error:
+            known = f"the model of {self.gpu.arch} does not know {error}"
+            raise Rejected(Status.NOT_EXECUTABLE, known) from error
+        except Fault as error:
+            raise Rejected(Status.INCORRECT, f"in the model of {self.gpu.arch}: {error}") from error
+        finally:
+            if not self.facts:
+                counted += [{}] * (len(launches) - len(counted))
+                pairs = zip(launches, counted, strict=True)
+                self.facts = [facts_of(launch, WITHIN).as_dict() | {"executed": seen} for launch, seen in pairs]
+
+
+def check_in_model(task: Task) -> None:
+    """Every cell in the functional model; no time anywhere."""
+    arena = task.arena(SETS, PADDING)
+    for cell, kernel_id in task.cells if arena else ():
+        task.start(cell)
+        known: dict[str, Any] = {}
+        try:
+            verdict = _check_cell(task, arena, kernel_id, known)
+            task.row(cell, known | ok(verdict, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED))
+        except Exception as error:
+            task.failed(cell, error, known)
+
+
+def _check_cell(task: Task, arena: Arena, kernel_id: str, known: dict[str, Any]) -> GateResult:
+    """Judge one kernel; `known` is filled as things are known. Raises what a kernel may raise, and Rejected."""
+    arena.set_values(0)
+    subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
+    known.update(subject.identity())
+    runs, contract, last = _Runs(subject, task.gpu), subject.kernel.CONTRACT, SETS - 1
+    try:
+        verdict = gate.before(arena, lambda: runs.launch(0), [0], contract)
+    finally:
+        known["facts"] = runs.facts
+    arena.set_values(1)
+    subject.plan()
+    if "lse" in subject.kernel.SUPPORTS:
+        return gate.with_lse(arena, lambda: runs.launch(last, arena.lse, large_cache=True), last, contract, verdict)
+    return gate.again(arena, lambda: runs.launch(last, large_cache=True), [last], contract, verdict)
