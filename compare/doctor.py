@@ -28,7 +28,7 @@ from compare import cli, environment, plan, planted, registry, rundir, verdict
 from compare.contract import PROCESSES, Contract
 from compare.cost import info
 from compare.crew import Crew
-from compare.noise import Noise
+from compare.noise import Noise, kept
 from compare.records import Timing, WorkloadInfo
 from compare.verdict import Outcome, Series, Verdict
 from compare.workloads import GrammarError, Workload, parse_lens
@@ -181,9 +181,10 @@ def _parser() -> argparse.ArgumentParser:
 def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> int:
     contract = Contract(max_time_s=asked.max_time, processes=asked.processes)
     rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
-    out = asked.out or Path("results") / f"noise_{now.name}.json"
+    out = asked.out or kept(now.name)
     out = out if out.suffix == ".json" else out / "noise.json"
-    rundir.ensure_writable(out.parent)
+    for path in (out, kept(now.name)):
+        rundir.ensure_writable(path.parent)
     console.print(f"timing contract {contract.line}", markup=False, soft_wrap=True)
     timings = measured(now.name, now.device, asked.kernel, contract, rows, console)
     judged = []
@@ -195,7 +196,8 @@ def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> in
         judged.append(judge(info(row), samples, first.calls_per_sample) | {"clocks": clocks})
         console.print(_line(judged[-1]), markup=False, soft_wrap=True)
     noise = floor(now.name, asked.kernel, contract, judged)
-    noise.write(out)
+    for path in (kept(now.name), out):  # the first is where compare.run looks
+        noise.write(path)
     wrong = [row["workload"] for row in judged if not sound(row)]
     words = f"noise floor: {noise.within:.2%} within a process, {noise.between:.2%} between processes; {out}"
     console.print(words, markup=False, soft_wrap=True)

@@ -60,3 +60,20 @@ def read(path: Path) -> Noise:
         return Noise(**plain | {"rows": tuple(plain.get("rows", ()))})
     except (ValueError, TypeError, AttributeError) as error:
         raise NotNoise(f"noise: found {path} with {error}, allowed what compare.doctor wrote") from error
+
+
+def kept(gpu: str) -> Path:
+    """Where the last floor of a GPU is, below the working directory."""
+    return Path("results") / f"noise_{gpu}.json"
+
+
+def carry(folder: Path, gpu: str, contract: str) -> None:
+    """Copy the last floor into a run's folder, if it is one of this GPU and contract and there is none yet."""
+    if (folder / "noise.json").exists() or not kept(gpu).exists():
+        return
+    try:
+        found = read(kept(gpu))
+    except (NotNoise, OSError):  # a run does not end for want of it: reports say that there is none
+        return
+    if (found.gpu, found.contract) == (gpu, contract):
+        found.write(folder / "noise.json")
