@@ -122,17 +122,35 @@ def read(path: Path) -> Results:
     return Results(meta, tuple(cells))
 
 
+def _known(kernel_id: str) -> dict[str, Any]:
+    kernel = registry.load(kernel_id)
+    return {"supports": sorted(kernel.SUPPORTS), "source_sha": sources.sha(kernel)}
+
+
+def _kept(path: Path, device: str) -> list[dict[str, Any]]:
+    """Cells of an earlier run on the same device whose kernel has not changed since: a run may come in parts."""
+    if not path.is_file():
+        return []
+    before = read(path)
+    same = before.meta["device"] == device
+    fresh = {kernel for kernel, known in before.meta["kernels"].items() if same and known == _known(kernel)}
+    return [cell for cell in before.cells if cell["kernel"] in fresh]
+
+
 def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
-    """A results file: sorted, so that a second run of the same code differs in its first line alone."""
-    ordered = sorted(cells, key=lambda cell: (cell["kernel"], cell["case"], cell["dtype"]))
+    """A results file, joined to what it held of unchanged kernels; sorted, so that a repetition changes line 1 alone.
+
+    Raises NoResults where `path` holds something else.
+    """
+    found = {(c["kernel"], c["case"], c["dtype"]): c for c in (*_kept(path, device), *cells)}
+    ordered = [found[key] for key in sorted(found)]
     ids = [kernel for kernel in registry.OWN if any(cell["kernel"] == kernel for cell in ordered)]
-    loaded = {kernel: registry.load(kernel) for kernel in ids}
     meta = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": rundir.commit(),
         "device": device,
         "versions": rundir.versions(),
-        "kernels": {k: {"supports": sorted(m.SUPPORTS), "source_sha": sources.sha(m)} for k, m in loaded.items()},
+        "kernels": {kernel: _known(kernel) for kernel in ids},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"meta": meta}), *(json.dumps(cell) for cell in ordered)]
