@@ -142,6 +142,8 @@ def bind(launch: Launch, target: Any) -> Bound:
         for (name, value), spec in zip(bound.items(), specialization, strict=True)
         for leaf in _arguments(name, value, spec[0])
     ]
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source = ASTSource(function, signature, constants, attributes)
     return Bound(source, options.__dict__, tuple(leaves), tuple(sorted(set(launch.kwargs) - known)))
 

@@ -43,6 +43,10 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
     "helion/ablations.elementwise": "q_block",
     "helion/ablations.cumulative": "q_block",
 }
+# Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes; as ablations, only
+# where a glob names the folder.
+NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged"}
+_DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
@@ -55,7 +59,7 @@ class UnknownKernel(ValueError):
 
     def __init__(self, found: str) -> None:
         self.found = found
-        self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *ABLATIONS), n=3, cutoff=0.4))
+        self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *_DERIVED), n=3, cutoff=0.4))
         hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         allowed = f"{', '.join(KERNELS)}, globs of these, the own ones with @{', @'.join(VARIANTS)}"
         super().__init__(f"kernel: found {found!r}, allowed {allowed}, or package.module[:name]{hint}")
@@ -84,8 +88,8 @@ def base(kernel_id: str) -> str:
 
 
 def is_own(kernel_id: str) -> bool:
-    """Whether it is a kernel of the two DSL folders, in whatever variant; ablations are."""
-    return base(kernel_id) in OWN or base(kernel_id) in ABLATIONS
+    """Whether it is a kernel of the two DSL folders, in whatever variant; ablations and native ones are."""
+    return base(kernel_id) in OWN or base(kernel_id) in _DERIVED
 
 
 def select(patterns: str) -> tuple[str, ...]:
@@ -94,7 +98,8 @@ def select(patterns: str) -> tuple[str, ...]:
     chosen: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         name, variant = split(pattern)
-        known = ABLATIONS if "/ablation" in name else KERNELS if variant is None else OWN
+        folder = next((ids for part, ids in (("/ablation", ABLATIONS), ("/native", NATIVE)) if part in name), None)
+        known = folder or (KERNELS if variant is None else OWN)
         found = fnmatch.filter(known, name) or ([pattern] if _is_outsider(pattern) else [])
         if not found or variant not in (None, *VARIANTS):
             raise UnknownKernel(pattern)
@@ -110,7 +115,7 @@ def package(family: str) -> str:
 def module_path(kernel_id: str) -> tuple[str, str | None]:
     """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
     kernel_id = base(kernel_id)
-    if kernel_id in KERNELS or kernel_id in ABLATIONS:
+    if kernel_id in KERNELS or kernel_id in _DERIVED:
         family, name = kernel_id.split("/")
         return f"{_PACKAGES[family]}.{name}", None
     if not _is_outsider(kernel_id):
@@ -158,13 +163,13 @@ def default_config(
     if gpu is not None and hasattr(kernel, "choose"):
         choice = kernel.choose(shape, stats, gpu, heuristics=heuristics)
         return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
-    if gpu is not None and (kernel_id in OWN or kernel_id in ABLATIONS):
+    if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
         family, name = kernel_id.split("/")
-        name = ABLATIONS.get(kernel_id, name)
+        name = _DERIVED.get(kernel_id, name)
         for origin, module in _heuristics(family, gpu, heuristics):
             covered = origin != "tree" or module.covers(shape, gpu)
             if covered and hasattr(module, name):
-                chosen = partial(kernel.default, module) if kernel_id in ABLATIONS else getattr(module, name)
+                chosen = partial(kernel.default, module) if kernel_id in _DERIVED else getattr(module, name)
                 return chosen(shape, stats, gpu), origin
     return kernel.DEFAULT, "DEFAULT"
 
