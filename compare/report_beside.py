@@ -85,13 +85,15 @@ def code(run: RunData) -> Section | None:
         return None
     words = (
         "The same rung in both DSLs, each with the config that its heuristics give, compiled for the GPU: registers are"
-        " the most of a launch's kernels, the rest sums. Helion emits Triton; `generated` is the size of what it emits."
+        " the most of a launch's kernels, the rest sums. `tokens` are those that a person wrote, helpers included; Helion"
+        " emits Triton, whose size is `generated tokens`."
         f" Commit {meta.get('commit', '?')}, heuristics {meta.get('heuristics', '?')}. The sources lie beside"
         " `code.jsonl`."
     )
     rows = [
         {"rung": pair["rung"], "row": pair["workload"], "DSL": dsl}
         | {name.removeprefix(f"{dsl}_"): value for name, value in pair.items() if name.startswith(f"{dsl}_")}
+        | {"generated_tokens": pair.get("generated_tokens") if dsl == "helion" else None}
         for pair in pairs
         for dsl in _SIDES
     ]
@@ -110,8 +112,8 @@ def capabilities(run: RunData) -> Section | None:
     meta = results.meta
     words = (
         f"From the conformance run of {meta['date']} on {meta['device']}, commit {meta['commit']}. A number counts the"
-        " cases that have the aspect and passed; `not yet`: refused by a typed error; `not run`: no case of the run has it."
-        " Errors: docs/capability.md."
+        " cases that have the aspect and passed; `not yet`: refused by a typed error; `not run`: no case of the run has"
+        " it. Errors: docs/capability.md."
     )
     matrix = capability.matrix(results)
     columns = [("aspect", False), *((f"`{kernel}`", True) for kernel in results.kernels)]

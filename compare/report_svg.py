@@ -1,4 +1,4 @@
-"""A figure inside a page: without its prologue and fixed size, in the page's colours, with ids of its own."""
+"""A figure inside a page: without its prologue and fixed size, in the page's colours, with the ids that it needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def inline(path: Path, prefix: str, text: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # its `*` would reach the page
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', body))
+    names = {name for pair in used for name in pair if name}
+    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in names else "", body)
     body = re.sub(r'href="#', f'href="#{prefix}-', body)
     body = body.replace("url(#", f"url(#{prefix}-")
     body = _COLOUR.sub(lambda match: COLOURS[match.group().lower()], body)
