@@ -85,8 +85,8 @@ def code(run: RunData) -> Section | None:
         return None
     words = (
         "The same rung in both DSLs, each with the config that its heuristics give, compiled for the GPU: registers are"
-        " the most of a launch's kernels, the rest sums. `tokens` are those that a person wrote, helpers included; Helion"
-        " emits Triton, whose size is `generated tokens`."
+        " the most of a launch's kernels, the rest sums. `tokens` are those that a person wrote, helpers included;"
+        " Helion emits Triton, whose size is `generated tokens`."
         f" Commit {meta.get('commit', '?')}, heuristics {meta.get('heuristics', '?')}. The sources lie beside"
         " `code.jsonl`."
     )
