@@ -33,7 +33,8 @@ START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core mach
 @dataclass(frozen=True)
 class CompileJob:
     """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
-    GPU gets. sinks, lse: with such a tensor. large_cache: K and V in tensors above 2 GiB."""
+    GPU gets. sinks, lse: with such a tensor. large_cache: K and V in tensors above 2 GiB.
+    options: compiler options beside those of the config, as `waves_per_eu`."""
 
     kernel: str
     lens: tuple[tuple[int, int], ...]
@@ -48,6 +49,7 @@ class CompileJob:
     new_kv: bool = False
     large_cache: bool = False
     heuristics: str = "tree"
+    options: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         shape = dataclasses.asdict(self.shape) | {"dtype": str(self.shape.dtype).removeprefix("torch.")}
@@ -162,7 +164,8 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
         if job.config is not None:
             config, origin = registry.config_from(config, job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}
-        facts = static_facts(kernel, batch, features, config, gpu, lse=lse, large_cache=job.large_cache)
+        how = {"lse": lse, "large_cache": job.large_cache, "options": job.options}
+        facts = static_facts(kernel, batch, features, config, gpu, **how)
     except registry.Unavailable as error:
         return {"status": "unavailable", "reason": str(error)}
     except UnsupportedFeature as error:
