@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from common import gpus
 from common.gpus import Gpu
-from compare import figure_suites, suites, trace
+from compare import figure_suites, suites, thresholds, trace
 from compare.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
 from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
@@ -62,7 +63,7 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     )
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
     """`0.5%` or `0.005`: above 0 and below 1."""
     value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 < value < 1.0:
@@ -76,7 +77,7 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
     timing.add_argument("--cache", choices=CACHES, help="before each call (default cold; the paper's timer: hot)")
     timing.add_argument(
         "--precision",
-        type=_share,
+        type=share,
         default=PRECISION,
         metavar="P",
         help=f"rounds end when the paired 99%% interval is within it (default {100 * PRECISION:g}%%)",
@@ -92,6 +93,26 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
         "--processes", type=at_least_one, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
     )
     timing.add_argument("--configs", type=_count, default=0, metavar="N", help="N random configs too, graph timer only")
+
+
+def _add_again(new: argparse.ArgumentParser) -> None:
+    again = new.add_argument_group("going on with a run, and against another one (docs/comparing-runs.md)")
+    again.add_argument(
+        "--resume", nargs="?", const="", metavar="DIR", help="go on in DIR (default --out, else the last of this plan)"
+    )
+    again.add_argument("--retry", action="store_true", help="with --resume: what failed or was unavailable, once more")
+    again.add_argument("--against", metavar="RUN", help="then say what changed since this run, as compare.diff does")
+    thresholds.add_options(again)
+
+
+def refuse_alone(arguments: argparse.Namespace) -> None:
+    """Raise GrammarError for an option that says how, without the one that says what."""
+    if arguments.retry and arguments.resume is None:
+        raise GrammarError("--retry: found alone, allowed with --resume")
+    if arguments.fail_on and not arguments.against:
+        raise GrammarError("--fail-on: found alone, allowed with --against")
+    if arguments.resume and arguments.out and Path(arguments.resume) != Path(arguments.out):
+        raise GrammarError(f"--out: found {arguments.out} beside --resume {arguments.resume}, allowed one folder")
 
 
 def contract(arguments: argparse.Namespace, now: Situation) -> Contract:
@@ -113,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m compare.run",
         description="Check paged-attention kernels against one spec, time those that are right, and report.",
         epilog="Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "
-        "5 nothing could run; 130 interrupted, finished cells kept.",
+        "4 --fail-on; 5 nothing could run; 130 interrupted, finished cells kept.",
     )
     what = new.add_argument_group("what to compare")
     what.add_argument("--suite", help=f"{', '.join(suites.SUITES)} (default smoke, with static for an absent GPU)")
@@ -136,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
     _add_where(new)
     _add_timing(new)
+    _add_again(new)
     steps = new.add_argument_group("assumptions of --trace")
     steps.add_argument("--batches", type=int, help="steps kept, at even quantiles of KV tokens (default 16)")
     steps.add_argument("--step-ms", type=float, help="fixed part of a step (default 5 ms)")

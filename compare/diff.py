@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import json
 import math
 import sys
@@ -25,40 +26,26 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from compare import noise
+from compare import noise, thresholds
 from compare.difference import (
-    ABSOLUTE_US,
-    RELATIVE,
     Change,
     Difference,
-    Incomparable,
-    Thresholds,
     differences,
     surroundings,
 )
 from compare.report_run import NotARun, RunData, read
+from compare.thresholds import Incomparable, Thresholds
 
 OK, USAGE, GATE, NOTHING = 0, 2, 4, 5
 COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS: "yellow", Change.IMPROVED: "green"}
 WIDTH = 112  # columns in a pipe, where rich takes 80 and cuts
 
 
-def fraction(text: str) -> float:
-    """`5%` or `0.05`. Raises argparse.ArgumentTypeError for anything else, and for what is not in [0, 10]."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 10.0:
-        raise argparse.ArgumentTypeError(f"found {text!r}, allowed a share such as 5% or 0.05, at most 10")
-    return value
-
-
 def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(prog="python -m compare.diff", description=__doc__.splitlines()[0])
     new.add_argument("before", type=Path, help="a folder that compare.run or compare.merge wrote")
     new.add_argument("after", type=Path, help="another")
-    add_thresholds(new)
+    thresholds.add_options(new)
     new.add_argument("--kernels", metavar="GLOBS", help="only these, comma-separated")
     new.add_argument("--workload", metavar="GLOBS", help="only these rows, comma-separated")
     new.add_argument("--unit", metavar="KERNEL", help="compare times over this kernel's of the same run and row")
@@ -67,23 +54,9 @@ def parser() -> argparse.ArgumentParser:
     return new
 
 
-def add_thresholds(new: argparse.ArgumentParser) -> None:
-    """The options that compare.run shares."""
-    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
-    new.add_argument(
-        "--relative", type=fraction, default=RELATIVE, metavar="SHARE", help=f"threshold (default {RELATIVE:.0%})"
-    )
-    new.add_argument(
-        "--absolute-us", type=float, default=ABSOLUTE_US, metavar="US", help=f"threshold (default {ABSOLUTE_US})"
-    )
-    new.add_argument(
-        "--noise", type=Path, metavar="FILE", help="noise.json of compare.doctor (default: of AFTER, else of BEFORE)"
-    )
-
-
-def thresholds(asked: argparse.Namespace, before: RunData, after: RunData) -> tuple[Thresholds, str]:
+def limits(asked: argparse.Namespace, before: RunData, after: RunData) -> tuple[Thresholds, str]:
     """(the thresholds with the noise floor, a line about it). Raises NotNoise for a --noise that is none."""
-    base = Thresholds(asked.relative, asked.absolute_us)
+    base = thresholds.of(asked)
     paths = [asked.noise] if asked.noise else [run.folder / "noise.json" for run in (after, before)]
     path = next((path for path in paths if path.exists()), None)
     if asked.noise is None and path is None:
@@ -152,44 +125,60 @@ def _plain(d: Difference) -> dict[str, Any]:
     return plain
 
 
-def compare(before: RunData, after: RunData, asked: argparse.Namespace) -> tuple[int, list[Difference]]:
-    """Print how two runs differ; (exit code, every selected cell). Raises Incomparable, NotNoise."""
-    limits, said = thresholds(asked, before, after)
-    found = select(
-        differences(before, after, limits, getattr(asked, "unit", None)),
-        getattr(asked, "kernels", None),
-        getattr(asked, "workload", None),
-    )
-    common = [d for d in found if d.before is not None and d.after is not None]
-    if not common:
-        print(f"{before.folder} and {after.folder} have no selected cell in common", file=sys.stderr)
-        return NOTHING, found
+def show(before: RunData, after: RunData, found: Sequence[Difference], noise_said: str, everything: bool) -> None:
+    """Print what changed around the runs, the cells that changed, and the count."""
     console = Console()
     console.width = max(console.width, WIDTH)
+    plain = functools.partial(console.print, markup=False, highlight=False)
     for run in (before, after):
         if run.note:
-            console.print(f"{run.folder}: {run.note}", markup=False)
+            plain(f"{run.folder}: {run.note}")
     changes = [f"{name} {a} -> {b}" for name, a, b in surroundings(before, after)]
+    common = [d for d in found if d.before is not None and d.after is not None]
     alike = sum(d.same_fingerprint for d in common)
-    console.print(f"between the runs: {'; '.join(changes) or 'nothing changed'}", markup=False, highlight=False)
-    console.print(f"{alike} of {len(common)} common cells have one fingerprint; {said}", markup=False, highlight=False)
-    shown = table(found, getattr(asked, "all", False))
+    plain(f"between the runs: {'; '.join(changes) or 'nothing changed'}")
+    plain(f"{alike} of {len(common)} common cells have one fingerprint; {noise_said}")
+    shown = table(found, everything)
     if shown.row_count:
         console.print(shown)
-    console.print(summary(found), markup=False, highlight=False)
-    failed = asked.fail_on == "regress" and any(d.is_regression for d in found)
-    return GATE if failed else OK, found
+    plain(summary(found))
+
+
+def gate(found: Sequence[Difference], fail_on: str | None) -> int:
+    """GATE where a regression is to fail and there is one, NOTHING where the runs have no cell in common, else OK."""
+    if not any(d.before is not None and d.after is not None for d in found):
+        return NOTHING
+    return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
+
+
+def against(folder: Path, after: RunData, asked: argparse.Namespace) -> int:
+    """compare.run's `--against`: print how its run differs from the one in `folder`, over the cells that it planned.
+
+    Returns the code as `gate` does. Raises NotARun, Incomparable, NotNoise.
+    """
+    before = read(folder)
+    allowed, said = limits(asked, before, after)
+    planned = {(load["id"], kernel) for load in after.manifest["workloads"] for kernel in after.manifest["kernels"]}
+    found = [d for d in differences(before, after, allowed) if (d.workload.id, d.kernel) in planned]
+    show(before, after, found, said, everything=False)
+    return gate(found, asked.fail_on)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of a command line."""
     asked = parser().parse_args(argv)
     try:
-        code, found = compare(read(asked.before), read(asked.after), asked)
+        before, after = read(asked.before), read(asked.after)
+        allowed, said = limits(asked, before, after)
+        found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
+        code = gate(found, asked.fail_on)
+        if code == NOTHING:
+            print(f"{before.folder} and {after.folder} have no selected cell in common", file=sys.stderr)
+        else:
+            show(before, after, found, said, asked.all)
         if asked.json:
-            asked.json.write_text(
-                json.dumps([_plain(d) for d in found], indent=1, allow_nan=False) + "\n", encoding="utf-8"
-            )
+            cells = json.dumps([_plain(d) for d in found], indent=1, allow_nan=False)
+            asked.json.write_text(cells + "\n", encoding="utf-8")
     except (NotARun, Incomparable, noise.NotNoise, OSError) as error:
         print(error, file=sys.stderr)
         return USAGE

@@ -15,20 +15,11 @@ from typing import Any
 
 from compare import merge, stats, verdict
 from compare.fingerprint import changed, pairs_that_differ
-from compare.noise import Noise
 from compare.records import Record, Status, WorkloadInfo
 from compare.report_run import RunData
 from compare.stats import Ratio
+from compare.thresholds import Incomparable, Thresholds
 from compare.verdict import Outcome, Series
-
-# FA3's binary, measured on an H200 in two sessions days of work apart, moved by 2% in the median row of 23 and by 6% in
-# the worst: below 5% a change says more of the machine than of the kernel.
-RELATIVE = 0.05
-ABSOLUTE_US = 0.5  # the resolution of an event, and about what the launch of a graph's node varies by
-
-
-class Incomparable(ValueError):
-    """Two runs whose figures mean different things; the message names both."""
 
 
 class Change(enum.StrEnum):
@@ -49,22 +40,6 @@ _OF_OUTCOME = {
     Outcome.SAME: Change.SAME,
     Outcome.AMBIGUOUS: Change.AMBIGUOUS,
 }
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """relative: 0.05 is 5%. absolute_us: microseconds. floor: of the noise between processes, 0 where unknown."""
-
-    relative: float = RELATIVE
-    absolute_us: float = ABSOLUTE_US
-    floor: float = 0.0
-
-    def of(self, us: float) -> float:
-        """The threshold of a cell that took `us` before, relative."""
-        return max(self.relative, self.floor, self.absolute_us / us)
-
-    def with_noise(self, noise: Noise | None) -> Thresholds:
-        return Thresholds(self.relative, self.absolute_us, noise.between) if noise else self
 
 
 @dataclass(frozen=True)

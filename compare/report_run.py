@@ -13,11 +13,8 @@ import pandas as pd
 from compare import summary
 from compare.cells import combined
 from compare.records import Record, Status, latest
+from compare.rundir import NotARun
 from compare.store import load
-
-
-class NotARun(ValueError):
-    """A folder without a readable manifest.json or cells.jsonl; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +101,8 @@ def read(folder: Path) -> RunData:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if not isinstance(manifest, dict):
             raise ValueError(f"manifest.json: found {type(manifest).__name__}, allowed an object")
+        if "module" in manifest:
+            raise ValueError(f"manifest.json: found a run of {manifest['module']}, which reports by itself")
         cells = folder / "cells.jsonl"
         loaded = load(cells) if cells.exists() else None
     except (OSError, ValueError) as error:

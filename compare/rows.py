@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from compare import cost, plan, precompile, rundir
+from compare import cost, fingerprint, plan, precompile, rundir
 from compare.cli import Selection, Situation
 from compare.contract import Contract
 from compare.crew import Crew, Outcome
@@ -38,27 +38,36 @@ class Rows:
         self.jobs = plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None)
         self.cells = [cell for job in self.jobs for cell in job.cells]
         self.manifest: dict[str, Any] = {}
+        gpu, device = now.target.name if now.target else None, now.device if now.measure else None
+        self.fingerprints = fingerprint.of_cells(self.jobs, gpu, device, contract, arguments)
+        self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
 
     @property
     def planned(self) -> int:
         """How many records there will be: one a cell and process."""
         return len(self.cells) * self.contract.processes
 
+    def _left(self, process: int) -> list[Job]:
+        """The jobs of a process without what is done."""
+        jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in self.jobs]
+        return [job for job in jobs if job.cells]
+
     def records(self, show: Show) -> Iterator[Record]:
         """Every cell of every process. Processes end when the reader stops."""
         now, arguments = self.now, self.arguments
         self._random_configs()
         limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
-        facts = StaticFacts(self.cells, now.target, limit_s, arguments.heuristics, alone=now.measure)
-        crews = [self._crew(process, show) for process in range(self.contract.processes)]
+        cells = [cell for job in self._left(0) for cell in job.cells]  # static facts are in the rows of process 0
+        facts = StaticFacts(cells, now.target, limit_s, arguments.heuristics, alone=now.measure)
+        crews = [self._crew(process, show) for process in range(self.contract.processes) if self._left(process)]
         with contextlib.ExitStack() as stack:
             for crew in crews:
                 stack.callback(crew.close)
             if now.measure:
                 self._compile_ahead(crews, facts, show)
             for crew in crews:
-                show.process(crew.process, len(crews))
-                for job in self.jobs:
+                show.process(crew.process, self.contract.processes)
+                for job in self._left(crew.process):
                     yield from self._job(job, crew, facts)
                 crew.close()
 
@@ -89,13 +98,16 @@ class Rows:
         )
 
     def _compile_ahead(self, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
-        own = [job.only(cell.id for cell in job.cells if is_own(cell.kernel)) for job in self.jobs]
-        wanted = [job for job in own if job.cells]
-        if not wanted:
+        own = {
+            crew.process: [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(crew.process)]
+            for crew in crews
+        }
+        wanted = {process: [job for job in jobs if job.cells] for process, jobs in own.items()}
+        if not any(wanted.values()):
             return
         show.say("compiling ahead")
         for crew in crews:
-            crew.compile_ahead(wanted)
+            crew.compile_ahead(wanted[crew.process])
         for crew in crews:
             crew.ready()
         facts.wait()
@@ -136,6 +148,7 @@ class Rows:
                 "gpu": self.now.target.name if self.now.measure and self.now.target else None,
                 "versions": outcome.versions,
                 "process": process,
+                "fingerprint": self.fingerprints[cell.id],
             }
             | fields
         )

@@ -20,16 +20,18 @@ from rich.console import Console
 
 from common.gpus import UnknownGpu
 from common.spec import SpecError
-from compare import cli, plan, progress, rundir
+from compare import cli, plan, progress, resume, rundir
 from compare.cells import combined
 from compare.cli import Selection, Situation
 from compare.contract import Contract
 from compare.identity import StrangerPackage, ensure_own_packages
+from compare.noise import NotNoise
 from compare.records import Record, Status, latest, write_manifest
 from compare.registry import UnknownKernel
 from compare.rows import Rows
-from compare.store import Store, load
+from compare.store import Busy, CannotStore, Store, load
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
+from compare.thresholds import Incomparable
 from compare.trace import TraceError
 from compare.workloads import GrammarError
 
@@ -44,6 +46,12 @@ _USAGE_ERRORS = (
     SpecError,
     StrangerPackage,
     rundir.CannotWrite,
+    resume.CannotResume,
+    Busy,
+    CannotStore,
+    rundir.NotARun,
+    Incomparable,
+    NotNoise,
 )
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
 
@@ -55,11 +63,30 @@ class Run:
         self, arguments: Namespace, argv: list[str], now: Situation, chosen: Selection, contract: Contract
     ) -> None:
         self.arguments, self.argv, self.now, self.chosen, self.contract = arguments, argv, now, chosen, contract
-        self.folder = rundir.make(arguments.out, now.name)
+        self.plan = plan.plan_hash(plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None))
+        named = arguments.resume or arguments.out
+        former = resume.find(named, self.plan, contract.name) if arguments.resume is not None else None
+        self.folder = former.folder if former else rundir.make(named, now.name)
         self.run_id = self.folder.name
         self.rows = Rows(self.run_id, arguments, now, chosen, contract)
         self.manifest = rundir.manifest(argv, self.run_id, self._facts())
+        self.seconds = 0.0  # that earlier parts of it took
+        if former:
+            self._go_on(former)
         write_manifest(self.folder / "manifest.json", self.manifest)
+
+    def _go_on(self, former: resume.Former) -> None:
+        """Keep the rows that still count, and say so."""
+        rundir.ensure_writable(self.folder)
+        jobs = [[cell.id for cell in job.cells] for job in self.rows.jobs]
+        loaded, retry = resume.finished(self.folder), self.arguments.retry
+        kept = resume.keep(loaded, self.rows.fingerprints, jobs, self.contract.processes, retry=retry)
+        resume.settle(kept)
+        self.rows.done = kept.done
+        self.manifest["resumed"] = former.told(kept, self.manifest["started"])
+        self.manifest["started"] = former.manifest.get("started", self.manifest["started"])
+        self.seconds = former.manifest.get("seconds", 0.0)
+        print(f"{self.folder}: {kept.line}", flush=True)
 
     def _facts(self) -> dict[str, Any]:
         now, gpu, trace = self.now, self.now.target, self.arguments.trace
@@ -74,7 +101,7 @@ class Run:
             "trace": {"name": Path(trace).name, "assumptions": "; ".join(self.chosen.assumptions)} if trace else None,
             "timing_contract": self.contract.name,
             "contract": self.contract.to_dict(),
-            "plan": plan.plan_hash(self.rows.jobs),
+            "plan": self.plan,
             "planned": len(self.rows.cells),
             "workloads": [row.to_dict() | {"id": row.id, "kind": row.kind} for row in self.chosen.workloads],
         }
@@ -96,17 +123,29 @@ class Run:
         rows = latest(load(self.folder / "cells.jsonl").records)
         records = combined(rows)
         code = code if code is not None else _exit_code(records)
-        seconds = round(time.perf_counter() - begin, 1)
+        seconds = round(self.seconds + time.perf_counter() - begin, 1)
         self.manifest |= self.rows.manifest | {"exit_code": code, "finished": len(records), "seconds": seconds}
         self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
         write_manifest(self.folder / "manifest.json", self.manifest)
         self._conclude(records, self.rows.planned - len(rows))
-        return code
+        return self._gate(code) if self.arguments.against else code
+
+    def _gate(self, code: int) -> int:
+        """What changed since the run of `--against`, printed; the exit code where nothing worse happened."""
+        from compare import diff, report_run
+
+        found = diff.against(Path(self.arguments.against), report_run.read(self.folder), self.arguments)
+        if code != OK or found == OK:
+            return code
+        write_manifest(self.folder / "manifest.json", self.manifest | {"exit_code": found})
+        return found
 
     def _conclude(self, records: list[Record], missing: int) -> None:
         """The report, the table and the last line. missing: records of cells and processes that were not run."""
-        from compare import report
+        from compare import noise, report
 
+        if self.now.measure:
+            noise.carry(self.folder, self.now.name, self.contract.name)
         written = report.write(self.folder)
         if not self.arguments.quiet and records:
             console = Console()
@@ -159,6 +198,7 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
     if arguments.version:
         print(_version())
         return OK
+    cli.refuse_alone(arguments)
     now = cli.situation(arguments.gpu, arguments.device)
     chosen = cli.selection(arguments, now)
     if arguments.list or arguments.dry_run:
@@ -176,7 +216,22 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
         print(f"assumed: {assumption}", flush=True)
     if now.measure and not arguments.quiet:
         print(f"timing contract {contract.line}", flush=True)
+    _ensure_comparable(arguments, now, contract)
     return Run(arguments, argv, now, chosen, contract).execute()
+
+
+def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract) -> None:
+    """Before anything is measured: whether the run of `--against` can be compared with this one. Raises NotARun,
+    Incomparable, NotNoise."""
+    if arguments.against is None:
+        return
+    from compare import diff, difference, report_run
+
+    gpu = {"name": now.target.name} if now.target else None
+    planned = {"timing_contract": contract.name, "spec": rundir.spec_hash(), "gpu": gpu}
+    before, after = report_run.read(Path(arguments.against)), report_run.RunData(Path("this run"), planned, [])
+    difference.ensure_comparable(before, after)
+    diff.limits(arguments, before, after)
 
 
 def _terminated(*_: object) -> None:

@@ -19,6 +19,10 @@ from compare.contract import Contract
 ROOT = Path(__file__).resolve().parent.parent
 
 
+class NotARun(ValueError):
+    """A folder without a readable manifest.json or cells.jsonl; the message names the file."""
+
+
 class CannotWrite(OSError):
     """The folder of a run cannot be made or written; the message names it and why."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,7 +75,12 @@ def sha(kernel: Any) -> str:
     file = getattr(module, "__file__", None)
     if file is None:
         return ""
+    return sha_of(files(Path(file)))
+
+
+def sha_of(paths: Iterable[Path]) -> str:
+    """The first 16 hex digits of SHA-256 over files and their names."""
     digest = hashlib.sha256()
-    for path in files(Path(file)):
+    for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

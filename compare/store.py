@@ -63,14 +63,25 @@ def _cut_torn_line(path: Path, file: int) -> int:
     return end
 
 
+class CannotStore(OSError):
+    """A finished cell did not get to the disk; the message names the file and says that the others are kept."""
+
+
 class Store:
-    """Appends records to a JSONL file: one line each, on the disk before `append` returns. Raises as Lines does."""
+    """Appends records to a JSONL file: one line each, on the disk before `append` returns. Raises Busy, CannotStore."""
 
     def __init__(self, path: Path) -> None:
         self._lines = Lines(path)
 
     def append(self, record: Record) -> None:
-        self._lines.append(record.to_json())
+        try:
+            self._lines.append(record.to_json())
+        except OSError as error:
+            path, cell = self._lines.path, f"{record.kernel} on {record.workload.label}"
+            raise CannotStore(
+                f"{path}: found `{error.strerror or error}` when {cell} was to be written; finished cells are kept,"
+                f" `--resume {path.parent}` goes on"
+            ) from error
 
     def __enter__(self) -> Store:
         return self

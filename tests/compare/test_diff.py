@@ -8,10 +8,11 @@ import synthetic_run
 from sampled_run import DECODE, LOADS, MIXED, PREFILL, rows
 
 from compare import diff, difference
-from compare.difference import Change, Thresholds
+from compare.difference import Change
 from compare.noise import Noise
 from compare.records import Status
 from compare.report_run import read
+from compare.thresholds import Thresholds
 
 FA3 = "baseline/flash_attn3"
 GPU = {"asked": "h200", "name": "h200", "title": "NVIDIA H200 SXM 141 GB", "present": True}
