@@ -65,13 +65,15 @@ def _unpack(raw: np.ndarray, kind: str) -> np.ndarray:
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
     side, depth, blocks, kind = shape_of(one.mnemonic)
     share, offset = 1 << one.number("cbsz"), one.number("abid")
-    if (share > 1 or offset) and blocks == 1:
-        raise NotExecutable(one.mnemonic, "cbsz or abid of one block")
+    if (
+        share not in (1, blocks) or offset >= share
+    ):  # only "none" and "one block to all" mean the same in all of AMD's texts
+        raise NotExecutable(one.mnemonic, f"cbsz for {share} of {blocks} blocks, abid:{offset}")
     a, b, d = (vector(one.operands[i], agprs) for i in (1, 2, 0))
     used = side * depth * blocks // 64 * (4 if kind == "f32" else 2) // 4
     block, row, k = operand_element(side, depth, blocks)
     to_block, to_row, to_column = result_element(side, blocks)
-    broadcast = np.arange(blocks) // share * share + offset if share > 1 else np.arange(blocks)
+    broadcast = np.full(blocks, offset) if share > 1 else np.arange(blocks)
     initial = register(one.operands[3])
     c = vector(one.operands[3], agprs) if initial else None
     fixed = bits(one.operands[3], agprs) if initial is None else None

@@ -12,8 +12,17 @@ _31, _63 = U(31), _U64(63)
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """One rounding: the product of two float32 is exact in float64 (the sum's second rounding shows in 1 of 2^29)."""
-    return (np.asarray(a, np.float64) * b + c).astype(F)
+    """One rounding. The product of two float32 is exact in float64, and their sum there nearly is: only where it lies
+    half way between two float32 can what it dropped decide, so there it is moved towards that."""
+    product, c = np.broadcast_arrays(np.asarray(a, np.float64) * b, np.asarray(c, np.float64))
+    total = np.asarray(product + c)
+    half = (total.view(_U64) & _U64(0x1FFFFFFF)) == _U64(0x10000000)
+    if half.any():
+        back = total - product
+        dropped = (product - (total - back)) + (c - back)
+        step = np.where(np.signbit(dropped) == np.signbit(total), 1, -1).astype(_I64)
+        total = np.where(half & (dropped != 0), (total.view(_I64) + step).view(np.float64), total)
+    return total.astype(F)
 
 
 def _in_double(function: Callable) -> Callable:
@@ -83,7 +92,8 @@ def _reversed_bits(a: Any) -> Any:
 def _div_fixup(q: Any, d: Any, n: Any) -> Any:
     """The quotient's special cases, as AMD's pseudocode gives them; q is |quotient| otherwise."""
     sign = np.signbit(n) ^ np.signbit(d)
-    plain = np.where(np.isnan(q), np.inf, np.abs(q)).astype(F)
+    exponent = lambda x: ((np.asarray(x).view(U) >> U(23)) & U(255)).astype(int)  # noqa: E731
+    plain = np.where(exponent(n) - exponent(d) < -150, F(0), np.abs(q))
     value = np.where(np.isinf(n) | (d == 0), F(np.inf), np.where(np.isinf(d) | (n == 0), F(0), plain))
     value = np.where(sign, -value, value)
     bad = np.isnan(n) | np.isnan(d) | ((d == 0) & (n == 0)) | (np.isinf(d) & np.isinf(n))

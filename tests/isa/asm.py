@@ -1,0 +1,35 @@
+"""Runs single instructions of the model on registers that a test sets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compare.isa import machine
+from compare.isa.lds import Lds
+from compare.isa.memory import Memory
+from compare.isa.state import Waves
+from compare.isa.text import instruction
+
+AGPRS = 64  # where a0 lies
+
+
+def waves(count=1, per_group=1, lds_bytes=1024, tensors=(), scratch=64):
+    """Waves without code. tensors: arrays that global accesses may touch."""
+    memory = Memory([(array.ctypes.data, array.nbytes) for array in tensors])
+    return Waves(count, per_group, 96, AGPRS, memory, Lds(count // per_group, lds_bytes, per_group), scratch)
+
+
+def run(w, *lines):
+    """Decode and execute lines of assembly, one after another, on the waves that are selected."""
+    with np.errstate(all="ignore"):
+        for line in lines:
+            name, _, operands = line.strip().partition(" ")
+            step = machine.decode(instruction(name, operands), AGPRS)
+            if step:
+                step(w)
+    return w
+
+
+def landed(w, *lines):
+    """`run`, then wait for everything."""
+    return run(w, *lines, "s_waitcnt vmcnt(0) lgkmcnt(0)")
