@@ -57,11 +57,11 @@ def main() -> None:
     channel.send("ready", versions=versions())
     for line in sys.stdin:
         plain = json.loads(line)
+        if "compile" in plain:
+            warm.ahead(plain, channel)
+            continue
         try:
-            if "compile" in plain:
-                warm.ahead(plain, channel)
-            else:
-                {"check": check, "measure": measure}[mode](Task(plain, channel))
+            {"check": check, "measure": measure}[mode](Task(plain, channel))
         except Sick:
             channel.send("sick")
             return
