@@ -24,7 +24,7 @@ def ratios(pairs: Rows, path: Path) -> Path:
         axes.plot(at, [pair["ratio"] for pair in mine], linestyle="none", **style)
     axes.axhline(1.0, color="#000000", linewidth=1.2)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * max(1.0, *(pair["ratio"] for pair in pairs)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}×")
     axes.set_ylabel("time in a graph of its own / in the one graph\n(above 1×: the one graph is faster)")
     legend(figure, [axes])

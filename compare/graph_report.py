@@ -1,6 +1,6 @@
 """The report of compare.graphs: tables and two figures, from manifest.json and graphs.jsonl alone.
 
-python -m compare.graph_report DIR     writes report.md and figures/ of a run again, or of one that was cut short
+python -m compare.graph_report DIR     writes report.md, report.html and figures/ again, or of a run that was cut short
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import figures_graphs, tables
+from compare import figures_graphs, report_render, tables
+from compare.report_blocks import Bullets, Picture, Section, Text
+from compare.report_run import RunData
 from compare.summary import KINDS
+from compare.tables import Table
 
 Rows = Sequence[dict[str, Any]]
 LINES = "graphs.jsonl"  # a result a line, as it came
@@ -21,16 +24,35 @@ MIB = 2**20
 
 
 def write(folder: Path, rows: Rows) -> Path:
-    """report.md and figures/*.svg into the folder; returns the report's path."""
-    (folder / "figures").mkdir(exist_ok=True)
-    headline = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["headline"]
-    parts = [f"# Captured graphs\n\n{headline}. Microseconds a call, cold, medians in turns."]
-    parts += _one_for_all(rows, folder) + _powers(rows, folder) + _memory(rows) + _partial(rows) + _host(rows)
-    wrong = [f"- `{row['kernel']}`, {_where(row)}: {row['wrong']}" for row in rows if row.get("wrong")]
-    parts += ["## Wrong outputs and errors", "\n".join(wrong)] if wrong else []
+    """report.md, report.html and figures/*.svg into the folder; returns report.md's path."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    run = RunData(folder, manifest | {"suite": "captured graphs"}, [], figures=_draw(rows, folder / "figures"))
+    made = sections(rows)
     report = folder / "report.md"
-    report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    report.write_text(report_render.markdown(run, made), encoding="utf-8")
+    (folder / "report.html").write_text(report_render.page([run], [made]), encoding="utf-8")
     return report
+
+
+def sections(rows: Rows) -> list[Section]:
+    """What the experiments found, each that has a row."""
+    made = [_one_for_all(rows), _powers(rows), _memory(rows), _partial(rows), _host(rows), _wrong(rows)]
+    return [section for section in made if section]
+
+
+def _draw(rows: Rows, folder: Path) -> dict[str, Path]:
+    folder.mkdir(exist_ok=True)
+    drawn: dict[str, Path] = {}
+    if pairs := ratios(rows):
+        drawn["one_for_all"] = figures_graphs.ratios(pairs, folder / "one_for_all.svg")
+    if found := _sized(rows):
+        drawn["waves"] = figures_graphs.waves(found, folder / "waves.svg")
+    return drawn
+
+
+def _wrong(rows: Rows) -> Section | None:
+    lines = tuple(f"`{row['kernel']}`, {_where(row)}: {row['wrong']}" for row in rows if row.get("wrong"))
+    return Section("wrong", "Wrong outputs and errors", (Bullets(lines),)) if lines else None
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -50,10 +72,10 @@ def ratios(rows: Rows) -> list[dict[str, Any]]:
     return [pair | {"ratio": pair["auto"] / pair["static_grid"]} for pair in pairs]
 
 
-def _one_for_all(rows: Rows, folder: Path) -> list[str]:
+def _one_for_all(rows: Rows) -> Section | None:
     pairs = ratios(rows)
     if not pairs:
-        return []
+        return None
     means = []
     for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
         for kind in KINDS:
@@ -67,57 +89,49 @@ def _one_for_all(rows: Rows, folder: Path) -> list[str]:
         for p in pairs
     ]
     titles = (
-        ("row", False),
-        ("DSL", False),
-        ("static_grid, one graph", True),
-        ("auto, its own", True),
-        ("ratio", True),
+        ("row", False), ("DSL", False), ("static_grid, one graph", True), ("auto, its own", True), ("ratio", True),
+    )  # fmt: skip
+    classes = (
+        ("class", False), ("DSL", False), ("geometric mean", True), ("rows", True), ("worst", True), ("in", False),
+    )  # fmt: skip
+    words = (
+        "static_grid is captured once at the capacity; auto anew for every row. Microseconds a call, cold, medians in"
+        " turns. The ratio is auto's time over static_grid's: above 1 the one graph is faster."
     )
-    return [
-        "## One graph for all",
-        "static_grid is captured once at the capacity; auto anew for every row. The ratio is auto's time over"
-        " static_grid's: above 1 the one graph is faster.",
-        tables.markdown(
-            (
-                ("class", False),
-                ("DSL", False),
-                ("geometric mean", True),
-                ("rows", True),
-                ("worst", True),
-                ("in", False),
-            ),
-            means,
-        ),
-        tables.markdown(titles, body),
-        f"![Ratio row by row](figures/{figures_graphs.ratios(pairs, folder / 'figures' / 'one_for_all.svg').name})",
-    ]
+    blocks = (Text(words), Table(classes, means), Picture("one_for_all", "Ratio row by row"), Table(titles, body))
+    return Section("one", "One graph for all", blocks)
 
 
-def _powers(rows: Rows, folder: Path) -> list[str]:
-    found = [row for row in rows if row["experiment"] == "powers of two" and row["us"]]
+def _sized(rows: Rows) -> Rows:
+    """Decodes of few sequences in graphs for more."""
+    return [row for row in rows if row["experiment"] == "powers of two" and row["us"]]
+
+
+def _powers(rows: Rows) -> Section | None:
+    found = _sized(rows)
     if not found:
-        return []
+        return None
     graphs = list(dict.fromkeys(row["graph"] for row in sorted(found, key=_order)))
     body = []
     for dsl in dict.fromkeys(row["kernel"].split("/")[0] for row in found):
         for seqs in dict.fromkeys(row["sequences"] for row in found):
             us = {r["graph"]: r["us"] for r in found if r["kernel"].startswith(dsl) and r["sequences"] == seqs}
             body.append([dsl, seqs, *(tables.number(us[g]) if g in us else "" for g in graphs)])
-    return [
-        "## A graph for more sequences than there are",
+    words = (
         f"Decodes of {found[0]['keys']} keys. A column is the graph that served them: auto's own for just that batch,"
         " auto's for 1, 2, 4 ... sequences of unknown length, whose excess programs start and leave, and static_grid's"
-        " one graph for all.",
-        tables.markdown((("DSL", False), ("sequences", True), *((graph, True) for graph in graphs)), body),
-        f"![Time over the graph's size](figures/{figures_graphs.waves(found, folder / 'figures' / 'waves.svg').name})",
-    ]
+        " one graph for all."
+    )
+    columns = (("DSL", False), ("sequences", True), *((graph, True) for graph in graphs))
+    blocks = (Text(words), Picture("waves", "Time over the graph's size"), Table(columns, body))
+    return Section("waves", "A graph for more sequences than there are", blocks)
 
 
 def _order(row: dict[str, Any]) -> int:
     return {"its own": 0, "one for all": 2**30}.get(row["graph"]) or int(row["graph"].isdigit() and row["graph"])
 
 
-def _memory(rows: Rows) -> list[str]:
+def _memory(rows: Rows) -> Section | None:
     found = [row for row in rows if row["experiment"].endswith(": memory")]
     body = [
         [r["experiment"].removesuffix(": memory"), r["kernel"], r["graphs"]]
@@ -126,10 +140,10 @@ def _memory(rows: Rows) -> list[str]:
     ]
     titles = (("", False), ("kernel", False), ("graphs", True), ("graphs, MiB", True), ("scratch, MiB", True))
     words = "Device memory that captures took, as the driver hands it out. A graph holds a launch per page set."
-    return ["## Memory", words, tables.markdown(titles, body)] if found else []
+    return Section("memory", "Memory", (Text(words), Table(titles, body))) if found else None
 
 
-def _partial(rows: Rows) -> list[str]:
+def _partial(rows: Rows) -> Section | None:
     found = [row for row in rows if row["experiment"] == "partial" and row["us"]]
     us = {(row["kernel"], row["graph"]): tables.number(row["us"]) for row in found}
     body = [
@@ -139,14 +153,11 @@ def _partial(rows: Rows) -> list[str]:
     words = (
         "A layer: one small operation and attention over a decode of 8. Partial: attention is launched between graphs."
     )
-    return (
-        ["## Partial graphs", words, tables.markdown((("kernel", False), ("full", True), ("partial", True)), body)]
-        if found
-        else []
-    )
+    columns = (("kernel", False), ("full", True), ("partial", True))
+    return Section("partial", "Partial graphs", (Text(words), Table(columns, body))) if found else None
 
 
-def _host(rows: Rows) -> list[str]:
+def _host(rows: Rows) -> Section | None:
     found = [row for row in rows if row["experiment"] == "host" and not row.get("wrong")]
     names = ("launch", "call", "plan", "graph")
     body = [[r["row"], r["kernel"], *(tables.number(r[name]) for name in names), r["kept"]] for r in found]
@@ -155,7 +166,7 @@ def _host(rows: Rows) -> list[str]:
         "Microseconds of host time to enqueue: the kernel's own launch, the public call and a plan, which repeat what"
         " they kept, and a graph."
     )
-    return ["## Host", words, tables.markdown(titles, body)] if found else []
+    return Section("host", "Host", (Text(words), Table(titles, body))) if found else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

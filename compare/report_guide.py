@@ -27,6 +27,7 @@ def header(run: RunData) -> list[tuple[str, str]]:
     versions = manifest.get("versions") or (run.records[0].versions if run.records else {})
     commit = str(manifest.get("commit", ""))
     done = len(run.records)
+    covered = f"{done} of {manifest.get('planned', done)} planned cells finished, {len(run.ok)} ok"
     noise = floor(run.folder, run.gpu, run.contract)[1] if run.timed else ""
     sources = sorted({f"`{r.kernel}` {r.source_sha}" for r in run.records if r.source_sha})
     pairs = [
@@ -36,7 +37,7 @@ def header(run: RunData) -> list[tuple[str, str]]:
         ("suite", manifest.get("suite", "")),
         ("timing contract", run.contract if run.timed else ""),
         ("noise floor", noise),
-        ("coverage", f"{done} of {manifest.get('planned', done)} planned cells finished, {len(run.ok)} ok"),
+        ("coverage", covered if done or manifest.get("planned") else ""),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("commit", commit + (" with local changes" if manifest.get("dirty") else "")),
         ("machine", ", ".join(f"{name} {value}" for name, value in (manifest.get("machine") or {}).items())),

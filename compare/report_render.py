@@ -30,6 +30,7 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
     parts = [
         {
             "run": run,
+            "timed": run.timed or "module" in run.manifest,  # compare.graphs: nothing but times, and no cells
             "prefix": f"r{number}",
             "header": report_guide.header(run),
             "cards": report_glance.cards(run),

@@ -216,6 +216,7 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
         assert f"## {title}" in text
     assert "0.900×" in text or "0.90×" in text
     assert {p.name for p in (tmp_path / "figures").iterdir()} == {"one_for_all.svg", "waves.svg"}
+    assert (tmp_path / "report.html").read_text().count("<svg") == 2
     assert len((tmp_path / "graphs.jsonl").read_text().splitlines()) == len(results)
     assert {pair["ratio"] for pair in graph_report.ratios(results)} == {0.9}
     assert json.loads((tmp_path / "graphs.jsonl").read_text().splitlines()[0])["experiment"] == "one for all: memory"

@@ -164,3 +164,9 @@ def test_a_folder_that_is_no_run_is_exit_2(tmp_path, capsys):
 def test_rendering_again_from_the_command_line(timed, capsys):
     assert report.main([str(timed)]) == 0
     assert capsys.readouterr().out.strip().endswith("report.md")
+
+
+def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text('{"module": "compare.graphs", "headline": "x"}')
+    assert report.main([str(tmp_path)]) == 2
+    assert "a run of compare.graphs, which reports by itself" in capsys.readouterr().err
