@@ -197,11 +197,16 @@ def estimate(
 def column(
     workload: Workload, kernel_id: str, config: Mapping[str, Any] | None, facts: Sequence[Mapping[str, Any]], gpu: Gpu
 ) -> dict[str, Any] | None:
-    """The estimate as a record of an absent GPU holds it, with the spread of its vendor; None where there is none."""
+    """The estimate as a record of an absent GPU holds it, with the spread of its vendor.
+
+    The floor alone where the model has no rule for the kernel or the GPU; None where no peak is stated either.
+    """
     try:
         said = estimate(workload, kernel_id, config or {}, facts, gpu)
-    except NoEstimate:
-        return None
+    except NoEstimate as error:
+        floor = cost.floor_us(workload, gpu)
+        told = None if floor is None else f"{floor:.1f} .. unknown"
+        return told and {"floor_us": floor, "us": None, "limiter": None, "text": told, "reason": str(error)}
     p10, p90 = spread(gpu.vendor) or (None, None)
     return said.as_dict() | {"p10": p10, "p90": p90, "text": text(said.floor_us, said.us, gpu.vendor)}
 

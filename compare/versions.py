@@ -103,6 +103,9 @@ class Sweep:
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self.limit_s = path, limit_s
+        whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
+        if whole[2]:  # torn: the command was killed while it wrote
+            os.truncate(path, len(whole[0]) + len(whole[1]))
         self.lines = read_lines(path)
         self._done = {(line["triton"], line["target"], line["id"]) for line in self.lines}
         self._lock = threading.Lock()

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Chosen on naive, split and static_grid at head size 128, gfx942 and sm_90, 3.6.0 to 3.7.1, where nothing is known to be
-# slower: registers move by a third, 13 more spilled ones in static_grid held at 168. Frozen before the rebuilt
+# Chosen on naive, split and static_grid at head size 128, gfx942 and sm_90, 3.6.0 to 3.7.1, where nothing is known to
+# be slower: registers move by a third, 13 more spilled ones in static_grid held at 168. Frozen before the rebuilt
 # regressions went through them; their spills (197 to 344, 164 to 485) were known, and no threshold is near.
 SPILLS_MORE, SPILLS_FACTOR = 16, 1.25  # registers a thread, and times; where there were none, any number counts
 REDUNDANT_MORE = 1.05  # times the matrix work

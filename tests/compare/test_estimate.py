@@ -7,6 +7,7 @@ import pytest
 
 from common import gpus
 from compare import cost, published
+from compare.compile_child import Outcome
 from compare.estimate import MACHINES, NoEstimate, column, estimate, machine_of, makespan, text
 from compare.estimate_code import flops_of, tile_code
 from compare.estimate_work import works
@@ -167,4 +168,28 @@ def test_the_column_of_an_absent_gpu_is_plain_values():
     assert json.loads(json.dumps(said, allow_nan=False)) == said
     assert said["floor_us"] <= said["us"]
     assert said["text"] == text(said["floor_us"], said["us"], "nvidia")
-    assert column(workload("q1s1k"), "baseline/sdpa", None, [], H200) is None
+
+
+def test_without_a_rule_the_column_is_a_floor():
+    said = column(workload("q1s1k"), "triton/ablations.fused", Q_BLOCK, [FACTS], H200)
+    assert (said["us"], said["limiter"]) == (None, None)
+    assert said["floor_us"] == cost.floor_us(workload("q1s1k"), H200)
+    assert said["text"].endswith(" .. unknown")
+    silent = dataclasses.replace(H200, bf16_tflops=None, hbm_gbps=None)
+    assert column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], silent) is None
+
+
+def test_predictions_come_from_compiled_facts_and_a_failure_is_a_reason(monkeypatch):
+    rows = [row for row in published.read_published() if row.id in ("dejavu-a-q16", "dejavu-a-q32")]
+
+    def compiled(jobs, gpu, *, limit_s):
+        assert (gpu.name, [job.kernel for job in jobs]) == ("mi300", ["triton/q_block"] * 2)
+        facts = FACTS | {"arch": "gfx942", "spills": 0, "sha256": "0"}
+        yield Outcome(jobs[0], "ok", jobs[0].config, facts=(facts,))
+        yield Outcome(jobs[1], "compile_error", reason="no")
+
+    monkeypatch.setattr(published, "compile_in_child", compiled)
+    first, second = published.predict(rows, 1.0)
+    assert first.config == rows[0].config
+    assert first.floor_us <= first.us
+    assert second == "dejavu-a-q32: compile_error: no"
