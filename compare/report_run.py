@@ -94,17 +94,32 @@ class RunData:
         return f"Checked and timed on {self.gpu_title}"
 
 
+_OBJECTS = ("gpu", "contract", "versions", "machine", "trace", "parts")  # of a manifest, where they are
+
+
+def _ensure_manifest(found: Any) -> None:
+    """Raise ValueError naming what of a manifest is not of its kind: it may be of another tool, or damaged."""
+    if not isinstance(found, dict):
+        raise ValueError(f"manifest.json: found {type(found).__name__}, allowed an object")
+    for name in _OBJECTS:
+        if not isinstance(found.get(name) or {}, dict):
+            raise ValueError(f"manifest.json: found {name} {found[name]!r:.60}, allowed an object")
+    for name, part in (found.get("parts") or {}).items():
+        if not isinstance(part, dict):
+            raise ValueError(f"manifest.json: found part {name} {part!r:.60}, allowed an object")
+        _ensure_manifest(part)
+
+
 def read(folder: Path) -> RunData:
     """The run in a folder. Raises NotARun."""
     folder = Path(folder)
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if not isinstance(manifest, dict):
-            raise ValueError(f"manifest.json: found {type(manifest).__name__}, allowed an object")
+        _ensure_manifest(manifest)
         if "module" in manifest:
             raise ValueError(f"manifest.json: found a run of {manifest['module']}, which reports by itself")
         cells = folder / "cells.jsonl"
         loaded = load(cells) if cells.exists() else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
     return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compare import stats
+from compare.contract import UNIT as FA3
 from compare.noise import Noise
 from compare.records import Record, WorkloadInfo
 from compare.registry import BOUNDS
 from compare.stats import Ratio
 
-FA3 = "baseline/flash_attn3"
 MARGIN = 0.02
 
 

@@ -6,7 +6,8 @@ import pytest
 from sampled_run import DECODE, LOADS, MIXED, PREFILL, SPEC, rows
 
 from compare import standing, verdict
-from compare.verdict import FA3, Outcome
+from compare.contract import UNIT as FA3
+from compare.verdict import Outcome
 
 PAIR = {"triton/q_block": 1.0, FA3: 1.0}
 

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 from sampled_run import DECODE, PREFILL, rows, sampled
 
-from compare import verdict
+from compare import contract, verdict
 from compare.noise import Noise
 from compare.stats import Ratio
 from compare.verdict import Outcome, decide
 
-FA3 = verdict.FA3
+FA3 = contract.UNIT
 PAIR = {"triton/q_block": 1.0, FA3: 1.0}
 
 
