@@ -23,6 +23,12 @@ from compare import registry, rundir
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
 SERVING = "triton/auto,triton/static_grid,helion/auto,helion/static_grid,baseline/flash_attn3"
 NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
+FIGURES = {
+    "fig6": "Figure 6: the rungs by length and decode share",
+    "fig7": "Figure 7: tiles of a page and of their own",
+    "fig8": "Figure 8: untuned, Listing 2, the measured tree",
+    "fig9": "Figure 9: decode behind a growing output",
+}
 # What a part can do without, and what is lost: a missing package is named before anything runs.
 OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune", "matplotlib": "figures"}
 
@@ -59,6 +65,7 @@ def parts(gpu: str) -> tuple[Part, ...]:
             "prompts whose K and V the step hands over",
         ),
         Part("graphs", "compare.graphs", ("--gpu", gpu), "one captured graph against one per batch size"),
+        *(Part(name, "compare.run", (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
     )
 
 
