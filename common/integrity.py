@@ -20,6 +20,16 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.view(_BITS[tensor.element_size()])
 
 
+def words(tensor: Tensor) -> Tensor:
+    """The tensor's bits as the widest integers that its layout allows, a view: a quarter of the elements of bf16."""
+    for size in (8, 4, 2):
+        ratio = size // tensor.element_size()
+        apart = (tensor.storage_offset(), *tensor.stride()[:-1])
+        if ratio > 1 and tensor.stride(-1) == 1 and not any(n % ratio for n in (tensor.shape[-1], *apart)):
+            return tensor.view(_BITS[size])
+    return bits(tensor)
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(bits(a), bits(b))
 
@@ -27,7 +37,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def fingerprint(tensor: Tensor) -> Tensor:
     """int64 []: a hash of the tensor's bits and of where they are. One changed element always changes it.
 
-    Each element is mixed with its index by steps that can be undone, and the results are added modulo 2^64: exchanged
+    Each word is mixed with its index by steps that can be undone, and the results are added modulo 2^64: exchanged
     elements show as well. Stays on the device, needs no copy of the tensor, takes views of any strides.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
@@ -36,8 +46,8 @@ def fingerprint(tensor: Tensor) -> Tensor:
     rows = tensor[None] if tensor.dim() == 1 else tensor
     step = max(1, CHUNK_ELEMENTS // max(1, rows[0].numel()))
     for first in range(0, rows.shape[0], step):
-        chunk = bits(rows[first : first + step]).to(torch.int64).flatten()
-        offset = first * rows[0].numel()
+        part = words(rows[first : first + step])
+        offset, chunk = first * part[0].numel(), part.to(torch.int64).flatten()
         x = chunk * _MIX[0] + torch.arange(offset, offset + chunk.numel(), device=tensor.device) * _MIX[1]
         x = (x ^ ((x >> 31) & 0x1FFFFFFFF)) * _MIX[1]
         total += (x ^ ((x >> 29) & 0x7FFFFFFFF)).sum()

@@ -93,6 +93,12 @@ def _rocm_smi(index: int) -> Callable[[], Reading]:
     return read
 
 
+def uuid_of(device: torch.device) -> str:
+    """`GPU-...`, by which the vendor's tools know a GPU whatever its index; empty where torch does not say."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
+    return f"GPU-{uuid}" if uuid else ""
+
+
 def readers(device: torch.device) -> list[tuple[str, float, Callable[[], Callable[[], Reading]]]]:
     """(source, seconds between readings, its maker) for a device, the best first; none for a CPU."""
     if device.type != "cuda":
@@ -101,7 +107,7 @@ def readers(device: torch.device) -> list[tuple[str, float, Callable[[], Callabl
     if torch.version.hip:
         tools = (("amd-smi", _amd_smi), ("rocm-smi", _rocm_smi))
         return [(name, TOOL_EVERY_S, lambda make=make: make(index)) for name, make in tools]
-    uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    uuid = uuid_of(device) or str(index)
     return [
         ("nvml", NVML_EVERY_S, lambda: _nvml(uuid)),
         ("nvidia-smi", TOOL_EVERY_S, lambda: _nvidia_smi(uuid, "clocks_event_reasons.active")),

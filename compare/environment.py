@@ -12,7 +12,7 @@ import torch
 
 from common.gpus import Gpu
 from compare import protocol, rundir
-from compare.clocks import Clocks
+from compare.clocks import Clocks, uuid_of
 
 LIMIT_S = 10.0
 DISK_BYTES = 2 * 2**30  # of results, figures and compiled code
@@ -50,7 +50,7 @@ def of_gpu(gpu: Gpu, device: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = {"GPU": gpu.title, "torch calls it": properties.name, "units": gpu.units}
     found["memory, GiB"] = round(properties.total_memory / 2**30, 1)
     if torch.version.hip is None:
-        answer = _nvidia_smi(f"--id=GPU-{properties.uuid}", f"--query-gpu={','.join(ASKED)}").split(",")
+        answer = _nvidia_smi(f"--id={uuid_of(device) or 0}", f"--query-gpu={','.join(ASKED)}").split(",")
         found |= dict(zip(ASKED.values(), map(str.strip, answer), strict=False)) if len(answer) == len(ASKED) else {}
     clocks = Clocks(device)
     clocks.begin()

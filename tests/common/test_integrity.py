@@ -9,7 +9,7 @@ import torch
 
 from common.batch import make_batch
 from common.guards import Guards
-from common.integrity import Snapshot, damage, fingerprint, padding_written, same_bits
+from common.integrity import Snapshot, bits, damage, fingerprint, padding_written, same_bits, words
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(4, 2, 16, 8)
@@ -39,11 +39,19 @@ def test_exchanged_elements_change_the_fingerprint():
     assert int(fingerprint(tensor)) == int(fingerprint(tensor.clone()))
 
 
-def test_fingerprint_does_not_depend_on_chunks(monkeypatch):
-    tensor = torch.randn(7, 5, 3, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("lanes", [3, 8], ids=["elements", "words"])
+def test_fingerprint_does_not_depend_on_chunks(monkeypatch, lanes):
+    tensor = torch.randn(7, 5, lanes, generator=torch.Generator().manual_seed(0)).bfloat16()
     whole = int(fingerprint(tensor))
     monkeypatch.setattr("common.integrity.CHUNK_ELEMENTS", 16)
     assert int(fingerprint(tensor)) == whole
+
+
+def test_words_are_as_wide_as_the_layout_allows():
+    tensor = torch.randn(6, 10, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert words(tensor).dtype is torch.int64 and words(tensor[:, 1:, 2:6]).dtype is torch.int32
+    assert {words(view).dtype for view in (tensor[..., ::2], tensor.transpose(1, 2), tensor[..., 1:])} == {torch.int16}
+    assert words(tensor).flatten().view(torch.int16).equal(bits(tensor).flatten())
 
 
 def test_zeros_of_different_sign_differ_and_nans_agree():
