@@ -4,7 +4,8 @@
 
 reads docs/results/published_workloads.jsonl (workloads and configs, no value), compiles our nearest kernel and config
 for each with the Triton that runs this command, and writes docs/results/mi300/predictions.jsonl. The values are in
-docs/results/published_timings.jsonl, under the same ids: history shows which of the two files came first.
+docs/results/published_timings.jsonl, under the same ids: history shows which of the two files came first. What was
+predicted once stands: only rows without a prediction get one.
 """
 
 from __future__ import annotations
@@ -159,10 +160,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PREDICTIONS)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one row may compile")
     args = parser.parse_args(argv)
-    rows = read_published()
+    stands = set(read_predictions(args.out)) if args.out.exists() else set()
+    rows = [row for row in read_published() if row.id not in stands]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     missed = 0
-    with open(args.out, "w", encoding="utf-8") as file:
+    with open(args.out, "a", encoding="utf-8") as file:
         shown = Console(stderr=True)
         for said in track(predict(rows, args.limit), "compiling and predicting", len(rows), console=shown):
             if isinstance(said, str):
@@ -171,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 file.write(json.dumps(dataclasses.asdict(said)) + "\n")
                 file.flush()
-    print(f"{args.out}: {len(rows) - missed} of {len(rows)} rows predicted")
+    print(f"{args.out}: {len(rows) - missed} of {len(rows)} new rows predicted, {len(stands)} stand")
     return int(missed > 0)
 
 

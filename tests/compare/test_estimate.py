@@ -193,3 +193,12 @@ def test_predictions_come_from_compiled_facts_and_a_failure_is_a_reason(monkeypa
     assert first.config == rows[0].config
     assert first.floor_us <= first.us
     assert second == "dejavu-a-q32: compile_error: no"
+
+
+def test_what_was_predicted_stands(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "predictions.jsonl"
+    out.write_bytes(published.PREDICTIONS.read_bytes())
+    monkeypatch.setattr(published, "predict", lambda rows, limit_s: iter([f"{len(rows)} asked"] if rows else []))
+    assert published.main(["predict", "--out", str(out)]) == 0
+    assert out.read_bytes() == published.PREDICTIONS.read_bytes()
+    assert "0 of 0 new rows predicted, 157 stand" in capsys.readouterr().out
