@@ -35,7 +35,7 @@ from compare.thresholds import Incomparable
 from compare.trace import TraceError
 from compare.workloads import GrammarError
 
-OK, WRONG, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 1, 2, 3, 5, 130
+OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 _USAGE_ERRORS = (
     UnknownGpu,
     UnknownKernel,

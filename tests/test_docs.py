@@ -156,7 +156,7 @@ def test_commands_are_understood(document):
 
 def test_every_exit_code_is_documented():
     text = (ROOT / "docs" / "measuring.md").read_text()
-    codes = {run.OK, run.WRONG, run.USAGE, run.NO_GPU, run.NOTHING, run.INTERRUPTED}
+    codes = {run.OK, run.WRONG, run.USAGE, run.NO_GPU, run.GATE, run.NOTHING, run.INTERRUPTED}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == codes
 
 
