@@ -33,7 +33,7 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
-        keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
+        keys, warps = _decode_keys(128, shape, gpu), _decode_warps(gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             warps["num_stages"] = 3  # page ids a tile ahead: pays where few programs hide each other's loads
         return q_block_kernel.Config(16, keys, _decode_gather(keys, gpu), **warps)
@@ -51,18 +51,19 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * rows["tile_size"]), 32))
         block_m = min(rows["block_m"], helion.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
         rows |= {"block_m": max(block_m, 16), "num_segments": segments, "gather": "page"}
+        rows["num_warps"] = min(rows["num_warps"], _matrix_warps(block_m)) if _cdna(gpu) else rows["num_warps"]
         return parallel_softmax_kernel.Config(**rows)
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
-    resident = PROGRAMS_PER_UNIT * gpu.units
+    resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
         # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
         segments = resident // programs
         if stats.num_seqs > 1:
             segments = max(segments, stats.max_seq_len // 1536)
-        tile_size = _keys(64, shape, gpu)
+        tile_size = _decode_keys(64, shape, gpu)
     else:
         segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
-        tile_size = _keys(128, shape, gpu)
+        tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
 
@@ -72,7 +73,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill at 64 rows by 64 keys.
     """
-    keys, warps = _keys(128, shape, gpu), _decode_warps(gpu)
+    keys, warps = _decode_keys(128, shape, gpu), _decode_warps(gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         warps["num_stages"] = 3
     decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
@@ -96,12 +97,13 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
-    keys, rows, nvidia = _keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
+    keys, rows, nvidia = _decode_keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
+    if _cdna(gpu) and shape.dtype.itemsize == 2:  # 128 rows take 375 registers here: one program a unit
+        rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
     three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
-    decode = static_grid_kernel.Part(
-        16, keys, (3 if three else 2) * gpu.units, 1, _decode_gather(keys, gpu), **_decode_warps(gpu)
-    )
-    programs = (2 if nvidia and rows["num_warps"] == 4 else 1) * gpu.units
+    programs = (4 if _cdna(gpu) else 3 if three else 2) * gpu.units
+    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **_decode_warps(gpu))
+    programs = (2 if (nvidia and rows["num_warps"] == 4) or _cdna(gpu) else 1) * gpu.units
     return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, snap=2, gather="page"))
 
 
@@ -170,13 +172,38 @@ def _decode_gather(keys: int, gpu: Gpu) -> Gather:
     return "flat" if keys < 128 or gpu.vendor == "nvidia" else "page"
 
 
+def _cdna(gpu: Gpu) -> bool:
+    """AMD's data-centre GPUs: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
+    return gpu.vendor == "amd" and gpu.warp_size == 64
+
+
+def _matrix_warps(rows: int) -> int:
+    """One wave per MFMA of 32 rows: where two share them the compiler repeats half of the products (static fact)."""
+    return max(rows // 32, 1)
+
+
 def _decode_warps(gpu: Gpu) -> dict[str, int]:
-    # 16 rows give an AMD compute unit one MFMA tile: every warp beyond repeats it (2.5x the work with four)
-    return {"num_warps": 4 if gpu.vendor == "nvidia" else 2, "num_stages": 2}
+    # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
+    return {"num_warps": 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2, "num_stages": 2}
+
+
+def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
+    """AMD: 16 KB of K and V, so that LDS holds four programs of one wave; elsewhere what `_keys` says."""
+    if not _cdna(gpu):
+        return _keys(wanted, shape, gpu)
+    row_bytes = 2 * helion.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    return max(min(wanted, 32, 16 * 1024 // row_bytes), 16)
 
 
 def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
-    """Rows, keys and warps of a Q Block that multiplies."""
+    """Rows, keys and warps of a Q Block that multiplies.
+
+    AMD's fewer keys let two programs of 128 rows live on a compute unit, as in Triton.
+    """
+    if _cdna(gpu) and shape.dtype.itemsize == 2:
+        keys = _keys(64 if shape.head_size <= 64 else 32, shape, gpu)
+        rows, stages = (128, 2) if shape.head_size <= 128 else (64, 1)
+        return {"block_m": rows, "tile_size": keys, "num_warps": _matrix_warps(rows), "num_stages": stages}
     rows = 64 if shape.dtype.itemsize == 2 else 16
     warps = 8 if gpu.vendor == "nvidia" and shape.head_size > 128 else 4  # head size 256: four warps spill 58 registers
     return {"block_m": rows, "tile_size": _keys(64, shape, gpu), "num_warps": warps, "num_stages": 2}

@@ -36,35 +36,36 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
         warps, stages = _decode_warps(gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             stages = 3  # page ids a tile ahead: 1.02x where few programs hide each other's loads, 0.97x where many do
-        return q_block_kernel.Config(16, _keys(128, shape, gpu), warps, stages)
+        return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
-    return q_block_kernel.Config(_rows(shape), *_prefill(shape, gpu))
+    return q_block_kernel.Config(_rows(shape, gpu), *_prefill(shape, gpu))
 
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     overlap = can_overlap(gpu)
     if stats.max_query_len > SHORT_QUERY:
         tile_size, warps, stages = _prefill(shape, gpu)
-        return parallel_softmax_kernel.Config(_rows(shape), tile_size, 1, warps, stages, overlap)
+        return parallel_softmax_kernel.Config(_rows(shape, gpu), tile_size, 1, warps, stages, overlap)
     if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 54 us with segments, 122 without
         tile_size, warps, stages = _prefill(shape, gpu)
-        programs = max(stats.num_tokens * shape.num_query_heads // _rows(shape), 1)
+        programs = max(stats.num_tokens * shape.num_query_heads // _rows(shape, gpu), 1)
         segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * tile_size), 32))
-        rows = min(_rows(shape), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
-        return parallel_softmax_kernel.Config(max(rows, 16), tile_size, segments, warps, stages, overlap)
+        rows = max(min(_rows(shape, gpu), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)), 16)
+        warps = min(warps, _matrix_warps(rows)) if _cdna(gpu) else warps
+        return parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, overlap)
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     warps, stages = _decode_warps(gpu)
-    resident = PROGRAMS_PER_UNIT * gpu.units
+    resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
         # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
         segments = resident // programs
         if stats.num_seqs > 1:
             segments = max(segments, stats.max_seq_len // 1536)
-        tile_size = _keys(64, shape, gpu)
+        tile_size = _decode_keys(64, shape, gpu)
     else:
         segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
-        tile_size = _keys(128, shape, gpu)
+        tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     if segments == 1 and gpu.vendor == "nvidia" and programs <= 4 * gpu.units:
         stages = 3  # as in q_block: 32 sequences of 2048 keys take 65 us for 67
@@ -79,11 +80,11 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     warps, stages = _decode_warps(gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         stages = 3
-    decode = _keys(128, shape, gpu), warps, stages
+    decode = _decode_keys(128, shape, gpu), warps, stages
     keys, warps, stages = _prefill(shape, gpu)
     if gpu.vendor == "nvidia" and shape.head_size > 64 and not can_overlap(gpu):
         warps = 8
-    prefill = _rows(shape), keys, warps, stages
+    prefill = _rows(shape, gpu), keys, warps, stages
     if _few_rows(shape, stats):
         prefill = 16, *decode
     elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu) and can_overlap(gpu):
@@ -92,7 +93,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
-    rows, (tile_size, warps, stages) = _rows(shape), _prefill(shape, gpu)
+    rows, (tile_size, warps, stages) = _rows(shape, gpu), _prefill(shape, gpu)
     if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
         rows, tile_size, warps, stages = 128, 128, 8, 3
     prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu), warps, stages)
@@ -105,7 +106,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     With fewer Q Blocks than that, smaller ones, and segments that fill the units.
     """
     overlap = can_overlap(gpu)
-    block_m, (tile_size, warps, stages), segments = _rows(shape), _prefill(shape, gpu), 1
+    block_m, (tile_size, warps, stages), segments = _rows(shape, gpu), _prefill(shape, gpu), 1
     if overlap and shape.dtype.itemsize == 2 and shape.head_size <= 128:
         block_m, tile_size, warps, stages = 128, 64, 4, 2
         if _units_idle(shape, stats, gpu):
@@ -121,13 +122,16 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
-    keys, nvidia = _keys(64, shape, gpu), gpu.vendor == "nvidia"
+    keys, nvidia = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia"
     three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
-    gather = _gather(shape, 64, gpu)
-    programs = (3 if three else 2) * gpu.units
-    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, 168 if three else 0)
-    programs = (2 if nvidia and warps == 4 else 1) * gpu.units
-    prefill = static_grid_kernel.Part(_rows(shape), tile_size, programs, 2, warps, prefill_stages, gather)
+    gather, registers = _gather(shape, keys, gpu), 168 if three else 0
+    programs = (4 if _cdna(gpu) else 3 if three else 2) * gpu.units
+    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, registers)
+    programs = (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
+    if _cdna(gpu) and shape.head_size > 128:  # 32 keys: 392 registers and one spilled
+        tile_size = 16
+    gather = _gather(shape, tile_size, gpu)
+    prefill = static_grid_kernel.Part(_rows(shape, gpu), tile_size, programs, 2, warps, prefill_stages, gather)
     return static_grid_kernel.Config(decode, prefill, can_overlap(gpu))
 
 
@@ -181,19 +185,45 @@ def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
     return stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units
 
 
+def _cdna(gpu: Gpu) -> bool:
+    """AMD's data-centre GPUs: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
+    return gpu.vendor == "amd" and gpu.warp_size == 64
+
+
+def _matrix_warps(rows: int) -> int:
+    """One wave per MFMA of 32 rows: where two share them the compiler repeats half of the products (static fact)."""
+    return max(rows // 32, 1)
+
+
 def _decode_warps(gpu: Gpu) -> tuple[int, int]:
-    # 16 rows give an AMD compute unit one MFMA tile: every warp beyond repeats it (2.5x the work with four)
-    return (4, 2) if gpu.vendor == "nvidia" else (2, 2)
+    # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
+    return (4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2), 2
+
+
+def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
+    """AMD: 16 KB of K and V, so that LDS holds four programs of one wave; elsewhere what `_keys` says."""
+    if not _cdna(gpu):
+        return _keys(wanted, shape, gpu)
+    row_bytes = 2 * triton.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    return max(min(wanted, 32, 16 * 1024 // row_bytes), 16)
 
 
 def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
-    """Keys, warps and stages; NVIDIA's 4 warps would spill 36 registers of 64 rows by 256 lanes, AMD's have 512."""
+    """Keys, warps and stages; NVIDIA's 4 warps would spill 36 registers of 64 rows by 256 lanes, AMD's have 512.
+
+    AMD's fewer keys let two programs of 128 rows live on a compute unit: 206 to 211 registers for 280 to 289.
+    """
+    if _cdna(gpu):
+        keys = 64 if shape.head_size <= 64 else 32
+        return _keys(keys, shape, gpu), _matrix_warps(_rows(shape, gpu)), 2 if shape.head_size <= 128 else 1
     if shape.head_size > 128:
         return _keys(32, shape, gpu), 8 if gpu.vendor == "nvidia" else 4, 2
     return _keys(64, shape, gpu), 4, 2
 
 
-def _rows(shape: AttentionShape) -> int:
+def _rows(shape: AttentionShape, gpu: Gpu) -> int:
+    if _cdna(gpu) and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+        return 128
     return 64 if shape.dtype.itemsize == 2 else 16
 
 
