@@ -1,15 +1,17 @@
 """The process that runs kernels: takes a job a line on stdin and streams an event a line, whatever a kernel prints.
 
-Two modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 in its environment before triton is imported),
-`measure` runs them on a GPU; a line with `compile` makes it compile ahead first (compare.warm). Events: `ready` with
-the versions, `start` naming the cell that whatever happens next is blamed on, `row` with a finished cell, `sick` when
-the device answers no more (the process then ends), `done` behind a job.
+Three modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 in its environment before triton is imported),
+`model` executes their machine code for an absent GPU there (compare.model_worker), `measure` runs them on a GPU. A line
+with `compile` makes it compile ahead first (compare.warm). Events: `ready` with the versions, `start` naming the cell
+that whatever happens next is blamed on, `row` with a finished cell, `sick` when the device answers no more (the process
+then ends), `done` behind a job.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from compare import gate, warm
@@ -51,6 +53,12 @@ def _check_cell(task: Task, arena: Arena, kernel_id: str, identity: dict[str, An
     return gate.again(arena, lambda: subject.launch(last), [last], contract, verdict)
 
 
+def _modes() -> dict[str, Callable[[Task], None]]:
+    from compare.model_worker import check_in_model
+
+    return {"check": check, "measure": measure, "model": check_in_model}
+
+
 def main() -> None:
     mode = sys.argv[1]
     channel = Channel()
@@ -61,7 +69,7 @@ def main() -> None:
             warm.ahead(plain, channel)
             continue
         try:
-            {"check": check, "measure": measure}[mode](Task(plain, channel))
+            _modes()[mode](Task(plain, channel))
         except Sick:
             channel.send("sick")
             return
