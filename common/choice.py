@@ -1,16 +1,19 @@
 """Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
 
-Choices are made on a grid of host integers (`on_grid`), so that those a capacity can reach are few and enumerable:
-they can all be compiled before the first request.
+Choices are made on a grid of host integers (`on_grid`), and segments are numbers of a short list (`few_segments`), so
+that the choices which a capacity can reach are few and enumerable: they can all be compiled before the first request.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,12 +21,15 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from common.handle import Launch
-from common.metadata import BatchStats, cdiv
+from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 
 UNTUNED = "untuned default"
 NO_GPU = "no GPU: the kernel's DEFAULT"
-_SHARES = 4  # the share of decodes is one of 0, 1/4, 1/2, 3/4, 1
+MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
+# Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
+# would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
+MOST_PARTS_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -53,17 +59,37 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
+    """`config` and its parts with the nearest number of segments of GRID, by ratio, and few enough for
+    MOST_PARTS_BYTES of partial results; what is no dataclass stays as it is."""
+    tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
+    most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.head_size + 2))
+    return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
+
+
+@lru_cache(4096)
+def _with_segments(config: Any, most: int) -> Any:
+    if not dataclasses.is_dataclass(config):
+        return config
+    allowed, changes = [n for n in GRID if n <= most], {}
+    for name in (one.name for one in dataclasses.fields(config)):
+        value = getattr(config, name)
+        if name == "num_segments":
+            changes[name] = min(allowed, key=lambda n, wanted=value: abs(math.log(n / wanted)))
+        elif dataclasses.is_dataclass(value):
+            changes[name] = _with_segments(value, most)
+    return dataclasses.replace(config, **changes) if changes else config
+
+
 def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
     """Stats rounded up to the grid that trees are asked on.
 
-    Tokens and keys follow from the four: every sequence that is no decode as long as the longest.
+    Decodes are a power of two of them, or all but one; none only where there is none: a single one over a long context
+    is what the launch of short queries waits for. Tokens and keys follow from the four: every sequence that is no
+    decode as long as the longest.
     """
     seqs, longest = rounded(num_seqs), power_of_two(max_query_len)
-    if longest <= 1:
-        decodes = seqs
-    else:
-        share = min(num_decodes * _SHARES // max(num_seqs, 1), _SHARES - 1)
-        decodes = min(cdiv(seqs * share, _SHARES), seqs - 1)
+    decodes = seqs if longest <= 1 else min(power_of_two(num_decodes) if num_decodes > 0 else 0, seqs - 1)
     tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
     return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
 
@@ -97,9 +123,9 @@ def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterato
     """Every point of the grid that `hinted_stats` can give for batches of this capacity."""
     for seqs in _grid(max_seqs, rounded):
         for longest in _grid(max_tokens, power_of_two):
-            for share in range(_SHARES if longest > 1 else 1):
+            for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
                 for keys in _grid(max_seq_len, rounded):
-                    yield on_grid(seqs, cdiv(seqs * share, _SHARES), longest, keys)
+                    yield on_grid(seqs, decodes, longest, keys)
 
 
 def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
@@ -149,9 +175,9 @@ class Family:
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
-            found = self._chosen[key] = self.serving(
-                self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape
-            )
+            found = self.serving(self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape)
+            found = dataclasses.replace(found, config=few_segments(found.config, shape, stats))
+            self._chosen[key] = found
         return found
 
     def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice import Choice, on_grid
+from common.choice import Choice, few_segments, on_grid
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from common.spec import AttentionShape, SpecError
@@ -65,7 +65,7 @@ def path_of(family: Any, choice: Choice, shape: AttentionShape, stats: BatchStat
         return conditions(family.load("heuristics.default"), "auto_kernel", shape, stats)[1]
     file, function = choice.path.split(": ")
     found, met = conditions(family.load(f"heuristics.{Path(file).stem}"), function, shape, stats, gpu)
-    config = found[1] if isinstance(found, tuple) else found
+    config = few_segments(found[1] if isinstance(found, tuple) else found, shape, stats)
     if config != choice.config:
         raise RuntimeError(f"{choice.path} gave {choice.config}, and {config} when it was watched")
     return met

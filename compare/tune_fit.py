@@ -71,10 +71,11 @@ class Fitted:
         )
 
     def _auto(self) -> AutoTree | None:
-        """Over kernels, each with what its tree chose for a row that was held out of it; the first choice is the kernel
-        that the untuned default takes. A kernel without a time on a row is no choice there. Without the default's there
-        is no fit: rows that were not reached are those that take long, and a tree of the others would answer for them.
-        The best of a row is the best of all candidates of all kernels.
+        """Over kernels, each with what its tree chooses; the first choice is the kernel that the untuned default takes.
+
+        A kernel without a time on a row is no choice there. Without the default's there is no fit: rows that were not
+        reached are those that take long, and a tree of the others would answer for them. The best of a row is the best
+        of all candidates of all kernels.
         """
         kernels = [k for k in self.times if k.split("/")[1] not in NOT_IN_AUTO]
         rows = sorted({label for k in kernels for label in self.times[k].rows})
@@ -82,7 +83,7 @@ class Fitted:
         self.unknown = [r for r in rows if default[r] not in kernels or r not in self.times[default[r]].rows]
         if len(kernels) < 2 or len(rows) < MIN_ROWS or self.unknown:
             return None
-        us = {(k, label): self._held_out_us(k, label) for k in kernels for label in self.times[k].rows}
+        us = {(k, label): self._us(k, label) for k in kernels for label in self.times[k].rows}
         best = [min(np.nanmin(t.us[t.rows.index(r)]) for t in self.times.values() if r in t.rows) for r in rows]
         cost = [[us[default[r], r], *(us.get((k, r), math.inf) for k in kernels)] for r in rows]
         regret = np.minimum(np.array(cost) / np.array(best)[:, None], FORBIDDEN)
@@ -93,10 +94,11 @@ class Fitted:
         auto = registry.load(f"{self.arm}/auto")
         return f"{self.arm}/{auto.choose(row.shape, row.stats, self.gpu, heuristics='default').kernel}"
 
-    def _held_out_us(self, kernel_id: str, label: str) -> float:
+    def _us(self, kernel_id: str, label: str) -> float:
+        """Of a kernel on a row by its own tree."""
         times = self.times[kernel_id]
         at = times.rows.index(label)
-        chosen = self.kernels[kernel_id].fit.held_out_choice[at]
+        chosen = self.kernels[kernel_id].fit.tree(self._features([label])[0])
         return np.nanmin(times.us[at]) * times.regret[at, chosen]
 
     def source(self, provenance: dict[str, Any]) -> str:

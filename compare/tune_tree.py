@@ -22,8 +22,7 @@ from common.metadata import BatchStats
 from common.spec import AttentionShape
 
 MAX_CHOICES, MAX_DEPTH = 5, 4
-WORTH = 0.005  # of regret a row: what a further choice or level has to gain
-HARMLESS = 0.001  # of regret a row held out: below what a timing repeats to
+WORTH = 0.005  # of regret a row: what a further choice or level has to gain, and what a fit may lose held out
 MIN_ROWS = 2  # that gain by a departure
 LEAF_WORTH = 0.08  # of regret, summed over its rows: what a leaf has to gain over the default, and a split in all
 SLOWER = 1.01  # times the default on a row of the leaf: as much is noise, for two timings of one code differ by 1%
@@ -261,7 +260,7 @@ def fit(rows: Sequence[dict[str, int]], regret: np.ndarray, default: int = 0) ->
             others = everyone[everyone != i] if len(rows) > 1 else everyone
             held_out.append(grow([rows[j] for j in others], regret[others], depth, default)(rows[i]))
         gained = float(np.mean([regret[i, grown(rows[i])] for i in everyone]))
-        if gained < found - WORTH and regret[everyone, held_out].mean() <= mean + HARMLESS:
+        if gained < found - WORTH and regret[everyone, held_out].mean() <= mean + WORTH:
             found, tree, chosen = gained, grown, held_out
     training = [regret[i, tree(rows[i])] for i in everyone]
     return Fit(tree, tuple(chosen), mean_worst(regret[everyone, chosen]), mean_worst(training))

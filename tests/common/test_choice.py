@@ -3,11 +3,24 @@
 import random
 import types
 import warnings
+from dataclasses import dataclass
 
 import pytest
 
 from common import gpus
-from common.choice import GRID, NO_GPU, UNTUNED, Choice, Family, hinted_stats, on_grid, reachable_stats, rounded
+from common.choice import (
+    GRID,
+    MOST_PARTS_BYTES,
+    NO_GPU,
+    UNTUNED,
+    Choice,
+    Family,
+    few_segments,
+    hinted_stats,
+    on_grid,
+    reachable_stats,
+    rounded,
+)
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 
@@ -63,14 +76,52 @@ def test_everything_that_hints_can_say_is_reachable():
         ((32, 32, 4096), (None, None, None), (32, 32, 1, 4096)),  # as many tokens as sequences: taken for decodes
         ((1, 300, 4096), (1, 1, None), (1, 0, 512, 512)),  # no sequence is shorter than the mean query
         ((4, 40, 4096), (4000, 99999, None), (4, 3, 64, 4096)),  # nor longer than all tokens, or its row of pages
-        ((244, 8432, 8192), (2048, 2048, None), (256, 192, 2048, 2048)),  # 240 decodes beside 4 prompts
+        ((244, 8432, 8192), (2048, 2048, None), (256, 255, 2048, 2048)),  # 240 decodes beside 4 prompts
+        ((17, 8193, 8192), (512, 2048, 1), (24, 1, 512, 2048)),  # one decode is one, and none is none
+        ((17, 8704, 8192), (512, 2048, 0), (24, 0, 512, 2048)),
+        ((32, 2040, 8192), (128, 2048, 17), (32, 31, 128, 2048)),
         ((0, 0, 16), (None, None, None), (1, 1, 1, 16)),
     ],
-    ids=["exact", "unknown", "too-small", "too-large", "mixed", "empty"],
+    ids=["exact", "unknown", "too-small", "too-large", "mixed", "one", "none", "most", "empty"],
 )
 def test_hints_that_shapes_refute_are_corrected(shapes, hints, expected):
     stats = hinted_stats(*shapes, *hints)
     assert (stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == expected
+
+
+@dataclass(frozen=True)
+class Part:
+    num_segments: int
+    tile_size: int = 64
+
+
+@dataclass(frozen=True)
+class Nested:
+    prefill: Part
+    decode: Part
+    overlap: bool = True
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(1, 1), (5, 6), (9, 8), (10, 12), (21, 24), (49, 48), (85, 96), (128, 128)]
+)
+def test_segments_are_the_nearest_of_a_short_list(wanted, found):
+    stats = BatchStats.of([(1, 2048)])
+    assert few_segments(Part(wanted), SHAPE, stats) == Part(found)
+    both = few_segments(Nested(Part(1, 128), Part(wanted)), SHAPE, stats)
+    assert both == Nested(Part(1, 128), Part(found))
+    assert few_segments(few_segments(Part(wanted), SHAPE, stats), SHAPE, stats) == Part(found)
+    assert few_segments("a config of another kind", SHAPE, stats) == "a config of another kind"
+
+
+@pytest.mark.parametrize("lens", [[(1, 131072)] * 96, [(1, 9)] * 90 + [(17, 64)] * 6, [(16, 131072)] * 256, [(1, 9)]])
+def test_partial_results_have_a_bound(lens):
+    """Of every sequence up to 16 tokens: lengths are on the device, and a hint may be wrong."""
+    stats = BatchStats.of(lens)
+    segments = few_segments(Part(85), SHAPE, stats).num_segments
+    tokens = stats.num_seqs * min(stats.max_query_len, 16)
+    assert segments == 1 or segments * tokens * SHAPE.num_query_heads * (SHAPE.head_size + 2) * 4 <= MOST_PARTS_BYTES
+    assert segments >= 16 or tokens > 300
 
 
 def test_a_gpu_without_a_tree_is_said_once_and_how_to_make_one():

@@ -1,8 +1,10 @@
 """A plan's warm-up meets all that calls of its capacity can bring: choices, and sizes that compilers tell apart."""
 
+import importlib
 import random
 import types
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import common.plan
 from common import gpus
 from common.batch import make_batch
 from common.choice import Family, hinted_stats
-from common.plan import Plan, _kind
+from common.plan import Plan, _kind, pieces
 from common.spec import AttentionShape, Features, SpecError
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
@@ -27,7 +29,8 @@ class Fake:
         self.name, self.trouble, self.met = name, trouble, []
 
     def workspace(self, shape, capacity, config):
-        return types.SimpleNamespace() if not config else torch.empty(config, capacity.num_tokens)
+        floats = config if isinstance(config, int) else 0
+        return torch.empty(floats, capacity.num_tokens) if floats else types.SimpleNamespace()
 
     def launch(self, batch, features, out, config, workspace, *, lse=None):
         self.met.append((self.name, config, batch.num_tokens, batch.num_seqs))
@@ -37,17 +40,34 @@ class Fake:
             raise self.trouble
 
 
-def family(**troubles):
+@dataclass(frozen=True)
+class Part:
+    num_segments: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    prefill: Part
+    decode: Part
+
+
+def of_parts(shape, stats, gpu):
+    """A kernel of two parts; their segments follow different lengths, so that there are many pairs of few parts."""
+    decode = max(1, min(stats.max_seq_len // 64, 40 // max(stats.num_decodes, 1)))
+    return "many", Parts(Part(max(1, 128 // stats.max_query_len)), Part(decode))
+
+
+def family(auto=None, **troubles):
     """Two kernels under a tree whose configs follow every feature that a tree may ask for."""
     kernels = {name: Fake(name, troubles.get(name)) for name in ("few", "many")}
 
-    def auto(shape, stats, gpu):
+    def plain(shape, stats, gpu):
         if stats.max_query_len > 16:
             return "many", 8 * (stats.num_decodes > 0)
         return "few", min(stats.max_seq_len // 64, 4 * stats.num_seqs)
 
     tree = types.SimpleNamespace(
-        auto=auto, covers=lambda shape, gpu: True, PROVENANCE={}, auto_kernel=None, few=lambda *_: 3
+        auto=auto or plain, covers=lambda shape, gpu: True, PROVENANCE={}, auto_kernel=None, few=lambda *_: 3
     )
     default = types.SimpleNamespace(auto_kernel=lambda *_: "few", many=lambda *_: 99)
     modules = kernels | {"heuristics.h200": tree, "heuristics.default": default}
@@ -66,21 +86,25 @@ def call(plan, lens, **hints):
     plan(*tensors, out=torch.empty_like(batch.query), **hints)
 
 
+def compiled(plan, stats, tokens, seqs):
+    """What a call of these sizes is compiled for."""
+    found = pieces(plan.choice_of(stats, plan.features.names()))
+    return {(*piece, _kind(tokens), _kind(seqs)) for piece in found}
+
+
 @pytest.mark.parametrize("capacity", [(1, 1, 16), (40, 7, 300), (64, 32, 1000)])
 def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity):
     plan, draw = Plan(family(), SHAPE, *capacity, "cpu"), random.Random(1)
     tokens, seqs, keys = capacity
-    warm = set()
+    warm, met = set(), set()
     for count, n, stats in plan.sizes():
         hinted = hinted_stats(n, count, keys, *plan._hints(n, stats).values())
-        warm.add((plan.choice_of(hinted, plan.features.names()), _kind(count), _kind(n)))
-    met = set()
+        warm |= compiled(plan, hinted, count, n)
     for _ in range(1000):
         n = draw.randint(1, seqs)
         count = n if draw.random() < 0.5 and n <= tokens else draw.randint(1, tokens)
         hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (tokens, 2 * keys, n)]
-        choice = plan.choice_of(hinted_stats(n, count, keys, *hints), plan.features.names())
-        met.add((choice, _kind(count), _kind(n)))
+        met |= compiled(plan, hinted_stats(n, count, keys, *hints), count, n)
     assert not met - warm, sorted(met - warm, key=str)[:5]
     assert len(met) > 3 or capacity == (1, 1, 16)
 
@@ -92,6 +116,38 @@ def test_a_warm_up_launches_each_of_them_over_sequences_without_tokens(on_h200):
     met = kernels.kernel("few").met + kernels.kernel("many").met
     assert {(name, config) for name, config, _, _ in met} == {(c.kernel, c.config) for c in plan.choices}
     assert all(tokens <= 40 and seqs <= 7 for _, _, tokens, seqs in met)
+
+
+def test_parts_that_others_met_are_not_launched_again(on_h200):
+    plan, draw = Plan(family(of_parts), SHAPE, 512, 64, 8192, "cpu"), random.Random(2)
+    sizes = list(plan.sizes())
+    parts = {piece for choice in plan.choices for piece in pieces(choice)}
+    assert len(parts) < len(plan.choices) / 3  # there are more pairs than parts
+    assert len(sizes) <= 2 * 9 * len(parts) and len(sizes) < 3 * len(plan.choices)
+    warm = set()
+    for tokens, seqs, stats in sizes:
+        hinted = hinted_stats(seqs, tokens, 8192, *plan._hints(seqs, stats).values())
+        warm |= compiled(plan, hinted, tokens, seqs)
+    for _ in range(2000):
+        seqs, tokens = draw.randint(1, 64), draw.randint(1, 512)
+        hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs)]
+        met = compiled(plan, hinted_stats(seqs, tokens, 8192, *hints), tokens, seqs)
+        assert met <= warm, sorted(met - warm, key=str)
+
+
+@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
+    """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
+    K and V is the most."""
+    monkeypatch.setattr(common.plan, "gpu_of", lambda device: H200)
+    shape, auto = AttentionShape(), importlib.import_module(f"dsl_{dsl}.auto")
+    reached = auto.FAMILY.reachable(shape, H200, 8192, 256, 131072)
+    assert len({piece for choice in reached for piece in pieces(choice)}) <= 110
+    plan = Plan.__new__(Plan)
+    plan.family, plan.shape, plan.kernel, plan.device = auto.FAMILY, shape, None, torch.device("cpu")
+    plan.max_tokens, plan.max_seqs, plan.max_keys = 8192, 256, 131072
+    sizes = [plan._layout(choice, points).num_bytes for choice, points in reached.items()]
+    assert max(sizes) <= 850 * 2**20
 
 
 def test_one_buffer_is_as_large_as_the_largest_choice_needs(on_h200):

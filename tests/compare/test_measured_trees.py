@@ -1,0 +1,90 @@
+"""The committed trees of measured GPUs: each departure from the default is a config that `auto` can run, and compiles
+for its GPU without spilling more than the tuner allows."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+from common.choice import Choice, on_grid
+from common.gpus import TABLE, resolve
+from compare import registry, suites
+from compare.compile_child import CompileJob, compile_in_child
+from compare.explain import path_of
+from compare.tune_compile import MAX_SPILL_BYTES
+from compare.tune_space import Space
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")
+
+
+def trees():
+    """(dsl, GPU) of every file in dsl_*/heuristics that is named like a GPU of the table."""
+    for dsl in ("triton", "helion"):
+        package = importlib.import_module(f"dsl_{dsl}.heuristics")
+        for module in pkgutil.iter_modules(package.__path__):
+            if module.name in TABLE:
+                yield dsl, module.name
+
+
+TREES = list(trees())
+ROWS = [row for name in ("tuning", "peers", "serving") for row in suites.suite(name)]
+
+
+def departures(dsl, gpu):
+    """(kernel id, row, config) where the tree gives a row another config than the default, a config once a kernel."""
+    tree = importlib.import_module(f"dsl_{dsl}.heuristics.{gpu.name}")
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    found = {}
+    for row in (row for row in ROWS if tree.covers(row.shape, gpu)):
+        for name in set(tree.HELD_OUT) - {"auto"}:
+            config = getattr(tree, name)(row.shape, row.stats, gpu)
+            if config != getattr(default, name)(row.shape, row.stats, gpu):
+                found.setdefault((name, config, row.shape), (f"{dsl}/{name}", row, config))
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("dsl", "name"), TREES)
+def test_a_departure_lies_in_the_kernels_space(dsl, name):
+    gpu = resolve(name)
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    found = departures(dsl, gpu)
+    assert found, "a tree that never departs is the default: delete it"
+    for kernel_id, row, config in found:
+        space = Space(registry.load(kernel_id).space(row.shape, gpu))
+        before = getattr(default, kernel_id.split("/")[1])(row.shape, row.stats, gpu)
+        assert space.allows(config, before), (kernel_id, row.label, config)
+
+
+@pytest.mark.parametrize(("dsl", "name"), TREES)
+def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name):
+    gpu, auto = resolve(name), registry.load(f"{dsl}/auto")
+    asked = 0
+    for row in ROWS:
+        choice = auto.choose(row.shape, row.stats, gpu)
+        assert isinstance(choice, Choice) and choice.kernel in registry.RUNGS
+        if choice.path != f"heuristics/{name}.py: auto":
+            continue  # a shape that was not measured
+        asked, s = asked + 1, row.stats
+        point = on_grid(s.num_seqs, s.num_decodes, s.max_query_len, s.max_seq_len)
+        assert choice.provenance.startswith("gpu ") and "rows" in choice.provenance
+        met = path_of(auto.FAMILY, choice, row.shape, point, gpu)
+        assert met[0] == ("not covers(shape, gpu)", False)
+    assert asked > len(ROWS) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dsl", "name"), TREES)
+def test_no_departure_spills(dsl, name):
+    gpu, bad = resolve(name), []
+    jobs = [
+        CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), sinks=row.ask.sinks)
+        for kernel_id, row, config in departures(dsl, gpu)
+    ]
+    for outcome in compile_in_child(jobs, gpu):
+        where = f"{outcome.job.kernel} {outcome.job.lens[0]}x{len(outcome.job.lens)} {outcome.config}"
+        if outcome.status != "ok":
+            bad.append(f"{where}: {outcome.status}: {outcome.reason}")
+        for facts in outcome.facts:
+            if 4 * facts["spills"] > MAX_SPILL_BYTES[gpu.vendor]:
+                bad.append(f"{where} {facts['kernel']}: {facts['spills']} registers spilled")
+    assert not bad, "\n".join(bad)
