@@ -136,7 +136,7 @@ def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
         panels, ("registers", "shared_kib"), ("registers of a thread", "shared memory, KiB"), strict=True
     ):
         _points(axes, rows, column, order, shifts)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(float(rows[column].max()), 1.0))
         axes.set_ylabel(unit)
         _workload_axis(axes, order)
     spilled = rows[rows.spills > 0]

@@ -61,6 +61,12 @@ def guide(run: RunData) -> Iterator[str]:
             "Compiled for the named GPU and checked on the CPU: the algorithm was run, the compiled code was not. No"
             " claim about its speed, its races or its hardware follows."
         )
+    if any(record.estimate for record in run.records):
+        yield (
+            "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks allow"
+            " at best, then what the model says; the brackets hold four in five of the ratios of measured to estimated"
+            " times on the page of this vendor (docs/results/mi300/estimates.md, docs/results/h200/estimates.md)."
+        )
     if run.facts:
         yield (
             "Static facts count the whole text of a kernel, the copies that pipelining peels off included; `spills` are"

@@ -71,6 +71,8 @@ def _row(record: Record) -> dict[str, Any]:
         "config": config_text(record.config),
         "config_origin": record.config_origin,
         "default_share_of_search": search.default_share if search else None,
+        "estimate": record.estimate["text"] if record.estimate else "",
+        "limiter": (record.estimate["limiter"] or "unknown") if record.estimate else "",
         "worst_check_ratio": max(gate.worst.values(), default=None) if gate else None,
         "dtype": load.dtype,
         "query_heads": load.num_query_heads,

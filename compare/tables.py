@@ -66,7 +66,8 @@ def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]])
 _COLUMNS = (
     ("kernel", False), ("status", False), ("evidence", False), ("µs", True), ("spread", True), ("to best", True),
     ("× FA3", True), ("GB/s", True), ("TFLOP/s", True), ("of floor", True), ("check", True), ("registers", True),
-    ("spills", True), ("shared KiB", True), ("config", False), ("default/search", True),
+    ("spills", True), ("shared KiB", True), ("bound .. estimate × spread, not measured", True),
+    ("limiter", False), ("config", False), ("default/search", True),
 )  # fmt: skip
 
 
@@ -90,6 +91,8 @@ def _line(row: pd.Series, timed: bool) -> list[str]:
         number(row.registers),
         number(row.spills),
         number(row.shared_bytes / 1024, 3) if not pd.isna(row.shared_bytes) else "",
+        row.estimate,
+        row.limiter,
         f"`{row.config}`" + (" default" if row.config_origin == "DEFAULT" else "") if row.config else "",
         times(row.default_share_of_search),
     ]

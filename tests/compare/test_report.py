@@ -1,5 +1,6 @@
 """The report of a run folder: every figure in it, read back; nothing invented where nothing was measured."""
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -170,3 +171,25 @@ def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text('{"module": "compare.graphs", "headline": "x"}')
     assert report.main([str(tmp_path)]) == 2
     assert "a run of compare.graphs, which reports by itself" in capsys.readouterr().err
+
+
+def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path):
+    folder = synthetic_run.absent_run(tmp_path)
+    records = read_records(folder / "cells.jsonl")
+    said = {
+        "floor_us": 0.4,
+        "us": 9.8,
+        "limiter": "launch",
+        "p10": 0.5,
+        "p90": 2.0,
+        "text": "0.4 .. 9.8 x [0.50, 2.00]",
+    }
+    synthetic_run.write(folder, [record.replace(estimate=said) for record in records], gpu=manifest_gpu(folder))
+    text = report.write(folder).read_text()
+    assert "bound .. estimate × spread, not measured" in text and "| 0.4 .. 9.8 x [0.50, 2.00] | launch |" in text
+    assert "microseconds of a model, no measurement" in _section(folder, "## How to read this, and its limits")
+    assert pd.read_csv(folder / "summary.csv", comment="#").us.isna().all()
+
+
+def manifest_gpu(folder):
+    return json.loads((folder / "manifest.json").read_text())["gpu"]
