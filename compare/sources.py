@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -69,13 +70,15 @@ def files(start: Path) -> list[Path]:
     return sorted(found)
 
 
-def sha(kernel: Any) -> str:
-    """The first 16 hex digits of SHA-256 over the kernel's files and their names; empty for a kernel without a file."""
+def sha(kernel: Any, named: str = "") -> str:
+    """The first 16 hex digits of SHA-256 over the kernel's files and their names; empty for a kernel without a file.
+
+    named: the imported module in which the kernel was found, which need not be the one of its class.
+    """
     module = kernel if isinstance(kernel, ModuleType) else inspect.getmodule(type(kernel))
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return ""
-    return sha_of(files(Path(file)))
+    starts = [getattr(found, "__file__", None) for found in (module, sys.modules.get(named))]
+    paths = {path for start in filter(None, starts) for path in files(Path(start))}
+    return sha_of(sorted(paths)) if paths else ""
 
 
 def sha_of(paths: Iterable[Path]) -> str:

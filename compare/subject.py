@@ -74,7 +74,7 @@ class Subject:
         return {
             "config": registry.config_dict(self.config),
             "config_origin": self.origin,
-            "source_sha": sources.sha(self.kernel),
+            "source_sha": sources.sha(self.kernel, registry.module_path(self.kernel_id)[0]),
         }
 
 

@@ -1,6 +1,8 @@
 """The hash of a kernel follows every file of its package that it imports, and no other."""
 
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,18 @@ def test_what_chooses_among_the_rungs_is_hashed_with_all_of_them(folder):
 
 def test_a_kernel_of_one_file_is_hashed_alone():
     assert sources.files(Path(__file__)) == [Path(__file__).resolve()]
+
+
+def test_a_kernel_belongs_to_the_module_that_names_it_and_to_that_of_its_class(tmp_path, monkeypatch):
+    (tmp_path / "named_kernel.py").write_text("from fake_kernels import honest as kernel\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kernel = importlib.import_module("named_kernel").kernel
+    monkeypatch.delitem(sys.modules, "named_kernel")
+    alone = sources.sha(kernel)
+    importlib.import_module("named_kernel")
+    first = sources.sha(kernel, "named_kernel")
+    (tmp_path / "named_kernel.py").write_text("from fake_kernels import pads as kernel\n")
+    assert len({alone, first, sources.sha(kernel, "named_kernel")}) == 3
+    assert sources.sha(importlib.import_module("dsl_triton.naive"), "dsl_triton.naive") == sources.sha(
+        importlib.import_module("dsl_triton.naive")
+    )
