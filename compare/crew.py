@@ -73,9 +73,12 @@ class Crew:
             self._worker.end()
             self._worker = None
 
-    def compile_ahead(self, jobs: Sequence[Job]) -> None:
-        """Start the process and have it compile what it will measure; `ready` waits for that."""
+    def start(self) -> None:
+        """Start the process, which imports for seconds before it reads anything."""
         self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+
+    def compile_ahead(self, jobs: Sequence[Job]) -> None:
+        """Have the process that was started compile what it will measure; `ready` waits for that."""
         wanted = [{"workload": job.workload.to_dict(), "kernels": [cell.kernel for cell in job.cells]} for job in jobs]
         plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
         plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}

@@ -107,6 +107,8 @@ class Rows:
             return
         show.say("compiling ahead")
         for crew in crews:
+            crew.start()  # all of them before the first is written to: a long line waits for its reader
+        for crew in crews:
             crew.compile_ahead(wanted[crew.process])
         for crew in crews:
             crew.ready()
