@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare import figures_paper, tables
+from compare import capability, codemetrics, figures_paper, tables
 from compare.figure_suites import OUTPUTS
 from compare.figures_paper import Point, points
 from compare.report_run import read
@@ -149,6 +149,31 @@ def excess(runs: Runs) -> str | None:
     return f"{words}: {', '.join(parts)} (graphs)" if parts else None
 
 
+def tuning(runs: Runs) -> str | None:
+    """Seconds of a tuner until a kernel's choices reach 95% of the best known, and what it spent."""
+    found = [row for row in runs.lines("costs/costs.jsonl") if row["cost"] == "tuning" and row["status"] == "ok"]
+    known = {arm: [row for row in found if row["arm"] == arm] for arm in dict.fromkeys(row["arm"] for row in found)}
+    parts = []
+    for arm, rows in known.items():
+        reached = sorted(row["to_95%_s"] for row in rows if row["to_95%_s"] is not None)
+        within = f"after {reached[0]:.0f} to {reached[-1]:.0f} s" if reached else "never"
+        spent = max(row["spent_s"] for row in rows)
+        parts.append(f"{arm}: {len(reached)} of {len(rows)} kernels {within}, {spent:.0f} s spent")
+    return f"to 95% of the best known: {'; '.join(parts)} (costs)" if parts else None
+
+
+def sizes(runs: Runs) -> str | None:
+    """Helion's device code over Triton's, where a conformance run shows that both can do the same."""
+    path = runs.folder.parent / "conformance" / "cells.jsonl"
+    if not path.exists():
+        return None
+    found = [row for row in codemetrics.pairs(capability.read(path)) if not row["unequal"]]
+    ratios = {name: [row[f"ratio_{name}"] for row in found] for name in ("tokens", "lines", "cyclomatic")}
+    said = ", ".join(f"{name} {tables.times(geomean(of))}" for name, of in ratios.items() if of)
+    rungs = f"{len(found)} rung{'s' * (len(found) != 1)} of equal capability"
+    return f"Helion's device code over Triton's: {said} ({rungs})" if found else None
+
+
 def several(*measures: Measure) -> Measure:
     """All that can be said, joined."""
 
@@ -205,6 +230,7 @@ MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
         most("fig8", "*/q_block@paper", "*/q_block@fixed"),
         speeds("fig8", "*/q_block@paper", "*/q_block@fixed"),
     ),
+    "E10": tuning,
     "E11": host,
     "E12": excess,
     "E13": speeds("fig6", "*/naive */q_block */parallel_softmax", FA3),
@@ -235,5 +261,6 @@ MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
         speeds("peers", "helion/auto", "triton/auto", *_PREFILL),
         speeds("peers", "helion/auto", "triton/auto", *_MIXED),
     ),
+    "E30": sizes,
     "E31": over_outputs("*/static_grid */parallel_softmax", "*/naive"),
 }

@@ -63,9 +63,9 @@ def guide(run: RunData) -> Iterator[str]:
         )
     if any(record.estimate for record in run.records):
         yield (
-            "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks allow"
-            " at best, then what the model says; the brackets hold four in five of the ratios of measured to estimated"
-            " times on the page of this vendor (docs/results/mi300/estimates.md, docs/results/h200/estimates.md)."
+            "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks"
+            " allow at best, then what the model says; the brackets hold four in five of the ratios of measured to"
+            " estimated times on the page of this vendor (docs/results/mi300/estimates.md, docs/results/h200/estimates.md)."
         )
     if run.facts:
         yield (

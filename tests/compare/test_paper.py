@@ -1,6 +1,7 @@
 """docs/paper.md: fresh, whole, and every command in it is understood."""
 
 import dataclasses
+import json
 import re
 import shlex
 
@@ -71,3 +72,20 @@ def test_the_state_of_a_row_follows_from_its_fields():
     assert dataclasses.replace(measured, open="why").state("1×") == "measured, in part"
     assert dataclasses.replace(measured, id="E99").state(None) == "in the code"
     assert dataclasses.replace(measured, id="E99", open="why").state(None) == "open"
+
+
+def test_what_tuning_cost_is_read_from_the_costs(tmp_path):
+    row = {
+        "cost": "tuning",
+        "kernel": "triton/q_block",
+        "arm": "triton",
+        "status": "ok",
+        "run": "tune",
+        "spent_s": 300.0,
+    }
+    rows = [row | {"to_95%_s": 40.0}, row | {"kernel": "triton/naive", "to_95%_s": None}]
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert MEASURES["E10"](Runs(tmp_path)).startswith(
+        "to 95% of the best known: triton: 1 of 2 kernels after 40 to 40 s"
+    )
