@@ -75,6 +75,8 @@ def _check_cell(task: Task, arena: Arena, kernel_id: str, known: dict[str, Any])
         verdict = gate.before(arena, lambda: runs.launch(0), [0], contract)
     finally:
         known["facts"] = runs.facts
+    if not runs.facts:
+        raise Rejected(Status.NOT_EXECUTABLE, "launched no Triton kernel: there is no machine code to execute")
     arena.set_values(1)
     subject.plan()
     if "lse" in subject.kernel.SUPPORTS:

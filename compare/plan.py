@@ -15,6 +15,8 @@ STEP_SECONDS = 0.006
 HELION_FACTOR = 4.0
 BLOCK_ROWS = 16  # rows of a default Q Block
 CHECK_LAUNCHES = 3  # what the gate launches where nothing is timed
+MODELLED = ("gfx942", "gfx950")  # arches whose code compare.isa executes
+MODEL_STEP_SECONDS = 0.01  # of the functional model per program and tile: waves at one instruction go together
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,23 @@ def _hash(plain: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None) -> tuple[Job, ...]:
-    """Every kernel on every workload. gpu: the name that was asked for, None for the CPU alone."""
+def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None, every: int = 1) -> tuple[Job, ...]:
+    """Every kernel on every workload. gpu: the name that was asked for, None for the CPU alone.
+
+    every: each kernel takes one row of so many, the same rung of both DSLs the same rows, and no row is left out where
+    there are that many rungs.
+    """
+    rungs = list(dict.fromkeys(kernel.split("/")[-1] for kernel in kernels))
     return tuple(
-        Job(workload, tuple(Cell(_hash([workload.id, kernel, gpu]), workload, kernel) for kernel in kernels))
-        for workload in workloads
+        Job(
+            workload,
+            tuple(
+                Cell(_hash([workload.id, kernel, gpu]), workload, kernel)
+                for kernel in kernels
+                if (number + rungs.index(kernel.split("/")[-1])) % every == 0
+            ),
+        )
+        for number, workload in enumerate(workloads)
     )
 
 
@@ -70,6 +84,11 @@ def interpreter_steps(kernel: str, workload: Workload) -> int:
             tokens_per_block = max(BLOCK_ROWS // shape.queries_per_kv, 1)
             steps += (-(-query_len // tokens_per_block) + 1) * shape.num_kv_heads * tiles
     return steps
+
+
+def model_seconds(kernel: str, workload: Workload) -> float:
+    """Estimated seconds of one cell in the functional model of an absent GPU, without compiling it."""
+    return interpreter_steps(kernel, workload) * MODEL_STEP_SECONDS * CHECK_LAUNCHES
 
 
 def interpreter_seconds(kernel: str, workload: Workload) -> float:

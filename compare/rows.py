@@ -7,6 +7,7 @@ facts are read, before the first round of the first one.
 from __future__ import annotations
 
 import contextlib
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from compare.cli import Selection, Situation
 from compare.contract import Contract
 from compare.crew import Crew, Outcome
 from compare.estimate import column
+from compare.lanes import side_by_side
 from compare.plan import Cell, Job
 from compare.progress import Show
 from compare.records import Record, Status
@@ -25,6 +27,7 @@ from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES
 from compare.workloads import NEW_KV
 
+MODEL_LANES = 8  # processes that compile and execute; each takes about 700 MB
 COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
 
 
@@ -35,10 +38,12 @@ class Rows:
         self, run_id: str, arguments: Namespace, now: Situation, chosen: Selection, contract: Contract
     ) -> None:
         self.run_id, self.arguments, self.now, self.chosen, self.contract = run_id, arguments, now, chosen, contract
-        self.jobs = plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None)
+        gpu = now.target.name if now.target else None
+        self.jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
         self.cells = [cell for job in self.jobs for cell in job.cells]
         self.manifest: dict[str, Any] = {}
-        gpu, device = now.target.name if now.target else None, now.device if now.measure else None
+        self.modelled = now.absent and now.target.arch in plan.MODELLED
+        device = now.device if now.measure else None
         self.fingerprints = fingerprint.of_cells(self.jobs, gpu, device, contract, arguments)
         self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
 
@@ -58,6 +63,8 @@ class Rows:
         self._random_configs()
         limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
         cells = [cell for job in self._left(0) for cell in job.cells]  # static facts are in the rows of process 0
+        if self.modelled:
+            cells = [cell for cell in cells if not self._fits(cell)]  # the others are compiled where they are executed
         facts = StaticFacts(cells, now.target, limit_s, arguments.heuristics, alone=now.measure)
         crews = [self._crew(process, show) for process in range(self.contract.processes) if self._left(process)]
         with contextlib.ExitStack() as stack:
@@ -65,6 +72,9 @@ class Rows:
                 stack.callback(crew.close)
             if now.measure:
                 self._compile_ahead(crews, facts, show)
+            if self.modelled:
+                yield from self._in_model(stack, facts, show)
+                return
             for crew in crews:
                 show.process(crew.process, self.contract.processes)
                 for job in self._left(crew.process):
@@ -82,10 +92,21 @@ class Rows:
             print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
         self.manifest["did_not_compile"] = failed
 
-    def _crew(self, process: int, show: Show) -> Crew:
+    def _in_model(self, stack: contextlib.ExitStack, facts: StaticFacts, show: Show) -> Iterator[Record]:
+        """Every cell compiled and executed in the functional model, by a process a core."""
+        jobs = [job.only(cell.id for cell in job.cells if self._fits(cell)) for job in self._left(0)]
+        crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, MODEL_LANES))]
+        for crew in crews:
+            stack.callback(crew.close)
+        for outcome in side_by_side(crews, jobs):
+            yield self._record(outcome, facts, 0)
+        for cell in (cell for job in self._left(0) for cell in job.cells if not self._fits(cell)):
+            yield self._record(self._too_large(cell), facts, 0)
+
+    def _crew(self, process: int, show: Show, mode: str = "") -> Crew:
         arguments, now = self.arguments, self.now
         return Crew(
-            mode="measure" if now.measure else "check",
+            mode=mode or ("measure" if now.measure else "check"),
             gpu=now.target.name if now.target else None,
             device=now.device,
             limit_s=arguments.timeout,
@@ -122,12 +143,17 @@ class Rows:
         for outcome in crew.run(job.only(cell.id for cell in runnable)):
             yield self._record(outcome, facts, crew.process)
 
+    def _seconds(self, cell: Cell) -> float:
+        estimate = plan.model_seconds if self.modelled else plan.interpreter_seconds
+        return estimate(cell.kernel, cell.workload)
+
     def _fits(self, cell: Cell) -> bool:
-        return plan.interpreter_seconds(cell.kernel, cell.workload) <= self.arguments.cpu_budget
+        return self._seconds(cell) <= self.arguments.cpu_budget
 
     def _too_large(self, cell: Cell) -> Outcome:
-        seconds = plan.interpreter_seconds(cell.kernel, cell.workload)
-        reason = f"about {seconds:.0f} s in the interpreter, above --cpu-budget {self.arguments.cpu_budget:g}"
+        where = "functional model" if self.modelled else "interpreter"
+        budget = f"--cpu-budget {self.arguments.cpu_budget:g}"
+        reason = f"about {self._seconds(cell):.0f} s in the {where}, above {budget}"
         return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
 
     def _record(self, outcome: Outcome, facts: StaticFacts, process: int) -> Record:
@@ -137,9 +163,9 @@ class Rows:
         compiled = facts.of(cell) if process == 0 else None
         if compiled is not None:
             fields = with_facts(fields, compiled, must_compile=self.now.absent)
-            if self.now.absent and compiled.facts:
-                target = self.now.target
-                fields["estimate"] = column(cell.workload, cell.kernel, compiled.config, compiled.facts, target)
+        if self.now.absent and fields.get("facts"):
+            target = self.now.target
+            fields["estimate"] = column(cell.workload, cell.kernel, fields["config"], fields["facts"], target)
         return Record.from_plain(
             {
                 "run_id": self.run_id,

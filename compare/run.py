@@ -63,7 +63,7 @@ class Run:
         self, arguments: Namespace, argv: list[str], now: Situation, chosen: Selection, contract: Contract
     ) -> None:
         self.arguments, self.argv, self.now, self.chosen, self.contract = arguments, argv, now, chosen, contract
-        self.plan = plan.plan_hash(plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None))
+        self.plan = plan.plan_hash(_jobs(chosen, now))
         named = arguments.resume or arguments.out
         former = resume.find(named, self.plan, contract.name) if arguments.resume is not None else None
         self.folder = former.folder if former else rundir.make(named, now.name)
@@ -186,8 +186,12 @@ def _listing(chosen: Selection) -> Iterator[str]:
         yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
 
 
+def _jobs(chosen: Selection, now: Situation) -> tuple[plan.Job, ...]:
+    return plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None, chosen.every)
+
+
 def _dry_run(chosen: Selection, now: Situation) -> Iterator[str]:
-    for job in plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None):
+    for job in _jobs(chosen, now):
         for cell in job.cells:
             seconds = plan.interpreter_seconds(cell.kernel, cell.workload)
             yield f"{cell.id}  {cell.kernel:26} {cell.workload.label}" + ("" if now.measure else f"  ~{seconds:.0f} s")
