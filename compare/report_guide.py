@@ -65,7 +65,7 @@ def guide(run: RunData) -> Iterator[str]:
         yield (
             "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks"
             " allow at best, then what the model says; the brackets hold four in five of the ratios of measured to"
-            " estimated times on the page of its vendor, docs/results/mi300/estimates.md or docs/results/h200/estimates.md."
+            " estimated times on its vendor's page, docs/results/mi300/estimates.md or docs/results/h200/estimates.md."
         )
     if run.facts:
         yield (
