@@ -22,7 +22,7 @@ from compare.lanes import side_by_side
 from compare.plan import Cell, Job
 from compare.progress import Show
 from compare.records import Record, Status
-from compare.registry import is_own
+from compare.registry import base, is_own
 from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES
 from compare.workloads import NEW_KV
@@ -165,7 +165,7 @@ class Rows:
             fields = with_facts(fields, compiled, must_compile=self.now.absent)
         if self.now.absent and fields.get("facts"):
             target = self.now.target
-            fields["estimate"] = column(cell.workload, cell.kernel, fields["config"], fields["facts"], target)
+            fields["estimate"] = column(cell.workload, base(cell.kernel), fields["config"], fields["facts"], target)
         return Record.from_plain(
             {
                 "run_id": self.run_id,
