@@ -57,7 +57,8 @@ def by_subject(lines: Sequence[Mapping[str, Any]]) -> dict[Key, dict[str, Mappin
     for line in lines:
         if line["id"]:
             found[line["target"], line["id"]][line["triton"]] = line
-    return dict(found)
+    order = sorted(found, key=lambda key: (key[0], next(iter(found[key].values()))["kernel"]))
+    return {key: found[key] for key in order}
 
 
 def _config(line: Mapping[str, Any]) -> str:
