@@ -36,6 +36,7 @@ from compare import registry, rundir, sources
 from compare.calibrate_cases import CLASSES, case_name, random_lens
 from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run
 from compare.cli import situation
+from compare.store import Busy
 from compare.subject import device_is_sick
 from compare.tally import Tally, table
 
@@ -258,7 +259,7 @@ def main(argv: list[str] | None = None) -> int:
     calibration = Calibration(kernels, device, gpu, arguments.longest or (4096 if now.measure else 24))
     try:
         left = work(calibration, arguments, argv)
-    except CannotResume as error:
+    except (CannotResume, Busy) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

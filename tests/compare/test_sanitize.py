@@ -1,6 +1,6 @@
 """The sanitizer's verdict: what its log says, and that a tool which did not run is no clean bill."""
 
-import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +20,7 @@ from compare import sanitize
     ids=["memcheck", "racecheck", "errors", "child-failed", "tool-refused"],
 )
 def test_clean_is_what_the_tool_said(monkeypatch, status: int, log: str, clean: bool) -> None:
-    ended = subprocess.CompletedProcess([], status, log, "")
-    monkeypatch.setattr(sanitize.subprocess, "run", lambda *a, **k: ended)
+    monkeypatch.setattr(sanitize, "_run", lambda *_: (status, log))
     assert sanitize.watch("memcheck", "triton/*")[1] is clean
 
 
@@ -29,6 +28,55 @@ def test_a_missing_tool_is_logged_as_not_run(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitize.main(["--out", str(tmp_path)]) == 1
     assert "not run: FileNotFoundError" in (tmp_path / "memcheck.log").read_text()
+
+
+def test_what_was_said_before_the_time_was_up_is_kept_and_nothing_lives_on(tmp_path, monkeypatch) -> None:
+    """The tool starts a child of its own, which holds the pipe; both end."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text("#!/bin/sh\necho first case ran\nsleep 60 &\necho $! > child\nwait\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    log, clean = sanitize.watch("memcheck", "triton/naive", 1.0)
+    assert log == "not finished: stopped after 1 s\nfirst case ran\n" and not clean
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}")
+    assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]
+
+
+def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypatch, tmp_path, capsys) -> None:
+    watched, bad = [], {"helion/q_block"}
+
+    def watch(tool, patterns, limit_s):
+        watched.append((tool, patterns))
+        return f"exit status 0\nsaid of {patterns}\n", patterns not in bad
+
+    monkeypatch.setattr(sanitize, "watch", watch)
+    monkeypatch.setattr(sanitize, "sha", lambda kernel_id: "same")
+    run = ["--kernels", "helion/q_block,helion/naive", "--out", str(tmp_path), "--jobs", "2"]
+    assert sanitize.main(run) == 1
+    assert sorted(watched) == [
+        (tool, f"helion/{k}") for tool in ("memcheck", "racecheck") for k in ("naive", "q_block")
+    ]
+    bad.clear()
+    watched.clear()
+    assert sanitize.main(run) == 0
+    assert watched == [("memcheck", "helion/q_block"), ("racecheck", "helion/q_block")]
+    assert (tmp_path / "memcheck.log").read_text().count("said of") == 3
+    monkeypatch.setattr(sanitize, "sha", lambda kernel_id: "changed since")
+    assert sanitize.main([*run, "--tools", "memcheck"]) == 0 and len(watched) == 4
+    assert "memcheck: 2 kernels were clean before" not in capsys.readouterr().out.splitlines()[-3:]
+
+
+def test_one_job_is_one_process_a_tool(monkeypatch) -> None:
+    watched = []
+    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[:2]) or ("exit status 0\n", True))
+    assert sanitize.main(["--kernels", "triton/naive,helion/naive"]) == 0
+    assert watched == [("memcheck", "triton/naive,helion/naive"), ("racecheck", "triton/naive,helion/naive")]
+
+
+@pytest.mark.parametrize("argv", [["--kernels", "triton/nave"], ["--tools", "valgrind"], ["--out", "/proc/nowhere"]])
+def test_unknown_names_are_exit_2(argv, capsys) -> None:
+    assert sanitize.main(argv) == 2 and capsys.readouterr().err
 
 
 def test_the_cases_exist_and_run_everywhere() -> None:
