@@ -19,6 +19,7 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from compare import cost, published, rundir, suites
+from compare.cells import combined
 from compare.estimate import SPREAD, Estimate, NoEstimate, estimate, machine_of
 from compare.estimate_stats import Point, Summary, grouped, summarise
 from compare.records import Record, latest
@@ -73,7 +74,7 @@ def own_points(gpu: Gpu, folder: Path) -> list[Point]:
     points = []
     for name in OWN_SUITES:
         rows = {row.id: row for row in suites.suite(name)}
-        for record in latest(read_records(folder / name / "cells.jsonl")):
+        for record in combined(latest(read_records(folder / name / "cells.jsonl"))):
             if record.workload.id in rows:
                 points.append(_own_point(record, rows[record.workload.id], gpu))
     return [point for point in points if point is not None]
