@@ -5,6 +5,7 @@ docs/measuring.md states the rules; `VERSION` changes with any of them. Times of
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,8 +30,8 @@ _CACHE = {"cold": "cold cache by rotating page sets", "hot": "hot cache, one pag
 
 @dataclass(frozen=True)
 class Contract:
-    """precision: half-width of the paired log-ratio's 99% interval at which rounds end. max_time_s: of rounds, per
-    workload and process. processes: fresh ones, each of which measures every cell once.
+    """precision: half-width of the paired log-ratio's 99% interval over the rounds of all processes, at which they end.
+    max_time_s: of rounds, per workload and process. processes: fresh ones, each of which measures every cell once.
     """
 
     timer: str = "graph"
@@ -38,6 +39,11 @@ class Contract:
     precision: float = PRECISION
     max_time_s: float = MAX_TIME_S
     processes: int = PROCESSES
+
+    @property
+    def precision_each(self) -> float:
+        """The half-width at which one process ends its rounds: that of all is narrower by the root of their number."""
+        return self.precision * math.sqrt(self.processes)
 
     @property
     def name(self) -> str:
@@ -52,7 +58,8 @@ class Contract:
         if self.timer == "paper":
             parts.append("one kernel after another")
         else:
-            until = f"until the paired 99% interval is within {self.precision:.2%} or {self.max_time_s:g} s are spent"
+            within = f"{self.precision_each:.2%}" + ("" if self.processes == 1 else f" ({self.precision:.2%} over all)")
+            until = f"until the paired 99% interval is within {within} or {self.max_time_s:g} s are spent"
             parts.append(f"kernels take turns {until}")
         fresh = "1 process" if self.processes == 1 else f"{self.processes} fresh processes"
         return f"{self.name}: {', '.join(parts)}; {fresh}; docs/measuring.md"

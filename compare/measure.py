@@ -107,7 +107,7 @@ def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: 
                 [timing.Track(e.cell, e.runner, e.samples) for e in quick],
                 contract.max_time_s,
                 unit=quick.index(unit),
-                precision=contract.precision,
+                precision=contract.precision_each,
                 patience=PATIENCE,
                 before=before,
                 between=clocks.sample,
@@ -124,10 +124,10 @@ def _taken(task: Task, entrant: Entrant, unit: Entrant | None) -> Timing:
     arena, runner, contract = entrant.subject.arena, entrant.runner, task.contract
     bytes_read = arena.cycle_bytes // len(arena.batches) * len(entrant.sets)
     if isinstance(runner, timing.SlowRunner):
-        alone = timing.Against("", None, contract.precision)
+        alone = timing.Against("", None, contract.precision_each)
         return timing.summarise(runner, runner.samples, bytes_read, alone, cache=contract.cache, order="alone")
     paired = None if entrant is unit else unit.samples
-    against = timing.Against(unit.subject.kernel_id, paired, contract.precision)
+    against = timing.Against(unit.subject.kernel_id, paired, contract.precision_each)
     return timing.summarise(runner, entrant.samples, bytes_read, against, cache=contract.cache)
 
 

@@ -2,8 +2,9 @@
 
     python -m compare.precision RUN [--precision 0.5%]
 
-Per cell of the run the standard deviation over rounds of log(kernel / unit), and the rounds after which the 99%
-interval of its mean would be within the precision to either side. Exit codes: 0; 2 for what holds no such rows.
+Per cell of the run the standard deviation over rounds of log(kernel / unit), and the rounds, of all processes together,
+after which the 99% interval of its mean would be within the precision to either side. Exit codes: 0; 2 for what holds
+no such rows.
 """
 
 from __future__ import annotations

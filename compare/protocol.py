@@ -47,11 +47,11 @@ def parts(gpu: str) -> tuple[Part, ...]:
     """In the order of what they are worth: a protocol that is cut short has the headline. gpu: a name of the table, or
     `auto` for one outside it, which no part could resolve by its name.
 
-    Cells are timed by three fresh processes; 0.4 s of rounds a row are a fifth of one, gates and references take the
+    Cells are timed by three fresh processes; 0.6 s of rounds a row are a fifth of one, gates and references take the
     rest. Estimated for an H200, in minutes: doctor 1, peers 5 1/2, serving 5 1/2, host and new_kv 2, graphs 1 1/2,
     figures 7. `--minutes 10` ends a call behind doctor, peers and serving; the next one goes on.
     """
-    run = ("--gpu", gpu, "--max-time", "0.4")
+    run = ("--gpu", gpu, "--max-time", "0.6")
     return (
         Part(
             "doctor", "compare.doctor", ("--gpu", gpu, "--max-time", "0.5"), "noise floor: equal twins, one 5% slower"

@@ -171,6 +171,12 @@ def test_exact_times_are_precise_and_three_rounds_are_not(device):
     assert few["noisy"] and few["half_width"] is None
 
 
+def test_three_processes_may_each_be_less_precise_than_one():
+    assert Contract(precision=0.01, processes=1).precision_each == 0.01
+    assert Contract(precision=0.01, processes=4).precision_each == pytest.approx(0.02)
+    assert "within 0.87% (0.50% over all)" in Contract().line
+
+
 def test_a_hot_cache_has_one_page_set_and_only_arithmetic_as_its_floor(device):
     taken = measured("honest", cache="hot").rows["honest"]
     assert (taken["timing"]["cache"], taken["timing"]["page_sets"]) == ("hot", 1)
