@@ -62,8 +62,8 @@ class Machine:
 
 # matrix: AMD matrix instruction calculator; NVIDIA A100, H100, Blackwell white papers.
 # vector: a wave of 64 on 16 lanes takes 4 clocks (AMD CDNA3 ISA guide), a warp of 32 on 32 lanes 1 (NVIDIA H100 white
-#   paper). dependent: 4 for a wave; NVIDIA: 4 clocks (arXiv 1804.06826), two independent chains assumed.
-# latency_ns: 479 clocks of an idle H100 are 273 ns (arXiv 2402.13499); twice that under load assumed, 800 for AMD.
+#   paper). dependent: 4 for a wave; NVIDIA: 4 clocks (doi 10.1016/j.ultsonch.2023.106546, table 3), two independent
+#   chains assumed. latency_ns: 400 clocks of an idle Hopper (ibid.) are 230 ns; 550 under load assumed, 800 for AMD.
 # l2: 128 bytes x 16 channels x 8 dies (AMD CDNA3 white paper), x 32 channels (CDNA2's); 5120 (NVIDIA A100 white paper),
 #   the same assumed for the next two. sustained: 0.81 on MI300X, 0.9 on NVIDIA (arXiv 2510.27583).
 # launch_us: NVIDIA 1.0 on an H200 (docs/measuring.md); AMD 5.0 assumed.
