@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from compare import evidence, figures_paper, summary, tables
+from compare import evidence, figures_paper, report_verdicts, summary, tables
 from compare.records import Evidence, Record, Status
 from compare.report_beside import capabilities, code, cost_tables
 from compare.report_blocks import Bullets, Code, Fold, Picture, Section, Text
 from compare.report_guide import guide
 from compare.report_run import RunData
-from compare.report_verdicts import sections as verdicts
 from compare.tables import Table
 
 LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
@@ -87,7 +86,7 @@ def load(run: RunData) -> Section | None:
 def workloads(run: RunData) -> list[Section]:
     """A section a class: its figure, and folded a table a workload."""
     found = []
-    for kind, of in tables.classes(run.records, run.rows):
+    for kind, of in tables.classes(run.records, report_verdicts.rows(run)):
         blocks: list = []
         if kind in run.figures:
             blocks.append(Picture(kind, f"{kind}: speed and latency per workload"))
@@ -178,8 +177,8 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, verdicts, means, paper, load, workloads, search, cost_tables, capabilities, code, checker, facts,
-    failures, others, reading,
+    coverage, report_verdicts.sections, means, paper, load, workloads, search, cost_tables, capabilities, code, checker,
+    facts, failures, others, reading,
 )  # fmt: skip
 
 

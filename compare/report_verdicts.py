@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +16,11 @@ from compare.records import Record
 from compare.registry import BOUNDS
 from compare.report_blocks import Fold, Section, Text
 from compare.report_run import RunData
-from compare.standing import TAUS, Standing, profile, standings
+from compare.standing import SHARE, TAUS, Standing, profile, standings
 from compare.stats import Ratio
 from compare.tables import Table
 from compare.verdict import Outcome, Verdict
 
-_TWINS = "Helion against Triton"
 _TALLY = (("faster", True), ("same", True), ("ambiguous", True), ("slower", True))
 
 
@@ -47,10 +48,17 @@ def sections(run: RunData) -> list[Section]:
     margin, said = _margin(run)
     pairs, twins = verdict.unit_pairs(records, unit), verdict.twin_pairs(records)
     judged, paired = verdict.judge(records, pairs, margin), verdict.judge(records, twins, margin)
-    words = f"{_reading(judged, margin)} {said}"
-    made = [_section("verdicts", f"Against {unit}", words, standings(records, judged, pairs), judged)] if judged else []
-    words = "Every Helion kernel against the Triton kernel of its name, row by row; above 1 Helion is faster."
-    made += [_section("twins", _TWINS, words, standings(records, paired, twins), paired)] if paired else []
+    made = []
+    if judged:
+        words = (
+            f"{_reading(judged, margin)} {said} {_bases(judged)} The verdict of each cell is in the tables of its row."
+        )
+        made.append(Section("verdicts", f"Against {unit}", (Text(words), *_tables(standings(records, judged, pairs)))))
+    if paired:
+        words = "Every Helion kernel against the Triton kernel of its name, row by row; above 1 Helion is faster."
+        every = Fold("Every cell", (_cells(paired),))
+        blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
+        made.append(Section("twins", "Helion against Triton", blocks))
     return [*made, _profile(records)]
 
 
@@ -70,13 +78,19 @@ def _reading(judged: Sequence[Verdict], margin: float) -> str:
     )
 
 
-def _section(anchor: str, title: str, words: str, made: Sequence[Standing], judged: Sequence[Verdict]) -> Section:
-    split = "By class and by decode share (the part of the sequences with one query token); in brackets the numbers of"
-    split += " rows: faster/same/ambiguous/slower."
-    whole = _whole([s for s in made if s.group == "all"])
-    return Section(
-        anchor, title, (Text(words), whole, Text(split), _split(made), Fold("Every cell", (_cells(judged),)))
-    )
+def _bases(judged: Sequence[Verdict]) -> str:
+    """What the intervals stand on: `Cells by what they stand on: 3 processes, paired 400; ...`"""
+    counts = Counter(re.sub(r" \d+ rounds,", "", v.basis) for v in judged)
+    return f"Cells by what they stand on: {'; '.join(f'{count} on {basis}' for basis, count in counts.most_common())}."
+
+
+def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
+    """Over all rows; by class; by decode share."""
+    words = "By class, and by decode share: the part of the sequences with one query token. In brackets the numbers of"
+    words += " rows that are faster/same/ambiguous/slower."
+    by_share = [s for s in made if s.group.startswith(SHARE)]
+    by_class = [s for s in made if s.group != "all" and s not in by_share]
+    return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
 
 
 def _profile(records: Sequence[Record]) -> Section:
@@ -121,7 +135,7 @@ _ORDER = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
 
 def _split(standing: Sequence[Standing]) -> Table:
     """A line a kernel, a column a group: the mean, and (faster/same/ambiguous/slower)."""
-    groups = [g for g in dict.fromkeys(s.group for s in standing) if g != "all"]
+    groups = list(dict.fromkeys(s.group for s in standing))
     by = {(s.kernel, s.group): s for s in standing}
     kernels = list(dict.fromkeys(s.kernel for s in standing))
     columns = [("kernel", False), *((group, True) for group in groups)]
@@ -156,11 +170,8 @@ def _cells(judged: Sequence[Verdict]) -> Table:
 
 
 def interval(ratio: Ratio | None) -> str:
-    """`[0.98, 1.02]`; nothing where there is none, as of one sample."""
-    if ratio is None or not 0 < ratio.low <= ratio.high < math.inf:
-        return ""
-    digits = 3 if ratio.ratio < 10 else 1
-    return f"[{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
+    """`[0.98, 1.02]`; nothing where there is none."""
+    return tables.interval(ratio.low, ratio.high) if ratio else ""
 
 
 def _times(ratio: Ratio | None) -> str:

@@ -17,7 +17,7 @@ from compare.stats import Ratio
 from compare.verdict import Outcome, Pairs, Series, Verdict, series, shared
 
 KINDS = ("decode", "speculative", "prefill", "mixed")
-SHARES = ("0%", "50%", "100%", "other")
+SHARE, SHARES = "decode share", ("0%", "50%", "100%", "other")
 TAUS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
@@ -50,7 +50,7 @@ def decode_share(load: WorkloadInfo) -> str:
 GROUPS: dict[str, Callable[[WorkloadInfo], bool]] = (
     {"all": lambda load: True}
     | {kind: (lambda load, kind=kind: load.kind == kind) for kind in KINDS}
-    | {f"decode share {share}": (lambda load, share=share: decode_share(load) == share) for share in SHARES}
+    | {f"{SHARE} {share}": (lambda load, share=share: decode_share(load) == share) for share in SHARES}
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +66,9 @@ def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]])
 
 _COLUMNS = (
     ("kernel", False), ("status", False), ("evidence", False), ("µs", True), ("spread", True), ("to best", True),
-    ("× FA3", True), ("GB/s", True), ("TFLOP/s", True), ("of floor", True), ("check", True), ("registers", True),
-    ("spills", True), ("shared KiB", True), ("bound .. estimate × spread, not measured", True),
-    ("limiter", False), ("config", False), ("default/search", True),
+    ("× FA3", True), ("verdict, 99% interval", False), ("GB/s", True), ("TFLOP/s", True), ("of floor", True),
+    ("check", True), ("registers", True), ("spills", True), ("shared KiB", True),
+    ("bound .. estimate × spread, not measured", True), ("limiter", False), ("config", False), ("default/search", True),
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _line(row: pd.Series, timed: bool) -> list[str]:
         share(row.spread_frac) + noisy,
         times(row.ratio_to_best),
         times(row.speed_of_fa3),
+        _verdict(row),
         number(row.gbps) if memory_bound else "",
         "" if memory_bound else number(row.tflops),
         share(row.floor_share),
@@ -96,6 +98,22 @@ def _line(row: pd.Series, timed: bool) -> list[str]:
         f"`{row.config}`" + (" default" if row.config_origin == "DEFAULT" else "") if row.config else "",
         times(row.default_share_of_search),
     ]
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """`[0.98, 1.02]`; nothing where there is none, as of one sample."""
+    if pd.isna(low) or pd.isna(high) or not 0 < low <= high < math.inf:
+        return ""
+    digits = 3 if high < 10 else 1
+    return f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _verdict(row: pd.Series) -> str:
+    """What compare.verdict says of a cell, where the rows have it; with the speed where the other is not FA3."""
+    if pd.isna(row.get("verdict")):
+        return ""
+    speed = "" if row.against == summary.FA3 else f"{times(row.speed)} of `{row.against}`, "
+    return f"{speed}{row.verdict} {interval(row.speed_low, row.speed_high)}".strip()
 
 
 def _workload_text(record: Record) -> str:

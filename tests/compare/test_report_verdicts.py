@@ -82,3 +82,13 @@ def test_lines_left_out_are_in_the_summary_and_in_the_report(tmp_path, tail):
         file.write(tail)
     assert "1 line left out" in report.write(folder).read_text()
     assert (folder / "summary.csv").read_text().startswith("# cells.jsonl: 1 line left out")
+
+
+def test_every_row_of_a_workload_carries_its_verdict(tmp_path):
+    text = report.write(run_at(tmp_path / "run", measured(1, loads=(PREFILL,)))).read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("| `triton/auto` | ok")]
+    assert "| 1.11× | faster [1.1" in line
+    other = [r for r in measured(1, loads=(PREFILL,)) if r.kernel != FA3]
+    text = report.write(run_at(tmp_path / "other", other)).read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("| `helion/auto` | ok")]
+    assert "| 0.90× of `triton/auto`, slower [0.8" in line
