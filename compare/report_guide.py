@@ -104,9 +104,10 @@ def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
         rules.append("The kernels of a row took turns, in an order that rotates and reverses, inside one process.")
     if contract.get("precision") and contract.get("timer") != "paper":
         spent = f"{contract['max_time_s']:g} s of a workload were spent"
+        over_all = " over all processes together" if contract.get("processes", 1) > 1 else ""
         rules.append(
-            "Rounds ended when the 99% interval of the paired log-ratio to the yardstick was within"
-            f" ±{100 * contract['precision']:g}%, or when {spent}."
+            "Rounds ended when the 99% interval of the paired log-ratio to the yardstick was to be within"
+            f" ±{100 * contract['precision']:g}%{over_all}, or when {spent} in a process."
         )
     if contract.get("processes", 1) > 1:
         rules.append(
