@@ -85,11 +85,14 @@ def _finish(figure: Any, panels: Any, words: str) -> None:
     legend(figure, panels.flat)
 
 
-def by_length(found: Sequence[Point], path: Path) -> Path:
-    """6a, 6b: a panel a length, batch sizes below. The mean is over decode shares that every batch size has."""
+def by_length(found: Sequence[Point], path: Path) -> Path | None:
+    """6a, 6b: a panel a length, batch sizes below. The mean is over decode shares that every batch size has; None where
+    there is no such share, as in a run that was cut short."""
     batches = sorted({p.load.num_seqs for p in found})
     shares = set.intersection(*({p.share for p in found if p.load.num_seqs == count} for count in batches))
-    lengths = sorted({p.load.max_seq_len for p in found})
+    lengths = sorted({p.load.max_seq_len for p in found if p.share in shares})
+    if not lengths:
+        return None
     figure, panels = _panels([f"longest sequence {n:,}" for n in lengths])
     for axes, longest in zip(panels[0], lengths, strict=True):
         mine = [p for p in found if p.load.max_seq_len == longest and p.share in shares]
@@ -194,7 +197,7 @@ def by_output(found: Sequence[Point], path: Path) -> Path:
     return save(figure, path)
 
 
-FIGURES: dict[str, dict[str, Callable[[Sequence[Point], Path], Path]]] = {
+FIGURES: dict[str, dict[str, Callable[[Sequence[Point], Path], Path | None]]] = {
     "fig6": {"fig6-by-length": by_length, "fig6-by-share": by_share},
     "fig7": {"fig7-by-page": by_page},
     "fig8": {"fig8-by-choice": by_choice},
@@ -212,5 +215,7 @@ CAPTIONS = {
 def draw(suite: str, records: Sequence[Record], folder: Path) -> dict[str, Path]:
     """The figures of a suite that has any, by name; none where no cell has a time."""
     found = points(records)
+    folder.mkdir(parents=True, exist_ok=True)
     wanted = FIGURES.get(suite, {}) if found else {}
-    return {name: make(found, folder / f"{name}.svg") for name, make in wanted.items()}
+    made = {name: make(found, folder / f"{name}.svg") for name, make in wanted.items()}
+    return {name: path for name, path in made.items() if path}
