@@ -133,3 +133,26 @@ def test_stopping_early_leaves_no_process():
     process = crew._worker._process
     outcomes.close()
     assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    "last_act", ["raise SystemExit(3)", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "kill"]
+)
+def test_a_process_lost_while_it_compiles_ahead_is_replaced(last_act):
+    stand_in = f"import sys; sys.stdin.readline(); {last_act}"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        crew.start()
+        crew.compile_ahead([job("honest")])
+        assert not crew.ready() and crew._worker is None
+    finally:
+        crew.close()
+
+
+def test_one_that_died_before_it_was_asked_is_no_error():
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", ""])
+    crew.start()
+    crew._worker._process.wait()
+    crew.compile_ahead([job("honest")])
+    assert not crew.ready()
+    crew.close()
