@@ -66,13 +66,14 @@ def _block(note: amd_code.Note, compiled: CompiledLaunch, values: list[Any]) -> 
     return np.frombuffer(bytes(block), np.uint8)
 
 
-def execute(compiled: CompiledLaunch) -> dict[str, Any]:
-    """Run a launch in the model, in place. Returns its counters.
+def execute(compiled: CompiledLaunch, program: Program | None = None) -> dict[str, Any]:
+    """Run a launch in the model, in place. Returns its counters. program: other code than the launch's own, decoded.
 
     Raises NotExecutable, ForeignCode or UnreadableCode before anything ran, Fault (or NotExecutable) while it ran.
     """
     note = amd_code.read_note(compiled.code)
-    kernel = Kernel(_program(compiled.assembly), compiled.num_warps, compiled.shared_bytes, note.scratch_bytes)
+    program = program or _program(compiled.assembly)
+    kernel = Kernel(program, compiled.num_warps, compiled.shared_bytes, note.scratch_bytes)
     values = [leaf for argument in compiled.arguments for leaf in _leaves(argument)]
     tensors = [_extent(value) for value in values if torch.is_tensor(value)]
     return launch(kernel, compiled.grid, _block(note, compiled, values), tensors)

@@ -78,7 +78,9 @@ class Program:
             one = code[i]
             counts["instructions"] += 1
             if one.mnemonic in FLOW:
-                target = self.listing.labels[one.operands[0]] if one.operands else -1
+                target = self.listing.labels.get(one.operands[0]) if one.operands else -1
+                if target is None:
+                    raise NotExecutable(one.mnemonic, f"to {one.operands[0]}, which is outside the kernel")
                 return Block(i + 1, tuple(steps), one, target, counts)
             if one.mnemonic.startswith("v_mfma"):
                 counts["matrix flops"] += matrix.flops(one.mnemonic)

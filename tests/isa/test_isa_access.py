@@ -66,7 +66,8 @@ def test_less_than_a_word():
     w.v[20:26, 0] = 0xABCDEF01
     landed(
         w, "global_load_ushort v20, v1, s[4:5]", "global_load_sshort v21, v1, s[4:5]",
-        "global_load_ubyte v22, v1, s[4:5]", "global_load_sbyte v23, v1, s[4:5]", "global_load_short_d16 v24, v1, s[4:5]",
+        "global_load_ubyte v22, v1, s[4:5]", "global_load_sbyte v23, v1, s[4:5]",
+        "global_load_short_d16 v24, v1, s[4:5]",
         "global_load_short_d16_hi v25, v1, s[4:5]",
     )  # fmt: skip
     assert np.array_equal(w.v[20, 0], halves) and np.array_equal(w.v[21, 0].view(np.int32), halves.view(np.int16))

@@ -1,0 +1,76 @@
+"""Faults planted into a kernel that Triton compiled for gfx942, and into its inputs, are noticed; with the score."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+LIMIT_S = 600
+
+
+def verdicts(**asked):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
+    environment["HELION_DISALLOW_AUTOTUNING"] = "1"
+    command = [sys.executable, str(HERE / "fault_child.py"), json.dumps(asked)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def score(found):
+    """Prints how many faults of each kind were caught; returns {kind: (caught, planted)}."""
+    kinds = {name: name.split()[0] if name.split()[1].endswith(":") else name for name in found if name != "nothing"}
+    planted, caught = Counter(kinds.values()), Counter(kind for name, kind in kinds.items() if found[name] != "ok")
+    print(*(f"{kind}: {caught[kind]} of {planted[kind]} caught" for kind in planted), sep="\n")
+    return {kind: (caught[kind], planted[kind]) for kind in planted}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return verdicts(kernel="triton/q_block", row="chunk-17-over-40", drops=24, seed=0)
+
+
+def test_a_right_kernel_is_ok(found):
+    assert found["nothing"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        ("bad block table", "fault"),
+        ("block of another sequence", "incorrect"),
+        ("context length one page too long", "incorrect"),
+        ("context length one too long", "incorrect"),
+        ("every barrier", "fault"),
+        ("every waitcnt", "fault"),
+    ],
+)
+def test_a_planted_fault_is_caught(found, fault, verdict):
+    assert found[fault] in {verdict, "fault"}
+
+
+def test_the_mutation_score(found, capsys):
+    """One barrier, one wait, one instruction less at a time. Some change nothing here: a wait that another covers, a
+    guard against NaN, a lane that is masked."""
+    with capsys.disabled():
+        print()
+        scores = score(found)
+    for kind in ("barrier", "waitcnt", "instruction"):
+        caught, planted = scores[kind]
+        assert planted >= 4 and 3 * caught >= planted, (kind, scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["triton/parallel_softmax", "helion/q_block", "triton/static_grid"])
+def test_the_mutation_score_of_others(kernel, capsys):
+    found = verdicts(kernel=kernel, row="mixed-with-empty", drops=60, seed=1)
+    with capsys.disabled():
+        print(f"\n{kernel}")
+        score(found)
+    assert found["nothing"] == "ok" and found["bad block table"] == "fault" and found["every waitcnt"] != "ok"
