@@ -1,0 +1,117 @@
+"""What the compiled code of every choice must keep: no spills, no product twice, wide loads, room for two programs.
+
+The choice is what an untuned user of the GPU gets, or the tree where the GPU has one. On AMD nothing may spill. On
+NVIDIA spills are reported and not refused: a config that was chosen by its time may keep a few bytes in local memory
+(the fastest prefill shape of an H200 does), and ptxas spills single words below its limit to gain occupancy.
+"""
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.spec import AttentionShape
+from compare import registry
+from compare.compile_child import CompileJob, compile_in_child
+
+BATCHES = {
+    "decode-8x2k": ((1, 2048),) * 8,
+    "decode-128x2k": ((1, 2048),) * 128,
+    "decode-1x32k": ((1, 32768),),
+    "verify-32x4": ((4, 4096),) * 32,
+    "prefill-2k": ((2048, 2048),),
+    "mixed": ((1, 2048),) * 4 + ((512, 1536),) * 4,
+}
+
+WITH_NEW_KV = {"prefill-2k", "mixed"}  # kernels that read the step's new K and V hold tiles of them too
+MULTIPLY = ("q_block_kernel", "prefill_kernel", "decode_kernel", "segments_kernel", "long_queries_kernel")
+MULTIPLY += ("unpaged_kernel", "attend_items_kernel")
+REDUNDANT = 1.05  # of the products' work, what the waves of a program may issue
+NARROW = ("8", "16")  # bits of a lane's load in a loop over keys: a 16-byte row read in eight instructions
+# Triton 3.7.1 lowers a tensor descriptor for AMD to addresses that it takes for aligned to 2 bytes.
+NARROW_BY_DESCRIPTORS = "_unpaged_kernel"
+# Helion's loop over a static grid keeps three loops of 256 lanes alive: 370 registers, one program a unit.
+ONE_PROGRAM = {("_helion__attend_items_kernel", 256)}
+
+
+def _job(kernel, head_size, batch, large_cache=False):
+    shape = AttentionShape(32, 8, head_size, 16, torch.bfloat16)
+    return CompileJob(kernel, BATCHES[batch], shape, new_kv=batch in WITH_NEW_KV, large_cache=large_cache)
+
+
+def _multiplies(facts):
+    return facts["kernel"].endswith(MULTIPLY) and "reduce" not in facts["kernel"]
+
+
+def _faults(facts, gpu, head_size):
+    """What is wrong with one compiled function."""
+    amd = gpu.vendor == "amd"
+    if amd and (facts["spills"] or facts["scratch_bytes"]):
+        yield f"{facts['spills']} spills, {facts['scratch_bytes']} B scratch"
+    if not _multiplies(facts):
+        return
+    if not sum(facts["matrix"].values()):
+        yield "no matrix instruction"
+    if facts["matrix_redundancy"] is not None and facts["matrix_redundancy"] > REDUNDANT:
+        yield f"issues {facts['matrix_redundancy']:.2f} times the work of its products"
+    for loop in facts["loops"]:
+        narrow = sum(loop["loads"].get(bits, 0) for bits in NARROW)
+        if loop["matrix"] and narrow and not (amd and facts["kernel"] == NARROW_BY_DESCRIPTORS):
+            yield f"{narrow} loads of at most 2 bytes a lane in a loop over keys"
+    if not facts["loads"].get("128") and "tma" not in facts["loads"]:
+        yield "no 128-bit load"
+    if amd and facts["occupancy"]["programs"] < 2 and (facts["kernel"], head_size) not in ONE_PROGRAM:
+        yield f"a unit holds {facts['occupancy']['programs']} program, for {facts['occupancy']['limit']}"
+
+
+def _check(gpu, jobs):
+    """One child per target; a kernel that could not launch (too much LDS) comes back as compile_error: a fault too."""
+    bad, seen = [], 0
+    for outcome in compile_in_child(jobs, resolve(gpu)):
+        job = outcome.job
+        where = f"{job.kernel} head {job.shape.head_size} {job.lens[0]}x{len(job.lens)} on {gpu}"
+        if outcome.status != "ok":
+            bad.append(f"{where}: {outcome.status}: {outcome.reason}")
+        for facts in outcome.facts:
+            seen += _multiplies(facts)
+            faults = _faults(facts, resolve(gpu), job.shape.head_size)
+            bad += [f"{where} {facts['kernel']}: {fault}; {outcome.config}" for fault in faults]
+    assert not bad, "\n".join(bad)
+    assert seen >= len({job.kernel for job in jobs if "naive" not in job.kernel})
+
+
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_the_choices_for_an_mi300_hold(dsl):
+    """The rungs whose code the others share; `auto` runs one of them."""
+    jobs = [_job(f"{dsl}/{rung}", 128, "prefill-2k") for rung in ("q_block", "static_grid", "unpaged")]
+    _check("mi300", [*jobs, _job(f"{dsl}/parallel_softmax", 128, "decode-8x2k", large_cache=True)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["mi300", "h200"])
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_the_widest_head_neither_spills_nor_outgrows(dsl, gpu):
+    kernels = [kernel for kernel in registry.OWN if kernel.startswith(dsl)]
+    _check(gpu, [_job(kernel, 256, "prefill-2k") for kernel in kernels])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["mi250", "mi300", "mi355", "a100", "h200", "b200"])
+@pytest.mark.parametrize("kernel", registry.OWN)
+def test_every_choice_holds_on_every_batch(kernel, gpu):
+    """Also with a cache beyond 2 GiB, which AMD's compiler addresses by other instructions."""
+    caches = (False, True) if resolve(gpu).vendor == "amd" else (False,)
+    jobs = [
+        _job(kernel, head_size, batch, large) for head_size in (64, 128, 256) for batch in BATCHES for large in caches
+    ]
+    _check(gpu, jobs)
+
+
+def test_a_config_with_every_product_twice_is_seen():
+    """64 rows for four waves: MFMA of 32 rows leaves two waves to repeat the others' score tile."""
+    job = _job("triton/q_block", 128, "prefill-2k")
+    config = {"block_m": 64, "tile_size": 64, "num_warps": 4, "num_stages": 2}
+    (outcome,) = compile_in_child([CompileJob(job.kernel, job.lens, job.shape, config=config)], resolve("mi300"))
+    (facts,) = outcome.facts
+    assert facts["matrix_redundancy"] == 1.5
+    faults = list(_faults(facts, resolve("mi300"), 128))
+    assert any("1.50 times" in fault for fault in faults) and any("holds 1 program" in fault for fault in faults)
