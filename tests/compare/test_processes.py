@@ -77,6 +77,7 @@ def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(mea
     done = ["compiles" if "compiles" in line else "turns" for line in log()]
     assert done[:3] == ["compiles", "compiles", "turns"]
     rows = [r for r in read_records(Path("run/cells.jsonl")) if r.kernel == "baseline/sdpa"]
+    assert json.loads(Path("run/manifest.json").read_text())["compile_ahead_s"] > 0
     assert [r.status for r in rows] == ["ok", "ok"], "compiling ahead takes nothing from who had nothing to compile"
     assert {line["pid"] for line in log() if "turns" in line} >= {line["pid"] for line in log() if "compiles" in line}
     assert {tuple(map(tuple, line["compiles"])) for line in log() if "compiles" in line} == {(("triton/naive",),)}
