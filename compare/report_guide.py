@@ -58,8 +58,8 @@ def guide(run: RunData) -> Iterator[str]:
         yield "`check`: the largest error over its budget that the checker saw; above 1 it rejects."
     if run.absent:
         yield (
-            "Compiled for the named GPU and checked on the CPU: the algorithm was run, the compiled code was not. No"
-            " claim about its speed, its races or its hardware follows."
+            "Compiled for the named GPU and checked on the CPU: interpreted cells ran the algorithm, executed ones the"
+            " compiled code in a model of the ISA. No claim about its speed, its races or its hardware follows."
         )
     if any(record.estimate for record in run.records):
         yield (

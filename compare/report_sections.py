@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from compare import evidence, figures_paper, report_verdicts, summary, tables
 from compare.records import Evidence, Record, Status
+from compare.report_absent import absent
 from compare.report_beside import capabilities, code, cost_tables
 from compare.report_blocks import Bullets, Code, Fold, Picture, Section, Text
 from compare.report_guide import guide
@@ -177,8 +178,8 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, report_verdicts.sections, means, paper, load, workloads, search, cost_tables, capabilities, code, checker,
-    facts, failures, others, reading,
+    coverage, absent, report_verdicts.sections, means, paper, load, workloads, search, cost_tables, capabilities, code,
+    checker, facts, failures, others, reading,
 )  # fmt: skip
 
 
