@@ -193,8 +193,12 @@ def _mixed(one: Instruction, agprs: int) -> Step:
 
 
 def _bitop3(one: Instruction, agprs: int) -> Step:
-    """v_bitop3_b32: any function of three bits, by its truth table."""
-    table, row = one.number("bitop3"), vector(one.operands[0], agprs)
+    """v_bitop3: any function of three bits, by its truth table; that of 16 bits clears the high half."""
+    table, row, used = (
+        one.number("bitop3"),
+        vector(one.operands[0], agprs),
+        U(0xFFFF if "b16" in one.base else 0xFFFFFFFF),
+    )
     get = [bits(text, agprs) for text in one.operands[1:]]
 
     def step(w: Waves) -> None:
@@ -202,7 +206,7 @@ def _bitop3(one: Instruction, agprs: int) -> Step:
         result = np.zeros((w.n, 64), U)
         for i in (i for i in range(8) if table >> i & 1):
             result |= (x if i & 4 else ~x) & (y if i & 2 else ~y) & (z if i & 1 else ~z)
-        w.put(row, result)
+        w.put(row, result & used)
 
     return step
 
@@ -254,7 +258,8 @@ DECODERS: dict[str, Callable[[Instruction, int], Step]] = {
     **dict.fromkeys(TABLE, _table),
     **{f"v_cmp_{name}_{kind}": _compare for name in _FLOAT for kind in ("f32", "f16")},
     **{f"v_cmp_{name}_{kind}": _compare for name in _ORDER for kind in ("i32", "u32", "i64", "u64")},
-    "v_cndmask_b32": _conditional, "v_div_scale_f32": _div_scale, "v_fma_mix_f32": _mixed, "v_bitop3_b32": _bitop3,
+    "v_cndmask_b32": _conditional, "v_div_scale_f32": _div_scale, "v_fma_mix_f32": _mixed, 
+    **dict.fromkeys(("v_bitop3_b32", "v_bitop3_b16"), _bitop3),
     **dict.fromkeys(("v_mad_u64_u32", "v_mad_i64_i32"), _mad64), "v_pack_b32_f16": _pack,
     **{f"v_{name}_co_u32": _carry for name in ("add", "addc", "sub", "subb", "subrev", "subbrev")},
     **dict.fromkeys(("v_pk_add_f32", "v_pk_mul_f32", "v_pk_fma_f32", "v_pk_mov_b32"), _packed),

@@ -169,10 +169,12 @@ def test_two_halves_side_by_side():
 
 
 @pytest.mark.parametrize("table", [0x36, 0xC8, 0x01, 0xFE])
-def test_any_function_of_three_bits(table):
+@pytest.mark.parametrize("size", [16, 32])
+def test_any_function_of_three_bits(table, size):
     w = random_wave()
-    run(w, f"v_bitop3_b32 v20, v10, v11, v12 bitop3:{table:#x}")
-    for bit in (0, 7, 31):
+    run(w, f"v_bitop3_b{size} v20, v10, v11, v12 bitop3:{table:#x}")
+    assert size == 32 or not (w.v[20] >> 16).any()
+    for bit in (0, 7, size - 1):
         index = sum((w.v[10 + i, 0] >> bit & 1) << (2 - i) for i in range(3))
         assert np.array_equal(w.v[20, 0] >> bit & 1, table >> index & 1)
 
