@@ -208,7 +208,7 @@ def _conformance(results: Results) -> list[str]:
             notes |= {(row["aspect"], found.error.replace(kernel, "KERNEL")): "" for kernel, found in wrong}
         lines += [f"### {dsl.capitalize()}", "", *_table(["", *(k.split("/")[1] for k in kernels)], body), ""]
     if notes:
-        lines += ["What a kernel that does it not says:", ""]
+        lines += ["What a kernel says that does not do it:", ""]
         lines += [f"- {aspect}: `{error}`" for aspect, error in notes]
     return lines
 
@@ -216,6 +216,11 @@ def _conformance(results: Results) -> list[str]:
 def _capturable(meta: dict[str, Any]) -> str:
     able = [kernel for kernel, known in meta["kernels"].items() if "full_graph" in known["supports"]]
     return "Every kernel declares" if len(able) == len(meta["kernels"]) else f"{len(able)} kernels declare"
+
+
+def _absent(results: Results) -> list[str]:
+    left = [kernel for kernel in registry.OWN if kernel not in results.kernels]
+    return [f"Not in this run: {', '.join(f'`{kernel}`' for kernel in left)}.", ""] if left else []
 
 
 def render(results: Results) -> str:
@@ -240,6 +245,7 @@ def render(results: Results) -> str:
             "`not run`: no case of the run has it.",
             f"{_capturable(meta)} that a captured graph serves it (`full_graph`); replays prove that, on a GPU alone.",
             "",
+            *_absent(results),
             *_conformance(results),
             "",
             "## Constructs of the languages",

@@ -1,7 +1,7 @@
 """cuDNN's attention through torch's scaled_dot_product_attention, on pages gathered inside the timed call.
 
-The same work as baseline/sdpa, but torch may take no other backend: on Hopper cuDNN is the fastest dense attention that
-torch has. A batch that cuDNN refuses is `unsupported`.
+The same work as baseline/sdpa, but torch may take no other backend, where by itself it would take FlashAttention 2 on
+most batches. A batch that cuDNN refuses is `unsupported`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FlagGems' Triton port of FlashAttention 2 with a block table (`flash_attn_varlen_func`), on any GPU that it knows.
 
-Of the public Triton kernels over a paged cache it is the one that a plain `pip install flag-gems` brings to NVIDIA:
-AITER's asks for ROCm, lmdeploy's decodes alone and sglang's reads token by token, both behind their engines.
+A public Triton kernel over a paged cache that a plain `pip install flag-gems` brings to NVIDIA too; docs/claims.md says
+what else was looked at.
 """
 
 from __future__ import annotations

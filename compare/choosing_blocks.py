@@ -1,0 +1,274 @@
+"""The blocks of docs/choosing-a-dsl.md as markdown, each a function of what is committed of one GPU.
+
+Every block names the command that repeats it, or says that nobody has measured it yet. None weighs anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from compare import capability, codemetrics, costs, generated, registry, summary, verdict
+from compare.report_run import RunData, read
+from compare.standing import standings
+from compare.verdict import Outcome
+
+KINDS = summary.KINDS
+_OUT = re.compile(r" --out \S+")
+FACTS = ("registers", "spills", "instructions", "loads", "matrix")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table, its first column text and the others figures."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def missing(command: str) -> str:
+    return f"*Not measured yet.* `{command}`"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What is committed of one GPU. names: the run folders whose times count."""
+
+    results: Path
+    names: tuple[str, ...]
+
+    @cached_property
+    def runs(self) -> list[RunData]:
+        """The named runs that are there. Raises NotARun for one that is none."""
+        return [read(self.results / name) for name in self.names if (self.results / name).is_dir()]
+
+    @cached_property
+    def costs(self) -> list[dict[str, Any]]:
+        folder = self.results / "costs"
+        return costs.read(folder) if (folder / "costs.jsonl").is_file() else []
+
+    @cached_property
+    def code(self) -> list[dict[str, Any]]:
+        folder = self.results / "code"
+        return generated.pairs(generated.read(folder)) if (folder / "code.jsonl").is_file() else []
+
+    def cost(self, part: str) -> list[dict[str, Any]]:
+        return [row for row in self.costs if row["cost"] == part and row["status"] == "ok"]
+
+
+def _spread(found: Sequence[verdict.Verdict]) -> str:
+    values = sorted(v.speed.ratio for v in found)
+    return f"{values[0]:.2f} to {values[-1]:.2f}"
+
+
+def _twins(run: RunData) -> tuple[list[verdict.Verdict], list[Any]]:
+    pairs = verdict.twin_pairs(run.raw)
+    found = verdict.judge(run.raw, pairs)
+    return found, standings(run.raw, found, pairs)
+
+
+def speed(had: Committed) -> str:
+    """Helion against Triton, rung by rung, on the rows of each run."""
+    parts = []
+    for run in had.runs:
+        found, stood = _twins(run)
+        rows = []
+        for one in (s for s in stood if s.group == "all" and s.compared):
+            mine = [v for v in found if v.kernel == one.kernel]
+            tally = [str(one.outcomes.get(outcome, 0)) for outcome in Outcome]
+            mean = f"{one.speed.ratio:.3f} [{one.speed.low:.3f}, {one.speed.high:.3f}]"
+            rows.append(
+                [f"`{one.kernel.split('/')[1]}`", mean, _spread(mine), *tally, f"{one.compared} of {one.cells}"]
+            )
+        header = ["rung", "Triton's time / Helion's", "row by row", *(str(o) for o in Outcome), "rows"]
+        command = _OUT.sub("", run.manifest.get("command", ""))
+        parts += [f"Run `{run.folder.name}`, {_about(run)}: `{command}`", table(header, rows)]
+    return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _about(run: RunData) -> str:
+    """Where the configs of its own kernels came from, how many processes, which commit."""
+    own = [r for r in run.records if r.kernel.split("/")[0] in ("triton", "helion")]
+    origins = sorted({r.config_origin for r in own if r.config_origin})
+    names = {"heuristics": "untuned defaults", "tree": "measured trees", "paper": "the paper's tree"}
+    processes = len({r.process for r in run.raw})
+    said = " and ".join(names.get(origin, origin) for origin in origins)
+    planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
+    cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"
+    each = f"{processes} process{'es' if processes > 1 else ''} a cell"
+    return f"{said}, {cells}, {each}, commit {run.manifest.get('commit', '?')}"
+
+
+def outside(had: Committed) -> str:
+    """Both DSLs' `auto` and best kernels against FlashAttention 3, by class, beside the other baselines of the run."""
+    parts = []
+    for run in had.runs:
+        means = [m for m in summary.class_means(run.rows) if m["yardstick"] == "FA3" and m["geomean"]]
+        wanted = dict.fromkeys(m["kernel"] for m in means if _shown(m["kernel"]))
+        rows = []
+        for kernel in wanted:
+            cells = {m["kind"]: f"{m['geomean']:.2f} ({m['rows']})" for m in means if m["kernel"] == kernel}
+            rows.append([f"`{kernel}`" if "/" in kernel else kernel, *(cells.get(kind, "") for kind in KINDS)])
+        if rows:
+            parts += [f"Run `{run.folder.name}`:", table(["FA3's time / the kernel's (rows)", *KINDS], rows)]
+    return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _shown(kernel: str) -> bool:
+    return "/" not in kernel or kernel.endswith("/auto") or kernel.startswith("baseline/")
+
+
+def host(had: Committed) -> str:
+    """Host time to enqueue a call of each DSL's public function."""
+    command = f"python -m compare.hosttime --gpu {had.results.name}"
+    path = had.results / "host" / "host.jsonl"
+    found = had.cost("host") or ([json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else [])
+    if not found:
+        return missing(command)
+    columns = ("call", "plan", "launch", "graph")
+    body = [[row["dsl"], f"`{row['workload']}`", *(f"{row[c]:.1f}" for c in columns)] for row in found]
+    return f"`{command}`, µs:\n\n" + table(["DSL", "batch", *columns], body)
+
+
+def compiling(had: Committed) -> str:
+    """Cold and warm compile time, and the specialisations of a serving trace."""
+    command = f"python -m compare.costs --gpu {had.results.name} --out DIR --only compile"
+    found = had.cost("compile")
+    parts = []
+    if found:
+        body = []
+        for dsl in ("triton", "helion"):
+            for state in ("cold", "warm"):
+                mine = [r for r in found if r["kernel"].startswith(dsl) and r["state"] == state]
+                if not mine:
+                    continue
+                sums = [f"{statistics.median(r[f'{s}_cpu_s'] for r in mine):.2f}" for s in ("import", "first", "next")]
+                body.append([f"{dsl}, {state}", *sums, str(len(mine))])
+        header = ["", "import", "first call", "one more dtype", "kernels"]
+        parts += [
+            f"`{command}`, seconds of a core, medians over the kernels; {found[0]['ran_on']}:",
+            table(header, body),
+        ]
+    else:
+        parts.append(missing(command))
+    steps = had.cost("trace")
+    trace = f"python -m compare.costs --gpu {had.results.name} --out DIR --only trace"
+    if steps:
+        counts = ("steps", "specialisations", "choices", "compile_cpu_s")
+        body = [[f"`{r['kernel']}`", *(f"{r[name]:.0f}" for name in counts)] for r in steps]
+        header = ["", "steps", "specialisations", "choices of `auto`", "seconds of a core"]
+        parts += [f"`{trace}` ({steps[0]['trace']}; {steps[0]['ran_on']}):", table(header, body)]
+    else:
+        parts.append(missing(trace))
+    return "\n\n".join(parts)
+
+
+def launches(had: Committed) -> str:
+    """Kernels a call, busy time and span, scratch."""
+    command = f"python -m compare.costs --gpu {had.results.name} --out DIR --only launch"
+    found = had.cost("launch")
+    if not found:
+        return missing(command)
+    shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")]
+    times = ("busy_us", "span_us", "host_us")
+    body = []
+    for r in shown:
+        figures = (f"{r[name]:.1f}" for name in times)
+        body.append([f"`{r['kernel']}`", f"`{r['workload']}`", str(r["kernels"]), *figures, f"{r['scratch_bytes']:,}"])
+    return f"`{command}`:\n\n" + table(["", "batch", "kernels", "busy µs", "span µs", "host µs", "scratch B"], body)
+
+
+def sizes(had: Committed) -> str:
+    """Sizes of the device code, between kernels of equal capability alone."""
+    found = _pairs()
+    if not found:
+        return missing("make test ARGS='--conformance-out docs/results/conformance/cells.jsonl'")
+    body = []
+    for row in found:
+        both = [f"{row[f'triton_{n}']} / {row[f'helion_{n}']}" for n in ("tokens", "lines", "cyclomatic")]
+        ratio = f"{row['ratio_tokens']:.2f}" if row["ratio_tokens"] else f"not compared: {row['unequal']}"
+        body.append([f"`{row['rung']}`", *both, ratio])
+    header = ["rung, Triton / Helion", "tokens", "logical lines", "cyclomatic", "tokens, Helion over Triton"]
+    escapes = {k: len(codemetrics.of_kernel(k).escapes) for k in registry.OWN if codemetrics.of_kernel(k).escapes}
+    said = ", ".join(f"`{kernel}` {count}" for kernel, count in escapes.items()) or "none"
+    return (
+        "`python -m compare.codemetrics`:\n\n"
+        + table(header, body)
+        + f"\n\nEscapes from the portable language: {said}."
+    )
+
+
+def code(had: Committed) -> str:
+    """What the compiler made of both sources."""
+    gpu = had.results.name
+    if not had.code:
+        return missing(f"python -m compare.generated --gpu {gpu} --out docs/results/{gpu}/code")
+    body = []
+    for row in had.code:
+        failed = [f"{dsl}: {row[f'{dsl}_failed']}" for dsl in ("triton", "helion") if f"{dsl}_failed" in row]
+        name = f"`{row['rung']}` on `{row['workload']}`"
+        if failed:
+            body.append([name, "; ".join(failed), *[""] * len(FACTS)])
+        else:
+            facts = [f"{row[f'triton_{fact}']} / {row[f'helion_{fact}']}" for fact in FACTS]
+            body.append([name, *facts, f"{row['triton_tokens']} / {row['generated_tokens']}"])
+    header = ["Triton / Helion", *FACTS, "tokens: ours / generated"]
+    return f"`python -m compare.generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
+
+
+def tuning(had: Committed) -> str:
+    """Seconds of the tuner's budget to 90, 95 and 99% of the best known."""
+    command = "python -m compare.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN"
+    found = had.cost("tuning")
+    if not found:
+        return missing(command)
+    shares = ("90%", "95%", "99%")
+    body = []
+    for r in found:
+        seconds = (_seconds(r[f"to_{share}_s"]) for share in shares)
+        body.append([f"`{r['kernel']}`", *seconds, str(r["candidates"]), f"{r['spent_s']:.0f}"])
+    return f"`{command}`, seconds:\n\n" + table(["", *shares, "candidates", "spent"], body)
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.0f}"
+
+
+def answer(had: Committed) -> str:
+    """What the rows say in sentences; nothing that no row says."""
+    lines = []
+    for run in had.runs:
+        found, stood = _twins(run)
+        said = ", ".join(f"{outcome} on {sum(v.outcome is outcome for v in found)}" for outcome in Outcome)
+        line = f"- Speed, run `{run.folder.name}`: over {len(found)} pairs of one rung on one row Helion is {said}."
+        auto = next((s.speed.ratio for s in stood if (s.group, s.kernel) == ("all", "helion/auto") and s.speed), None)
+        if auto:
+            mine = [v for v in found if v.kernel == "helion/auto"]
+            rows = f"{len(mine)} rows: {_spread(mine)}"
+            line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
+        lines.append(line)
+    ratios = [row["ratio_tokens"] for row in _pairs() if row["ratio_tokens"]]
+    if ratios:
+        words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
+        lines.append(f"- Size: the device code that a person wrote has {words}.")
+    made = [row["generated_tokens"] / row["helion_tokens"] for row in had.code if "helion_failed" not in row]
+    if made:
+        lines.append(f"- Code: Helion makes {min(made):.1f} to {max(made):.1f} times as many tokens of Triton of it.")
+    return "\n".join(lines) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _pairs() -> list[dict[str, Any]]:
+    try:
+        return codemetrics.pairs(capability.read(capability.RESULTS))
+    except capability.NoResults:
+        return []
+
+
+BLOCKS: dict[str, Callable[[Committed], str]] = {
+    "answer": answer, "speed": speed, "outside": outside, "host": host, "compile": compiling, "launch": launches,
+    "tuning": tuning, "size": sizes, "code": code,
+}  # fmt: skip

@@ -1,0 +1,76 @@
+"""vLLM's Triton kernel on the named cases: which it keeps, which it refuses, which it gets wrong.
+
+    TRITON_INTERPRET=1 python -m compare.vllm_cases      on a CPU, every small case
+    python -m compare.vllm_cases                         on the GPU that is here, the large ones too
+
+Needs vLLM, or its two kernel files on the path (compare.baselines.vllm_files). Judged like any kernel, without LSE,
+which it does not return. Behind docs/claims.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import sys
+from typing import Any
+
+import torch
+
+from common import interpreter
+from common.case import Case, build, outputs
+from common.cases import CASES
+from common.guards import Guards
+from common.integrity import Snapshot, damage
+from common.kernel import Capacity
+from common.reference import reference
+from common.spec import SpecError
+from common.tolerance import check
+from compare import registry
+
+KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
+
+
+def judge(kernel: Any, case: Case, device: str) -> tuple[str, str]:
+    """(KEPT, REFUSED, WRONG or BROKEN, why) of one kernel without LSE on one case."""
+    guards = Guards(device)
+    try:
+        batch, features = build(case, device, guards)
+        out, _ = outputs(case, batch, guards, math.nan)
+        scratch = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
+        before = Snapshot.of(batch, features)
+        kernel.launch(batch, features, out, kernel.DEFAULT, scratch)
+    except SpecError as refusal:
+        return REFUSED, str(refusal)
+    except RuntimeError as error:  # of the compiler, the interpreter or the device
+        return BROKEN, f"{type(error).__name__}: {error}"[:200]
+    verdict = check(out, None, batch, features, kernel.CONTRACT, reference(batch, features), structured=case.structured)
+    damaged = damage(before, batch, features, {"out": out}, math.nan, guards)
+    if verdict.ok and not damaged:
+        return KEPT, ""
+    return WRONG, verdict.reason or "; ".join(map(str, damaged))
+
+
+def main() -> int:
+    """0; 1 where a case was wrong or broken; 5 where the kernel is not here."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kernel = registry.load("baseline/vllm_triton")
+    except registry.Unavailable as error:
+        print(error, file=sys.stderr)
+        return 5
+    if device == "cpu":
+        interpreter.install()
+    counted: collections.Counter[str] = collections.Counter()
+    for case in CASES:
+        if case.large and device == "cpu":
+            continue
+        outcome, why = judge(kernel, case, device)
+        counted[outcome] += 1
+        if outcome in (WRONG, BROKEN):
+            print(f"{case.name}: {outcome}: {why}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
+    return int(counted[WRONG] + counted[BROKEN] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Which named cases a kernel without LSE keeps, refuses or gets wrong; what docs/claims.md says of vLLM's."""
+
+import importlib.util
+
+import pytest
+
+from common.cases import BY_NAME
+from compare import registry, vllm_cases
+
+
+class Wrong:
+    """flex_attention with one element changed, or an error of its own."""
+
+    def __init__(self, error=None):
+        self.real, self.error = registry.load("baseline/flex"), error
+        self.CONTRACT, self.DEFAULT, self.workspace = self.real.CONTRACT, self.real.DEFAULT, self.real.workspace
+
+    def launch(self, batch, features, out, config, scratch):
+        if self.error:
+            raise self.error
+        self.real.launch(batch, features, out, config, scratch)
+        out[0, 0, 0] += 1.0
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_a_case_is_kept_refused_wrong_or_broken():
+    case, flex = BY_NAME["query-2"], registry.load("baseline/flex")
+    assert vllm_cases.judge(flex, case, "cpu") == (vllm_cases.KEPT, "")
+    assert vllm_cases.judge(flex, BY_NAME["sinks-off"], "cpu")[0] == vllm_cases.REFUSED
+    assert vllm_cases.judge(Wrong(), case, "cpu")[0] == vllm_cases.WRONG
+    assert vllm_cases.judge(Wrong(RuntimeError("no")), case, "cpu") == (vllm_cases.BROKEN, "RuntimeError: no")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm_triton_025") is not None, reason="vLLM's files are on the path")
+def test_without_the_kernel_the_command_says_why(capsys):
+    assert vllm_cases.main() == 5
+    assert "vLLM's Triton kernel is not here" in capsys.readouterr().err
