@@ -1,18 +1,28 @@
 """The committed trees of measured GPUs: each departure from the default is a config that `auto` can run, and compiles
-for its GPU without spilling more than the tuner allows."""
+for its GPU without spilling more than the tuner allows, and computes attention."""
 
+import dataclasses
 import importlib
+import os
 import pkgutil
 
 import pytest
+import torch
 
+from common.batch import make_batch
+from common.call import PagedAttention
+from common.cases import BY_NAME
 from common.choice import Choice, on_grid
 from common.gpus import TABLE, resolve
+from common.reference import reference
+from common.spec import AttentionShape, Features
+from common.tolerance import check
 from compare import registry, suites
 from compare.compile_child import CompileJob, compile_in_child
 from compare.explain import path_of
 from compare.tune_compile import MAX_SPILL_BYTES
-from compare.tune_space import Space
+from compare.tune_space import Space, flatten
+from kernel_cases import conform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")
 
@@ -72,6 +82,59 @@ def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name)
     assert asked > len(ROWS) // 2
 
 
+def interpretable(config):
+    """A config without what no CPU does, launches that overlap, and with a grid of few programs."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    plain = {field.name: interpretable(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    few = {"overlap": False, "copy_programs": 4}
+    return dataclasses.replace(config, **plain | {field: few[field] for field in few if field in plain})
+
+
+# decodes, verified tokens and prompts, an empty sequence, a last page that is not full
+CASES = ("one-empty-sequence", "query-15-16-17", "new-kv-mixed")
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled kernels: tests/gpu")
+@pytest.mark.parametrize(
+    ("dsl", "name"), [pytest.param(*tree, marks=[pytest.mark.slow] * (tree[0] == "helion")) for tree in TREES]
+)
+def test_a_departure_computes_what_the_default_does(dsl, name):
+    gpu, done = resolve(name), set()
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    for kernel_id, row, config in departures(dsl, gpu):
+        before = flatten(getattr(default, kernel_id.split("/")[1])(row.shape, row.stats, gpu))
+        what = (kernel_id, *(item for item in flatten(config).items() if item not in before.items()))
+        if what not in done:  # once each: the same change to another batch's default is no other code
+            done.add(what)
+            config = interpretable(config)
+            case = BY_NAME[CASES[len(done) % len(CASES)]]
+            assert conform(registry.load(kernel_id), case, config)["outcome"] == "supported"
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled kernels: tests/gpu")
+def test_the_public_call_runs_what_the_tree_chooses(monkeypatch):
+    """As if the H200 were here: lengths of each departure of `auto`, of few sequences and heads."""
+    gpu, auto, met = resolve("h200"), registry.load("triton/auto"), set()
+    choose = auto.FAMILY.choose
+
+    def chosen(shape, stats, _, needs=frozenset(), heuristics="tree"):
+        choice = choose(shape, stats, gpu, needs, heuristics)
+        met.add((choice.kernel, choice.path))
+        return dataclasses.replace(choice, config=interpretable(choice.config))
+
+    monkeypatch.setattr(auto.FAMILY, "choose", chosen)
+    call, shape = PagedAttention(auto.FAMILY), AttentionShape(2, 1, 128, 16, torch.bfloat16)
+    for lens in ([(1, 300)] * 9, [(20, 20)] * 2 + [(1, 40)], [(60, 60), (33, 90)], [(17, 40)] * 3):
+        batch = make_batch(lens, shape)
+        tensors = (batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc)
+        hints = {name: getattr(batch.stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+        out = call(*tensors, batch.seq_lens, **hints)
+        verdict = check(out, None, batch, Features(), auto.CONTRACT, reference(batch, Features()))
+        assert verdict.ok, verdict.reason
+    assert len({kernel for kernel, _ in met}) > 1 and {path for _, path in met} == {"heuristics/h200.py: auto"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("dsl", "name"), TREES)
 def test_no_departure_spills(dsl, name):
@@ -80,7 +143,7 @@ def test_no_departure_spills(dsl, name):
         CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), sinks=row.ask.sinks)
         for kernel_id, row, config in departures(dsl, gpu)
     ]
-    for outcome in compile_in_child(jobs, gpu):
+    for outcome in compile_in_child(jobs, gpu, limit_s=600.0):
         where = f"{outcome.job.kernel} {outcome.job.lens[0]}x{len(outcome.job.lens)} {outcome.config}"
         if outcome.status != "ok":
             bad.append(f"{where}: {outcome.status}: {outcome.reason}")
