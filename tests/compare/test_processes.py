@@ -27,6 +27,12 @@ def measuring(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def unreported(measuring, monkeypatch):
+    """The same, without the seconds that a report takes."""
+    monkeypatch.setattr("compare.report.write", lambda folder: folder)
+
+
 def kernels(*names):
     return ["--kernels", ",".join(f"fake_kernels:{name}" for name in names)]
 
@@ -57,14 +63,14 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
     assert "honest" in Path("run/report.md").read_text()
 
 
-def test_a_process_that_dies_is_replaced_and_the_others_still_measure(measuring):
+def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported):
     assert run.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
     rows = read_records(Path("run/cells.jsonl"))
     assert len(rows) == 4 and len({line["pid"] for line in log() if "turns" in line}) == 4
     assert [r.status for r in rows if r.kernel.endswith("honest")] == ["ok", "ok"]
 
 
-def test_random_configs_are_searched_by_the_first_process_alone(measuring):
+def test_random_configs_are_searched_by_the_first_process_alone(unreported):
     argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
     assert run.main(argv) == 0
     assert [line["configs"] for line in log() if "turns" in line] == [2, 0]
@@ -72,7 +78,7 @@ def test_random_configs_are_searched_by_the_first_process_alone(measuring):
     assert first.search is not None and second.search is None
 
 
-def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(measuring):
+def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unreported):
     run.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
     done = ["compiles" if "compiles" in line else "turns" for line in log()]
     assert done[:3] == ["compiles", "compiles", "turns"]
