@@ -24,7 +24,7 @@ import torch
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare import cli, registry, rundir, suites, tune_arm, tune_render, tune_tree
+from compare import cli, registry, rundir, seeds, suites, tune_arm, tune_render, tune_tree
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.records import write_manifest
 from compare.tune_arm import Arm, Machine, candidates
@@ -249,6 +249,8 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
         f"{len(run.plan)} kernels, {sum(map(len, run.plan.values()))} policies, {arguments.minutes:g} min a DSL",
         flush=True,
     )
+    if seeds.path(machine.gpu.name).exists():
+        print(f"first to be tried: a {seeds.LABEL}", flush=True)
     if arguments.arm == "helion-autotuner":
         from compare import tune_helion
 

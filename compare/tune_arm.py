@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import Gpu
-from compare import registry, tune_lanes
+from compare import registry, seeds, tune_lanes
 from compare.tune_lanes import Jobs, Lane
 from compare.tune_records import Log, done, latest, spent
 from compare.tune_space import Policy, Space, policies
@@ -58,7 +58,9 @@ class Machine:
 
 
 def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> list[Policy]:
-    """The policies of a kernel: the same for a seed, rows and source. Raises registry.Unavailable."""
+    """The policies of a kernel: the same for a seed, rows and source; behind the default those that a static ranking
+    for the GPU names, where there is one (compare.seeds). Raises registry.Unavailable.
+    """
     kernel = registry.load(kernel_id)
     defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
     spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
@@ -69,7 +71,9 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
 
     found: list[Policy] = []
     for number in (count, SPARE * count):
-        found = [policy for policy in policies(configs, defaults, number, seed) if everywhere(policy)][:count]
+        drawn = policies(configs, defaults, number, seed)
+        wanted = dict.fromkeys([*drawn[:1], *seeds.of(gpu.name, kernel_id), *drawn])
+        found = [policy for policy in wanted if everywhere(policy)][:count]
         if len(found) == count:
             break
     return found

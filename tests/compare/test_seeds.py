@@ -1,0 +1,71 @@
+"""A static ranking seeds the tuner behind the default, says what it is, and changes nothing where there is none."""
+
+import json
+
+import pytest
+
+from common.gpus import resolve
+from compare import rank, seeds, tune_arm
+from compare.compile_child import CompileJob, Outcome
+from compare.suites import peers, pick
+from compare.tune_space import DEFAULT, Policy
+
+ROWS = pick(peers(0), "32q1s2k~,q2k")
+SEED = Policy(set=(("num_warps", 2),))
+
+
+@pytest.fixture
+def ranking(tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    ranked = [{"policy": SEED.to_dict(), "name": SEED.name, "share": 0.8}]
+    content = {"label": seeds.LABEL, "kernels": {"triton/q_block": ranked}}
+    seeds.path("mi300").write_text(json.dumps(content))
+    return content
+
+
+def test_ranked_policies_come_right_behind_the_default(ranking):
+    mi300, h200 = (tune_arm.candidates("triton/q_block", ROWS, resolve(gpu), 8, 0) for gpu in ("mi300", "h200"))
+    assert mi300[:2] == [DEFAULT, SEED] and len(mi300) == 8
+    assert h200[0] == DEFAULT and h200[1] != SEED, "another GPU has no such ranking"
+
+
+def test_a_file_without_the_label_is_refused(ranking):
+    seeds.path("mi300").write_text(json.dumps(ranking | {"label": "measured"}))
+    with pytest.raises(ValueError, match="measured"):
+        seeds.of("mi300", "triton/q_block")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"spills": 4}, "spills 4"),
+        ({"matrix_redundancy": 1.5}, "1.50 times"),
+    ],
+)
+def test_what_drops_out(change, why):
+    fact = {"kernel": "_q_block_kernel", "spills": 0, "scratch_bytes": 0, "matrix_redundancy": 1.0} | change
+    row = ROWS[1]
+    job = CompileJob("triton/q_block", row.lens, row.shape)
+    us, reason = rank._score(Outcome(job, "ok", {}, facts=(fact,)), row, resolve("mi300"))
+    assert us is None and why in reason
+
+
+def test_policies_are_ranked_by_their_share_of_the_defaults_estimate(monkeypatch):
+    """Stand-ins for the compiler and the estimate: two warps are a tenth faster, one stage does not compile."""
+
+    def compiled(jobs, gpu):
+        for job in jobs:
+            status = "compile_error" if job.config["num_stages"] == 1 else "ok"
+            yield Outcome(job, status, job.config, reason="no such thing")
+
+    class Estimate:
+        def __init__(self, row, kernel, config, facts, gpu):
+            self.us = 9.0 if config["num_warps"] == 2 else 11.0 if config["num_warps"] == 8 else 10.0
+
+    monkeypatch.setattr(rank, "compile_in_child", compiled)
+    monkeypatch.setattr(rank, "estimate", Estimate)
+    found = rank.rank("triton/q_block", ROWS, resolve("mi300"), 24, 0)
+    best = found["ranked"][0]
+    assert best["share"] == 0.9 and "num_warps=2" in best["name"]
+    assert found["dropped"] and all("compile_error" in why for why in found["dropped"].values())
+    assert all(one["share"] <= 1.0 for one in found["ranked"])
