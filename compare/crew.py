@@ -28,6 +28,7 @@ from compare.records import Status
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = (sys.executable, "-m", "compare.worker")
 START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
+AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead: it is no cell yet, and its cell has a limit of its own
 FLOOD_BYTES = 64 * 2**20
 LOG_TAIL = 2000
 POLL_S = 0.5
@@ -89,7 +90,7 @@ class Crew:
         """Wait until the process has compiled ahead. False where it was lost: a fresh one compiles as it measures."""
         worker = self._worker
         try:
-            while worker is not None and worker.event(self.limit_s)["event"] != "compiled":
+            while worker is not None and worker.event(min(self.limit_s, AHEAD_LIMIT_S))["event"] != "compiled":
                 pass
         except _Lost:
             self._dismiss()

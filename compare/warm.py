@@ -23,7 +23,7 @@ from compare.workloads import Workload
 
 
 def ahead(plain: dict[str, Any], channel: Channel) -> None:
-    """Compile the kernels of every job in `plain["compile"]`; a job is a sign of life, the end says how many failed.
+    """Compile the kernels of every job in `plain["compile"]`; each is a sign of life, the end says how many failed.
 
     What fails here fails again, with its reason, where its cell is set up.
     """
@@ -33,14 +33,21 @@ def ahead(plain: dict[str, Any], channel: Channel) -> None:
     gpu = gpus.resolve(plain["gpu"]) if plain["gpu"] in gpus.TABLE else gpus.detect(device.index or 0)
     failed = 0
     for job in rotated(plain["compile"], plain["process"], plain["processes"]):
-        channel.send("start", cell=None)
-        failed += _job(Workload.from_dict(job["workload"]), job["kernels"], device, gpu, plain["heuristics"])
+        workload = Workload.from_dict(job["workload"])
+        failed += _job(workload, job["kernels"], device, gpu, plain["heuristics"], channel)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     channel.send("compiled", failed=failed)
 
 
-def _job(workload: Workload, kernels: Sequence[str], device: torch.device, gpu: Gpu | None, heuristics: str) -> int:
+def _job(
+    workload: Workload,
+    kernels: Sequence[str],
+    device: torch.device,
+    gpu: Gpu | None,
+    heuristics: str,
+    channel: Channel,
+) -> int:
     """How many kernels of one workload did not compile."""
     failed = 0
     try:
@@ -48,6 +55,7 @@ def _job(workload: Workload, kernels: Sequence[str], device: torch.device, gpu: 
     except torch.OutOfMemoryError:
         return len(kernels)
     for kernel_id in kernels:
+        channel.send("start", cell=None)
         try:
             _compile(kernel_id, workload, batch, features, gpu, heuristics)
         except Exception:
