@@ -8,10 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from compare import figures_paper
-from compare.figure_style import WIDTH_IN, in_order, legend, marks, plain_log, pyplot, save
+from compare import figures_paper, standing
+from compare.figure_style import WIDTH_IN, in_order, legend, line, marks, plain_log, plain_steps, pyplot, save
 from compare.records import Record
 from compare.summary import FA3, KINDS
+
+PROFILE = "profile"  # the name of its figure
+MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile: beyond, and with fewer rows, a table says it
 
 
 def _shifts(kernels: Sequence[str]) -> dict[str, float]:
@@ -64,6 +67,24 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
     how = f"{', '.join(sorted(set(mine.cache)))} cache, {', '.join(sorted(set(mine.timer)))} timing"
     upper.set_title(f"{kind} on {gpu}, {how}", loc="left")
     legend(figure, [lower])
+    return save(figure, path)
+
+
+def nearness(records: Sequence[Record], path: Path) -> Path:
+    """Dolan and More's performance profile: over a factor of the best kernel's time the share of rows within it."""
+    steps = 240  # 1% each
+    taus = [MOST_TIMES ** (at / steps) for at in range(steps + 1)]
+    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 5.6), layout="constrained")
+    found = standing.profile(records, taus=taus)
+    for number, kernel in enumerate(in_order(found)):
+        style = line(kernel) | {"drawstyle": "steps-post", "markevery": (number * 3 % 40, 40)}
+        axes.plot(taus, [100 * share for share in found[kernel]], **style)
+    plain_steps(axes, [1.0, 1.2, 1.5, 2.0, 3.0, 5.0, MOST_TIMES])
+    axes.set_xlabel("at most so many times the best kernel's time on the row")
+    axes.set_ylim(0, 102)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}%")
+    axes.set_ylabel("share of the rows\n(higher is better)")
+    legend(figure, [axes])
     return save(figure, path)
 
 
@@ -177,6 +198,8 @@ def draw(
     for kind in () if made else KINDS:
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
             made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)
+    if len({r.workload.id for r in records if r.timing}) >= LEAST_ROWS and len({r.kernel for r in records}) > 1:
+        made[PROFILE] = nearness(records, folder / f"{PROFILE}.svg")
     if trace and records:
         made["load"] = load(records, folder / "load.svg")
     if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():

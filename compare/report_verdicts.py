@@ -11,10 +11,11 @@ from pathlib import Path
 import pandas as pd
 
 from compare import noise, tables, verdict
+from compare.figures import PROFILE
 from compare.noise import Noise
 from compare.records import Record
 from compare.registry import BOUNDS
-from compare.report_blocks import Fold, Section, Text
+from compare.report_blocks import Fold, Picture, Section, Text
 from compare.report_run import RunData
 from compare.standing import SHARE, TAUS, Standing, profile, standings
 from compare.stats import Ratio
@@ -59,7 +60,7 @@ def sections(run: RunData) -> list[Section]:
         every = Fold("Every cell", (_cells(paired),))
         blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
         made.append(Section("twins", "Helion against Triton", blocks))
-    return [*made, _profile(records)]
+    return [*made, _profile(records, PROFILE in run.figures)]
 
 
 def _margin(run: RunData) -> tuple[float, str]:
@@ -93,8 +94,8 @@ def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
     return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
 
 
-def _profile(records: Sequence[Record]) -> Section:
-    """Dolan and More's profile at a few factors."""
+def _profile(records: Sequence[Record], drawn: bool) -> Section:
+    """Dolan and More's profile at a few factors, and its figure where it was drawn."""
     shares = profile(records)
     words = (
         "The share of rows on which a kernel's time is within a factor of the best kernel's (a performance profile). A"
@@ -102,7 +103,8 @@ def _profile(records: Sequence[Record]) -> Section:
     )
     columns = [("kernel", False), *((f"≤ {tau:g}×" if tau > 1 else "best", True) for tau in TAUS)]
     body = [[_name(kernel), *map(_percent, at)] for kernel, at in shares.items()]
-    return Section("profile", "How near the best, how often", (Text(words), Table(columns, body)))
+    picture = [Picture(PROFILE, "Share of the rows within a factor of the best kernel's time")] if drawn else []
+    return Section("profile", "How near the best, how often", (Text(words), *picture, Table(columns, body)))
 
 
 def _whole(standing: Sequence[Standing]) -> Table:

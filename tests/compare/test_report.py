@@ -193,3 +193,11 @@ def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path)
 
 def manifest_gpu(folder):
     return json.loads((folder / "manifest.json").read_text())["gpu"]
+
+
+def test_a_performance_profile_is_drawn_from_five_rows_on(timed, tmp_path):
+    assert (timed / "figures" / "profile.svg").exists() and "figures/profile.svg" in _text(timed)
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    few = [synthetic_run.timed(load, kernel, 8.0) for kernel in ("triton/naive", "helion/naive")]
+    report.write(synthetic_run.write(tmp_path, few))
+    assert not (tmp_path / "figures" / "profile.svg").exists()
