@@ -1,9 +1,10 @@
 """What a call is made of on the GPU: kernels a call, busy time and span, and memory that it takes.
 
 A call is captured into a graph and replayed alone, with the device idle before and after, under torch's profiler.
-`busy` sums the kernels, `span` runs from the first one's start to the last one's end: what a second launch costs beyond
-its own time is between the two. Profiled times are hot and single: they are no times of compare.run and do not stand
-beside them. `host_us` is what the CPU takes to enqueue one eager launch (compare.hosttime).
+`busy` sums the kernels, fills and copies too; `span` runs from the first one's start to the last one's end: what a
+second launch costs beyond its own time is between the two. Profiled times are hot and single: they are no times of
+compare.run and do not stand beside them. `host_us` is what the CPU takes to enqueue one eager launch
+(compare.hosttime).
 Memory: `scratch_bytes` is the workspace, allocated once by the caller; `hidden_bytes` what a launch allocates all the
 same. Scratch needs no GPU.
 """
@@ -91,7 +92,7 @@ def _profiled(run: Any) -> list[tuple[float, float]]:
     return [
         (event.time_range.start, event.time_range.elapsed_us())
         for event in profile.events()
-        if event.device_type is torch.autograd.DeviceType.CUDA and event.time_range.elapsed_us() > 0
+        if event.device_type == torch.autograd.DeviceType.CUDA and event.time_range.elapsed_us() > 0
     ]
 
 
