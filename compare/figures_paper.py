@@ -104,14 +104,16 @@ def by_length(found: Sequence[Point], path: Path) -> Path | None:
 
 
 def by_share(found: Sequence[Point], path: Path) -> Path:
-    """6c, 6d: a panel a decode share, sequences times the longest below."""
+    """6c, 6d: a panel a decode share, sequences times the longest below. A line joins batches of one longest sequence:
+    one sequence of 4096 is other work than eight of 1024, and nothing lies between them."""
     shares = sorted({p.share for p in found})
     figure, panels = _panels([f"{share}% decodes" for share in shares])
     for axes, share in zip(panels[0], shares, strict=True):
         mine = [p for p in found if p.share == share]
-        _curves(axes, mine, lambda p: p.product)
+        for longest in sorted({p.load.max_seq_len for p in mine}):
+            _curves(axes, [p for p in mine if p.load.max_seq_len == longest], lambda p: p.product)
         plain_steps(axes, [p.product for p in mine], rotation=45)
-    _finish(figure, panels, "sequences × longest sequence, tokens")
+    _finish(figure, panels, "sequences × longest sequence, tokens; a line a longest sequence")
     return save(figure, path)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare.paper_measures import MEASURES, Runs
+from compare.paper_measures import MEASURES, OF_SOURCES, Runs
 from compare.rundir import ROOT
 from compare.tables import Table
 
@@ -96,7 +96,8 @@ def _lines(item: Item, ours: str | None) -> Iterator[str]:
     if item.command:
         yield f"- Repeat: `{item.command}`"
     if ours:
-        yield f"- Ours, {MEASURED_ON.upper()}: {ours}."
+        where = "" if item.id in OF_SOURCES else f", {MEASURED_ON.upper()}"
+        yield f"- Ours{where}: {ours}."
     elif item.id in MEASURES:
         yield f"- Ours: *not measured yet; no such run of the {MEASURED_ON.upper()} is committed.*"
     if item.open:

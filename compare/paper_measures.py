@@ -189,6 +189,7 @@ _PREFILL = (kind("prefill"), "prefill rows")
 _MIXED = (kind("mixed"), "mixed rows")
 _RUNGS = "*/q_block */parallel_softmax */unpaged"
 
+OF_SOURCES = frozenset({"E30"})  # figures that no GPU is behind
 MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
     "E1": several(
         over_outputs("*/naive"),
