@@ -27,6 +27,7 @@ RUNG_MARKERS = {
 STYLES = {  # colour, marker, which part of it is filled
     **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
     "triton/auto": ("#0072B2", "P", "full"),
+    "triton/native.sm90_prefill": ("#0072B2", "8", "none"),
     **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
     "helion/auto": ("#D55E00", "X", "full"),
     "baseline/flash_attn3": ("#000000", "*", "full"),
