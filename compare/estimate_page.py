@@ -170,7 +170,7 @@ def _h200(points: Sequence[Point]) -> str:
         "Written by `python -m compare.estimate_page` from the cells of `peers` and `serving`. The estimate of each "
         "cell follows from the facts of the code object that was timed (in the cell), the workload and the constants "
         "of `compare/estimate.py` alone. The formulas and constants were committed (919191c) before they were held "
-        "against any cell, and have not been changed for the H200 since.",
+        "against any cell, and have not been changed for the H200 since; the cells of today were measured after it.",
         "",
         f"{s.n} points; {s.below_floor} below the floor; 10 to 90% of measured / estimate: {s.p10:.2f} to {s.p90:.2f}.",
         HOW_TO_READ,
