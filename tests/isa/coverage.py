@@ -52,7 +52,7 @@ def tests() -> dict[str, list[str]]:
     for name, family in _families():
         found[name].add(family)
     for path in sorted(HERE.glob("test_isa_*.py")):
-        words = set(re.findall(r"\b[a-z]\w+_\w+\b", path.read_text()))
+        words = set(re.findall(r"\b[a-z]\w*_\w+\b", path.read_text()))
         for name in machine.known():
             if words & {name, *(f"{name}_{form}" for form in ("e32", "e64", "sdwa", "dpp"))}:
                 found[name].add(path.stem.removeprefix("test_isa_"))
@@ -60,10 +60,17 @@ def tests() -> dict[str, list[str]]:
 
 
 def _families() -> Iterable[tuple[str, str]]:
-    """Names that test_isa_access puts together from parts."""
+    """Names that tests put together from parts."""
     for kind in ("dword", "dwordx2", "dwordx3", "dwordx4"):
         yield from ((f"{space}_{way}_{kind}", "access") for space in ("global", "buffer") for way in ("load", "store"))
     yield from ((f"ds_{way}_{size}", "access") for way in ("read", "write") for size in ("b32", "b64", "b96", "b128"))
+    yield from (
+        (f"ds_{way}2{st}_b{size}", "access") for way in ("read", "write") for st in ("", "st64") for size in (32, 64)
+    )
+    yield from ((f"v_bitop3_b{size}", "vector") for size in (16, 32))
+    yield from ((f"s_{name}_saveexec_b64", "scalar") for name in ("and", "or", "andn2"))
+    orders = ("eq", "lg", "gt", "ge", "lt", "le")
+    yield from ((f"s_cmpk_{name}_{kind}", "scalar") for name in orders for kind in ("i32", "u32"))
     atomics = ("add", "sub", "swap", "or", "and", "xor", "umax", "umin", "smax", "smin")
     yield from ((f"global_atomic_{name}", "access") for name in atomics)
 

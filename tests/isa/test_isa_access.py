@@ -77,6 +77,10 @@ def test_less_than_a_word():
     assert np.array_equal(w.v[25, 0], halves.astype(np.uint32) << 16 | 0xEF01)
     landed(w, "global_store_short v1, v25, s[4:5]", "global_store_byte v1, v25, s[4:5] offset:2")
     assert (tensor.view(np.uint16)[(LANE * 6 + 2) // 2] == 0xEF01).all() and (raw[LANE * 6 + 4] == 1).all()
+    buffer(w, 8, tensor)
+    landed(w, "buffer_load_ushort v20, v1, s[8:11], 0 offen")
+    landed(w, "buffer_store_short v20, v1, s[8:11], 0 offen offset:4")
+    assert (w.v[20] == 0xEF01).all() and (tensor.view(np.uint16)[(LANE * 6 + 6) // 2] == 0xEF01).all()
     landed(w, "global_store_short_d16_hi v1, v25, s[4:5]")
     assert np.array_equal(tensor.view(np.uint16)[(LANE * 6 + 2) // 2], halves)
 
@@ -129,6 +133,8 @@ def test_scalar_loads():
     assert (w.s[8:12, 0] == POISON).all(), "scalar loads come back in any order: only a wait for none is proof"
     landed(w, "s_load_dwordx2 s[12:13], s[4:5], s6")
     assert np.array_equal(w.s[8:14, 0], [*tensor[4:8], *tensor[2:4]])
+    landed(w, "s_load_dwordx8 s[16:23], s[4:5], 0x0", "s_load_dwordx16 s[24:39], s[4:5], 0x40")
+    assert np.array_equal(w.s[16:40, 0], [*tensor[:8], *tensor[16:32]])
 
 
 def test_a_load_is_there_when_its_wait_says_so():
@@ -198,14 +204,21 @@ def test_words_in_lds(size):
     assert np.array_equal(w.v[30 : 30 + count], w.v[20 : 20 + count])
 
 
-def test_two_spots_of_lds():
-    w = waves(lds_bytes=16384)
-    w.v[1, 0], w.v[20:24, 0] = LANE * 8, words(256).reshape(4, 64)
-    landed(w, "ds_write2_b64 v1, v[20:21], v[22:23] offset0:64 offset1:128", "ds_read_b64 v[30:31], v1 offset:1024")
-    assert np.array_equal(w.v[30:32], w.v[22:24])
-    landed(w, "ds_write2st64_b64 v1, v[20:21], v[22:23] offset0:2 offset1:4", "ds_read2_b32 v[30:31], v1 offset1:1")
-    landed(w, "ds_read2st64_b64 v[30:33], v1 offset0:2 offset1:4")
-    assert np.array_equal(w.v[30:34], w.v[20:24])
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize(("form", "unit"), [("", 1), ("st64", 64)])
+def test_two_spots_of_lds(size, form, unit):
+    """offset0 and offset1 count elements, or 64 of them."""
+    w = waves(lds_bytes=65536)
+    w.v[1, 0], w.v[20:24, 0] = LANE * size, words(256).reshape(4, 64)
+    pairs = ("v20, v21", "v[30:31]") if size == 4 else ("v[20:21], v[22:23]", "v[30:33]")
+    count, offsets = size // 4, (2 * size * unit, 66 * size * unit)
+    landed(w, f"ds_write2{form}_b{8 * size} v1, {pairs[0]} offset0:2 offset1:66")
+    lds = w.lds.views[4]
+    for k, offset in enumerate(offsets):
+        at = (offset + LANE * size) // 4
+        assert np.array_equal(lds[at[:, None] + np.arange(count)].T, w.v[20 + k * count : 20 + (k + 1) * count, 0])
+    landed(w, f"ds_read2{form}_b{8 * size} {pairs[1]}, v1 offset0:2 offset1:66")
+    assert np.array_equal(w.v[30 : 30 + 2 * count], w.v[20 : 20 + 2 * count])
 
 
 def test_halves_in_lds():

@@ -1,4 +1,4 @@
-"""From the command line: a kernel with a planted wrong mask, compiled for gfx942, is incorrect by what the code does."""
+"""From the command line: a kernel with a planted wrong mask, compiled for gfx942, is incorrect by what it computes."""
 
 import json
 import os
