@@ -17,6 +17,7 @@ from typing import Any
 from compare import capability, codemetrics, costs, generated, registry, summary, verdict
 from compare.report_run import RunData, read
 from compare.standing import standings
+from compare.stats import geomean
 from compare.verdict import Outcome
 
 KINDS = summary.KINDS
@@ -250,7 +251,7 @@ def answer(had: Committed) -> str:
             mine = [v for v in found if v.kernel == "helion/auto"]
             rows = f"{len(mine)} rows: {_spread(mine)}"
             line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
-        lines.append(line)
+        lines += [line, *_against(run)]
     ratios = [row["ratio_tokens"] for row in _pairs() if row["ratio_tokens"]]
     if ratios:
         words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
@@ -259,6 +260,22 @@ def answer(had: Committed) -> str:
     if made:
         lines.append(f"- Code: Helion makes {min(made):.1f} to {max(made):.1f} times as many tokens of Triton of it.")
     return "\n".join(lines) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _against(run: RunData) -> list[str]:
+    """Both DSLs' `auto` against the baselines of a run that solve the same problem, a line a baseline."""
+    lines = []
+    for other in dict.fromkeys(r.kernel for r in run.records if r.kernel.startswith("baseline/")):
+        found = verdict.judge(run.raw, [(f"{dsl}/auto", other) for dsl in ("triton", "helion")])
+        own = {dsl: [v for v in found if v.kernel == f"{dsl}/auto"] for dsl in ("triton", "helion")}
+        said = [
+            f"`{dsl}/auto` {geomean([v.speed.ratio for v in mine]):.2f} ({_spread(mine)}; {len(mine)} rows)"
+            for dsl, mine in own.items()
+            if mine and other not in registry.BOUNDS
+        ]
+        if said:
+            lines.append(f"- Speed over `{other}`, run `{run.folder.name}`: {', '.join(said)}.")
+    return lines
 
 
 def _pairs() -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import re
 import sys
@@ -165,26 +166,27 @@ def _rungs(option: str, text: str) -> tuple[str, ...]:
 def _write(
     console: Console, arguments: argparse.Namespace, found: Iterator[tuple[dict[str, Any], str]], rungs: Sequence[str]
 ) -> int:
-    out, kept, sources = arguments.out, [], {}
-    for row, source in found:
-        console.print(f"{row['kernel']} on {row['workload']}: {row.get('reason', row.get('registers'))}", markup=False)
-        kept.append(row)
-        dsl, rung = row["kernel"].split("/")
-        if source and dsl == "helion" and rung in rungs:
-            name = f"{rung}.{row['workload']}.txt"
-            sources[name] = sources.get(name, "") + f"# {row['launched']}: {json.dumps(row['config'])}\n{source}\n"
+    """Rows and sources as they come: what ends a run leaves the rows that it had."""
+    out, failed, begun = arguments.out, False, set()
+    meta = {"commit": rundir.commit(), "versions": rundir.versions()}
+    meta |= {"heuristics": arguments.heuristics, "gpu": arguments.gpu}
     out.mkdir(parents=True, exist_ok=True)
-    meta = {
-        "commit": rundir.commit(),
-        "versions": rundir.versions(),
-        "heuristics": arguments.heuristics,
-        "gpu": arguments.gpu,
-    }
-    lines = [json.dumps(meta), *(json.dumps(row) for row in kept)]
-    (out / "code.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for name, source in sources.items():
-        (out / name).write_text(source, encoding="utf-8")
-    return int(any(row["status"] != "ok" for row in kept))
+    with (out / "code.jsonl").open("w", encoding="utf-8") as file:
+        for row, source in itertools.chain([(meta, "")], found):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if "kernel" not in row:
+                continue
+            words = row.get("reason", row.get("registers"))
+            console.print(f"{row['kernel']} on {row['workload']}: {words}", markup=False, highlight=False)
+            failed |= row["status"] != "ok"
+            dsl, rung = row["kernel"].split("/")
+            if source and dsl == "helion" and rung in rungs:
+                path = out / f"{rung}.{row['workload']}.txt"
+                with path.open("a" if path in begun else "w", encoding="utf-8") as text:
+                    text.write(f"# {row['launched']}: {json.dumps(row['config'])}\n{source}\n")
+                begun.add(path)
+    return int(failed)
 
 
 if __name__ == "__main__":
