@@ -63,9 +63,9 @@ def _families() -> Iterable[tuple[str, str]]:
     """Names that tests put together from parts."""
     for kind in ("dword", "dwordx2", "dwordx3", "dwordx4"):
         yield from ((f"{space}_{way}_{kind}", "access") for space in ("global", "buffer") for way in ("load", "store"))
-    yield from ((f"ds_{way}_{size}", "access") for way in ("read", "write") for size in ("b32", "b64", "b96", "b128"))
+    yield from ((f"ds_{way}_{size}", "lds") for way in ("read", "write") for size in ("b32", "b64", "b96", "b128"))
     yield from (
-        (f"ds_{way}2{st}_b{size}", "access") for way in ("read", "write") for st in ("", "st64") for size in (32, 64)
+        (f"ds_{way}2{st}_b{size}", "lds") for way in ("read", "write") for st in ("", "st64") for size in (32, 64)
     )
     yield from ((f"v_bitop3_b{size}", "vector") for size in (16, 32))
     yield from ((f"s_{name}_saveexec_b64", "scalar") for name in ("and", "or", "andn2"))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
+from pseudonumbers import FLOATS, FUNCTIONS, Bits, bits, divide, to_bits, to_number
 
 _TOKEN = re.compile(
     r"\s*(\d+'[UIFB](?=\()|\d+'0x[0-9a-f]+|\d+'\d+[UIF]?|0x[0-9a-fA-F]+(?:U?LL|U)?|\d+\.\d+F?|\d+(?:U?LL|U|F)?"
@@ -20,91 +19,6 @@ _TOKEN = re.compile(
 )
 _BINARY = [["||"], ["&&"], ["|"], ["^"], ["&"], ["==", "!=", "<>"], ["<", ">", "<=", ">="], ["<<", ">>"], ["+", "-"],
            ["*", "/", "%"], ["**"]]  # fmt: skip
-_FLOATS = {"f32": (np.float32, np.uint32), "f16": (np.float16, np.uint16), "f64": (np.float64, np.uint64)}
-
-
-class Bits(int):
-    """An integer that knows how many bits were read: what { a, b } needs."""
-
-    width = 0
-
-
-def _bits(value: int, width: int) -> Bits:
-    found = Bits(value & ((1 << width) - 1))
-    found.width = width
-    return found
-
-
-def to_number(raw: Any, kind: str) -> Any:
-    """Bits (or a number) read as `u32`, `i16`, `f32`, `b64`, `bf16`, `u24` ..."""
-    if isinstance(raw, float):
-        return raw
-    if kind == "bf16":
-        return float(np.uint32((raw & 0xFFFF) << 16).view(np.float32))
-    if kind in _FLOATS:
-        real, whole = _FLOATS[kind]
-        return float(whole(raw & ((1 << int(kind[1:])) - 1)).view(real))
-    width = int(kind[1:])
-    value = _bits(raw, width)
-    return value - (1 << width) if kind[0] == "i" and value >> (width - 1) else value
-
-
-def to_bits(value: Any, kind: str) -> Bits:
-    """A number as the bits of `kind`. A float keeps its sign of zero; NaN is one NaN."""
-    if kind == "bf16":
-        raw = int(np.float32(value).view(np.uint32))
-        return _bits((raw >> 16) | 0x40 if math.isnan(value) else (raw + 0x7FFF + (raw >> 16 & 1)) >> 16, 16)
-    if kind in _FLOATS:
-        real, whole = _FLOATS[kind]
-        with np.errstate(all="ignore"):
-            return _bits(int(real(float(value)).view(whole)), int(kind[1:]))
-    return _bits(int(value), int(kind[1:]))
-
-
-def _fma(a: float, b: float, c: float) -> float:
-    if not all(map(math.isfinite, (a, b, c))):
-        return a * b + c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c
-    with np.errstate(over="ignore"):
-        near = np.float32(float(exact))
-    if not np.isfinite(near):
-        return float(near)
-    around = [near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))]
-    finite = [x for x in around if np.isfinite(x)]
-    return float(min(finite, key=lambda x: (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1)))
-
-
-def _divide(a: Any, b: Any) -> Any:
-    if isinstance(a, float) or isinstance(b, float):
-        with np.errstate(all="ignore"):
-            return float(np.float64(a) / np.float64(b))
-    return a // b
-
-
-def _saturating(low: int, high: int) -> Any:
-    return lambda x: 0 if math.isnan(x) else int(min(max(math.trunc(x) if math.isfinite(x) else x, low), high))
-
-
-def _quiet(function: Any) -> Any:
-    def call(*values: Any) -> float:
-        with np.errstate(all="ignore"):
-            return float(function(*(np.float64(value) for value in values)))
-
-    return call
-
-
-FUNCTIONS = {
-    "fma": _fma, "pow": _quiet(lambda a, b: a**b), "log2": _quiet(np.log2), "sqrt": _quiet(np.sqrt), "abs": abs,
-    "trunc": _quiet(np.trunc), "floor": _quiet(np.floor), "fract": _quiet(lambda x: x - np.floor(x)),
-    "isEven": lambda x: x % 2 == 0, "isNAN": math.isnan, "isSignalNAN": lambda x: False, "cvtToQuietNAN": lambda x: x,
-    "sign": lambda x: int(math.copysign(1, x) < 0), "ldexp": _quiet(lambda x, n: np.ldexp(x, int(n))),
-    "exponent": lambda x: int(np.float32(x).view(np.uint32)) >> 23 & 255, "signext": lambda x: x,
-    "signext_from_bit": lambda x, n: (x & ((1 << n) - 1)) - (1 << n) if n and x >> (n - 1) & 1 else x & ((1 << n) - 1),
-    "f32_to_i32": _saturating(-(2**31), 2**31 - 1), "f32_to_u32": _saturating(0, 2**32 - 1),
-    **{name: float for name in ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16", "i32_to_f32", "u32_to_f32")},
-}  # fmt: skip
 
 
 class Machine:
@@ -217,12 +131,12 @@ class Machine:
         if raw is not None:
             width, whole = raw.width, self.env.get(name, 0)
             keep = whole >> width << width if isinstance(whole, int) else 0
-            self.env[name] = _bits(keep | raw, max(64, width))
+            self.env[name] = bits(keep | raw, max(64, width))
             return
         high, low = slices[-1]
         width = abs(high - low) + 1
         last_is_kind = path[-1][0] == "kind"
-        raw = int(to_bits(value, path[-1][1])) if last_is_kind and path[-1][1] in (*_FLOATS, "bf16") else int(value)
+        raw = int(to_bits(value, path[-1][1])) if last_is_kind and path[-1][1] in (*FLOATS, "bf16") else int(value)
         if high < low:  # D0[31 : 0] = S0[0 : 31] reverses on the reading side alone
             high, low = low, high
         mask = ((1 << width) - 1) << low
@@ -235,9 +149,9 @@ class Machine:
             elif isinstance(value, list):
                 value = value[part[0]]
             elif part[0] < part[1]:
-                value = _bits(int("".join(str(value >> i & 1) for i in range(part[0], part[1] + 1)), 2), 32)
+                value = bits(int("".join(str(value >> i & 1) for i in range(part[0], part[1] + 1)), 2), 32)
             else:
-                value = _bits(int(value) >> part[1], part[0] - part[1] + 1)
+                value = bits(int(value) >> part[1], part[0] - part[1] + 1)
         return value
 
     def expression(self) -> Any:
@@ -280,7 +194,7 @@ class Machine:
             value, width = 0, 0
             for part in parts:
                 value, width = value << part.width | part, width + part.width
-            value = _bits(value, width)
+            value = bits(value, width)
         elif self.peek() == "(":
             self.take("(")
             values = [self.expression()]
@@ -312,7 +226,7 @@ def _tokens(text: str) -> list[str]:
 def _literal(token: str) -> Any:
     if "'" in token:
         width, digits = token.split("'")
-        return _bits(int(digits.rstrip("UIF"), 0), int(width))
+        return bits(int(digits.rstrip("UIF"), 0), int(width))
     if "." in token or (token.endswith("F") and not token.startswith("0x")):
         return float(token.rstrip("F"))
     return int(token.rstrip("UL"), 0)
@@ -322,7 +236,7 @@ def _cast(token: str, value: Any) -> Any:
     width, kind = token.split("'")
     if kind == "F":
         return float(value) if not isinstance(value, Bits) else to_number(value, f"f{width}")
-    return _bits(int(value), int(width)) if kind != "I" else to_number(int(value), f"i{width}")
+    return bits(int(value), int(width)) if kind != "I" else to_number(int(value), f"i{width}")
 
 
 def _apply(operator: str, a: Any, b: Any) -> Any:
@@ -330,6 +244,6 @@ def _apply(operator: str, a: Any, b: Any) -> Any:
         "||": lambda: a or b, "&&": lambda: a and b, "|": lambda: int(a) | int(b), "^": lambda: int(a) ^ int(b),
         "&": lambda: int(a) & int(b), "==": lambda: a == b, "!=": lambda: a != b, "<>": lambda: a < b or a > b,
         "<": lambda: a < b, ">": lambda: a > b, "<=": lambda: a <= b, ">=": lambda: a >= b, "<<": lambda: a << b,
-        ">>": lambda: a >> b, "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: _divide(a, b),
+        ">>": lambda: a >> b, "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: divide(a, b),
         "%": lambda: a % b, "**": lambda: math.ldexp(1.0, max(min(int(b), 1000), -1000)),
     }[operator]()  # fmt: skip

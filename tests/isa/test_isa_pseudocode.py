@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from asm import run, waves
-from pseudocode import Machine, to_bits, to_number
+from pseudocode import Machine
+from pseudonumbers import to_bits, to_number
 
 from compare.isa import scalar, valu, vector
 
