@@ -17,7 +17,7 @@ from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
 _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
-ABSENT_EVERY = 3  # 14 rows of 16 kernels: 75 cells are compiled and executed within 6 minutes on two cores, 224 are not
+ABSENT_EVERY = 3  # 12 rows of 16 kernels: 64 cells are compiled and executed within 6 minutes on two cores, 192 are not
 _OF_A_TRACE = ("batches", "step_ms", "token_us")
 
 

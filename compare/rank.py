@@ -51,7 +51,7 @@ def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str
 
 
 def rank(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> dict[str, Any]:
-    """The policies of a kernel that beat or equal its default by the estimate, best first; and why others dropped out.
+    """The policies of a kernel by their estimates, best first, without its default; and why others dropped out.
 
     `share`: geometric mean over the rows of estimate / the default's estimate.
     """
@@ -64,10 +64,9 @@ def rank(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: i
     base = [us for us, _ in told[DEFAULT]]
     dropped = {policy.name: why for policy, found in told.items() if (why := next((w for _, w in found if w), ""))}
     shares = {policy: _share([us for us, _ in found], base) for policy, found in told.items()}
-    best = sorted(
-        (share, policy.name, policy) for policy, share in shares.items() if share <= 1.0 and policy != DEFAULT
-    )
-    ranked = [{"policy": policy.to_dict(), "name": name, "share": round(share, 3)} for share, name, policy in best]
+    others = (p for p, share in shares.items() if math.isfinite(share) and p != DEFAULT)
+    best = sorted(others, key=lambda p: (shares[p], p.name))
+    ranked = [{"policy": p.to_dict(), "name": p.name, "share": round(shares[p], 3)} for p in best]
     return {"ranked": ranked[:KEPT], "tried": len(policies), "dropped": dropped}
 
 
@@ -115,9 +114,7 @@ def main(argv: list[str] | None = None) -> int:
         known["kernels"][kernel_id] = found["ranked"]
         seeds.path(gpu.name).write_text(json.dumps(known, indent=1) + "\n")
         best = found["ranked"][0] if found["ranked"] else None
-        said = (
-            f"{best['name']} at {best['share']:.2f} of the default's estimate" if best else "nothing beats the default"
-        )
+        said = f"best {best['name']} at {best['share']:.2f} of the default's estimate" if best else "none is left"
         print(f"{found['tried']} policies, {len(found['dropped'])} dropped, {said}", flush=True)
         for name, why in found["dropped"].items():
             print(f"    {name}: {why}")
