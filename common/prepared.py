@@ -8,10 +8,10 @@ import torch
 
 from common import handle, scratch
 from common.choice import Choice, Family, gpu_of
-from common.handle import Tape
 from common.kernel import Capacity, asked_of
 from common.metadata import cdiv
 from common.spec import Features, PagedBatch
+from common.tape import Tape
 
 MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator for at most
 
@@ -54,7 +54,7 @@ class Prepared:
         if self._recorded:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
-        with self.family.recorded(batch.device) as launches:
+        with self.family.recorded(batch.device) as launches, handle.waits(launches, batch.device):
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
         self._recorded = True
         if launches:

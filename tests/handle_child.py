@@ -22,7 +22,7 @@ from common.call import PagedAttention
 from compare.crosscompile import code_key
 from compare.helion_target import helion_as
 from compare.jit import Launch, flatten
-from planted_changes import CHANGES, UNCHANGED, base
+from planted_changes import CHANGES, UNCHANGED, base, prompts
 
 GPU = gpus.resolve(sys.argv[2])
 driven: list = []  # what reached the driver: code, grid, stream, pointers and integers
@@ -42,8 +42,13 @@ class Compiled:
 
 
 def drive(code, grid, stream, args):
-    values = [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in flatten(args)]
-    driven.append((code, grid, stream, values))
+    driven.append((code, grid, stream, [plain(arg) for arg in flatten(args)]))
+
+
+def plain(arg):
+    if hasattr(arg, "block_shape"):  # a tensor descriptor
+        return (arg.base.data_ptr(), *arg.shape, *arg.strides, *arg.block_shape)
+    return arg.data_ptr() if isinstance(arg, torch.Tensor) else arg
 
 
 def jit_run(self, *args, grid, warmup, **kwargs):
@@ -62,10 +67,9 @@ def call(attention, options):
     return list(driven), list(dispatched)
 
 
-def judge(family, name, change):
-    """One change planted into a warm call."""
+def judge(family, name, change, first):
+    """One change planted into a warm call, `first`."""
     attention, cold = PagedAttention(family), PagedAttention(family)
-    first = base()
     _, before = call(attention, first)
     _, again = call(attention, first)
     assert not again and driven, "the same call was dispatched twice"
@@ -90,7 +94,9 @@ def main():
     changes = CHANGES | UNCHANGED
     with helion_as(GPU):
         for name in sys.argv[3:] or changes:
-            print(json.dumps(judge(family, name, changes[name])), flush=True)
+            kind, _, change = name.rpartition(":")  # prompts:out-moved is that change of a call with prompts
+            first = prompts() if kind else base()
+            print(json.dumps(judge(family, name, changes[change], first)), flush=True)
 
 
 if __name__ == "__main__":

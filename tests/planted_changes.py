@@ -34,6 +34,11 @@ def base():
     return options_of()
 
 
+def prompts():
+    """A call that unpaged serves: a copy, launches through descriptors of scratch, a decode beside."""
+    return options_of([(300, 300), (1, 90), (20, 33)], max_seq_len=300, max_query_len=300)
+
+
 def moved(tensor, elements=1):
     """The same values, `elements` past an address that 16 bytes divide."""
     whole = torch.empty(tensor.untyped_storage().nbytes() // tensor.element_size() + 16, dtype=tensor.dtype)

@@ -42,3 +42,16 @@ def test_triton_misses_on_every_planted_change():
 @pytest.mark.parametrize("names", [[*SOME, *UNCHANGED], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"])
 def test_helion_misses_on_planted_changes(names):
     assert_right(judged("helion", "h200", names))
+
+
+PROMPTS_KEPT = ["prompts:workspace-address", "prompts:stream"]
+PROMPTS_MISSED = ["prompts:query-address", "prompts:workspace-size", "prompts:softmax-scale", "prompts:non-causal"]
+
+
+@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+def test_prompts_are_kept_with_descriptors_around_the_new_addresses(dsl):
+    """unpaged copies into scratch and reads it through descriptors: other scratch, other bases."""
+    verdicts = judged(dsl, "h200", [*PROMPTS_KEPT, *PROMPTS_MISSED])
+    for name, verdict in verdicts.items():
+        assert verdict["right"], f"{name}: another launch reached the driver than a first call makes"
+        assert verdict["kept"] == (name in PROMPTS_KEPT), name

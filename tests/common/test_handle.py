@@ -1,13 +1,16 @@
 """What is kept of a launch is repeated with other pointers, or not kept at all; test_call_kept.py plants changes."""
 
+import threading
 import types
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 import torch
 
 from common import handle
-from common.handle import Launch, Tape
+from common.handle import Launch, Wait
+from common.tape import Tape
 
 
 class Driver:
@@ -56,6 +59,71 @@ def test_a_compile_time_argument_may_be_anything():
     driver, marker = Driver(), object()
     Tape.of([launch(driver, marker, constant=(True,))], [None], 5).replay([0], 1)
     assert driver.seen[0][9:] == (marker,)
+
+
+@dataclass
+class Descriptor:
+    """As much of Triton's TensorDescriptor as is looked at."""
+
+    base: object
+    shape: tuple
+    block_shape: tuple
+
+
+def test_a_descriptor_is_made_anew_around_the_new_pointer():
+    driver, (key, scratch) = Driver(), tensors(2)
+    described = [Descriptor(key, (2, 4), (1, 4)), Descriptor(scratch[4:], (4,), (4,))]
+    tape = Tape.of([launch(driver, *described, key)], [key, None, scratch], 5)
+    for pointers in ([160, 0, 1000], [320, 0, 2000]):
+        tape.replay(pointers, 1)
+        first, second, pointer = driver.seen[-1][9:]
+        assert (first.base.data_ptr(), first.shape, first.block_shape) == (pointers[0], (2, 4), (1, 4))
+        assert (second.base.data_ptr(), pointer) == (pointers[2] + 16, pointers[0])
+    assert described[0].base is key  # what was recorded is nobody's to change
+    assert Tape.of([launch(driver, Descriptor(torch.empty(4), (4,), (4,)))], [key, None, scratch], 5) is None
+
+
+class Stream:
+    def __init__(self, raw, seen):
+        self.cuda_stream, self._seen = raw, seen
+
+    def wait_stream(self, other):
+        self._seen.append((self.cuda_stream, "waits for", other.cuda_stream))
+
+
+def test_a_second_stream_waits_and_is_waited_for_as_it_was(monkeypatch):
+    driver, (query, scratch) = Driver(), tensors(2)
+    main, side, later = (Stream(raw, driver.seen) for raw in (5, 6, 9))
+    entries = [Wait(side, main), launch(driver, query, stream=6), launch(driver, query), Wait(main, side)]
+    tape = Tape.of(entries, [query, scratch], 5)
+    monkeypatch.setattr(handle, "current", lambda: later)
+    tape.replay([64, 0], 9)
+    order = [entry if entry[1] == "waits for" else f"on {entry[3]}" for entry in driver.seen]
+    assert order == [(6, "waits for", 9), "on 6", "on 9", (9, "waits for", 6)]
+
+
+@pytest.mark.parametrize("missing", [0, 3], ids=["begins-unordered", "is-not-waited-for"])
+def test_a_second_stream_out_of_order_has_no_tape(missing):
+    driver, (query, scratch) = Driver(), tensors(2)
+    main, side, third = (Stream(raw, []) for raw in (5, 6, 7))
+    entries = [Wait(side, main), launch(driver, query, stream=6), launch(driver, query), Wait(main, side)]
+    assert Tape.of(entries, [query, scratch], 5) is not None
+    assert Tape.of(entries[:missing] + entries[missing + 1 :], [query, scratch], 5) is None
+    assert Tape.of([*entries, Wait(third, side)], [query, scratch], 5) is None
+
+
+def test_which_streams_wait_is_heard_in_order_and_of_this_thread_alone(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda.Stream, "wait_stream", lambda self, other: waited.append(other), raising=False)
+    monkeypatch.setattr(handle, "has_jit", lambda device: True)
+    launches, stream = ["a launch"], object()
+    with handle.waits(launches, torch.device("cpu")):
+        torch.cuda.Stream.wait_stream("first", stream)
+        thread = threading.Thread(target=torch.cuda.Stream.wait_stream, args=("not mine", stream))
+        thread.start()
+        thread.join()
+    torch.cuda.Stream.wait_stream("after", stream)
+    assert launches == ["a launch", Wait("first", stream)] and len(waited) == 3
 
 
 OPAQUE = {

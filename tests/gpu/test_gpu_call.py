@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from common.batch import make_batch
+from common.call import PagedAttention
 from common.integrity import same_bits
 from common.metadata import cdiv
 from common.reference import reference
@@ -109,6 +110,25 @@ def test_kept_launches_serve_other_tensors_of_the_signature(dsl):
         judged(dsl, batch, out, features)
     kept, known = call.kept
     assert 0 < kept <= known
+
+
+@pytest.mark.parametrize("mix", ["prefill", "mixed"])
+@pytest.mark.parametrize("dsl", DSLS)
+def test_launches_with_descriptors_and_on_two_streams_are_kept(dsl, mix):
+    """unpaged: the copy and the long queries on one stream, short queries on another, tiles through descriptors."""
+    call = PagedAttention(auto(dsl).FAMILY)
+    for seed in range(4):
+        batch = make_batch(MIXES[mix], SHAPE, device="cuda", seed=seed)
+        room = {} if seed % 2 else {"workspace": torch.full((2**27,), 255, dtype=torch.uint8, device="cuda")}
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            with no_wait():
+                out = call(**tensors(batch), **exact(batch), **room)
+        torch.cuda.synchronize()
+        judged(dsl, batch, out)
+    kept, known = call.kept
+    assert kept == known == 2  # with the caller's scratch and without
+    assert {prepared.choice.kernel for prepared in call._known.values()} == {"unpaged"}
 
 
 @pytest.mark.parametrize("dsl", DSLS)
