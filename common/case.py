@@ -11,9 +11,12 @@ from typing import Any, Literal
 import torch
 
 from common.batch import CacheStyle, make_batch
-from common.case_layouts import Arrange
+from common.case_layouts import Arrange, far_query, far_rows
+from common.fills import Fill, structured
 from common.guards import Guards
 from common.spec import AttentionShape, Features, Layout, PagedBatch
+
+HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,12 @@ class Case:
     """One corner: a batch is a function of it and nothing else.
 
     lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. sinks: "near" puts a sink of ln(n) +- 1 on
-    every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf.
-    loud: what the queries are multiplied by. new_kv: the step's new K and V are given too. arrange: how the batch is
-    laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size: keys of a tile, where a kernel's
-    config has such a thing. refused: the argument that the typed error must name, where the case is one to refuse.
+    every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf; "some" -inf on
+    the even heads and "near" on the others; "heavy" one of +60, which leaves e^-60 to the keys.
+    loud: what the queries are multiplied by. fill: values that break kernels. new_kv: the step's new K and V are given
+    too. arrange: how the batch is laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size:
+    keys of a tile, where a kernel's config has such a thing. refused: the argument that the typed error must name,
+    where the case is one to refuse.
     """
 
     name: str
@@ -37,8 +42,9 @@ class Case:
     causal: bool = True
     sliding_window: int | None = None
     softcap: float | None = None
-    sinks: Literal["near", "off"] | None = None
+    sinks: Literal["near", "off", "some", "heavy"] | None = None
     loud: float = 1.0
+    fill: Fill | None = None
     style: CacheStyle = "nhd"
     shared_pages: int = 0
     pad_tokens: int = 0
@@ -65,14 +71,18 @@ class Case:
     @property
     def structured(self) -> bool:
         """Whether the checker may not assume independent rounding errors."""
-        return self.loud != 1.0
+        return self.loud != 1.0 or structured(self.fill)
 
     def features(self, device: torch.device | str = "cpu") -> Features:
         sinks = None
         if self.sinks is not None:
             mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
-            around = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
-            sinks = (around if self.sinks == "near" else torch.full_like(around, -math.inf)).to(device)
+            near = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
+            off = torch.full_like(near, -math.inf)
+            some = torch.where(torch.arange(self.heads[0]) % 2 == 0, off, near)
+            sinks = {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[self.sinks].to(
+                device
+            )
         return Features(self.causal, self.sliding_window, self.softcap, sinks)
 
 
@@ -91,9 +101,12 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
     batch = make_batch(list(case.lens), case.shape, seed=case.seed, device=device, guards=guards, **options)
     if case.loud != 1.0:
         batch.query.mul_(case.loud)
+    features = case.features(device)
+    if case.fill is not None:
+        case.fill(batch, features)
     if case.arrange is not None:
         batch = case.arrange(batch, guards)
-    return batch, case.features(device)
+    return batch, features
 
 
 def outputs(
@@ -101,7 +114,10 @@ def outputs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) for a launch on `batch`, filled with `poison`, between guards."""
     tokens, heads, size = batch.query.shape
-    out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), batch.query.dtype, poison)
+    if case.arrange is far_query:
+        out = far_rows(batch.query, "out", guards).fill_(poison)
+    else:
+        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), batch.query.dtype, poison)
     return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
 
 

@@ -134,3 +134,26 @@ def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
 def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """The host integers claim the longest context of a capture."""
     return batch.replace(stats=replace(batch.stats, max_query_len=4096, max_seq_len=131072))
+
+
+def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Behind its used part every row of the block table names pages of the next sequence, as after a page was freed."""
+    rows = [row[:used].clone() for row, used in zip(batch.block_table, _used(batch), strict=True)]
+    for seq, used in enumerate(_used(batch)):
+        other = rows[(seq + 1) % len(rows)]
+        tail = batch.block_table[seq, used:]
+        if other.numel():
+            tail.copy_(other.repeat(-(-tail.numel() // other.numel()))[: tail.numel()])
+    return batch
+
+
+def far_rows(like: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
+    """Uninitialised rows of the shape of `like`, the last 2^31 elements or more behind the first."""
+    tokens, heads, size = like.shape
+    step = cdiv(2**31, max(1, tokens - 1)) // 8 * 8 + 8
+    return guards.empty(name, (tokens, step), like.dtype)[:, : heads * size].unflatten(1, (heads, size))
+
+
+def far_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The last token of the query begins 2^31 elements behind the first, and `outputs` lays `out` out alike."""
+    return batch.replace(query=far_rows(batch.query, "query_apart", guards).copy_(batch.query))

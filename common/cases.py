@@ -10,6 +10,7 @@ import torch
 
 from common import case_layouts as layouts
 from common.case import MIXED, ONE_HEAD, RAGGED, Case, build, config_for, decodes, named, outputs, prompts
+from common.edge_cases import EDGES
 from common.family_cases import FAMILY
 from common.spec import Layout
 
@@ -164,5 +165,5 @@ _NUMBERED: tuple[Case, ...] = (
     ),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = (*_NUMBERED, *FAMILY)
+CASES: tuple[Case, ...] = (*_NUMBERED, *FAMILY, *EDGES)
 BY_NAME = {case.name: case for case in CASES}

@@ -94,6 +94,18 @@ class Edits:
         """bool, broadcastable to [heads, rows, keys]; query [rows, 1] and key [1, keys] are positions."""
         return seen
 
+    def wanted(self, at: At, key: Tensor, seen: Tensor) -> Tensor:
+        """bool [keys]: the keys whose V is multiplied; others give zeros, for 0 * NaN would reach the sum."""
+        return seen.reshape(-1, key.numel()).any(0)
+
+    def maximum(self, at: At, m: Tensor) -> Tensor:
+        """The running maximum [heads, rows] after a tile, base 2."""
+        return m
+
+    def shift(self, at: At, m: Tensor) -> Tensor:
+        """What P is taken relative to; a row that saw nothing yet: exp2(-inf - 0) is 0, not NaN."""
+        return torch.where(m == -math.inf, 0.0, m)
+
     def scale(self, at: At, scale: float) -> float:
         """What multiplies the products of Q and K, in float32."""
         return scale
@@ -156,7 +168,8 @@ def _load(at: At, edits: Edits, kind: Kind, key: Tensor) -> Tensor:
     num_query_heads = at.batch.query.shape[1]
     heads = torch.arange(num_query_heads, device=key.device) // (num_query_heads // cache.shape[2])
     index = key // cache.shape[1]
-    pages = edits.pages(at, kind, index, at.batch.block_table[at.seq].long()[index])
+    table = at.batch.block_table[at.seq].long()
+    pages = edits.pages(at, kind, index, table[index.clamp(max=table.numel() - 1)])
     slots = edits.slots(at, kind, key % cache.shape[1])
     return cache[pages[None, :], slots[None, :], edits.kv_heads(at, heads)[:, None]]
 
@@ -176,11 +189,12 @@ def _step(at: At, edits: Edits, query: Tensor, state: State, key: Tensor) -> Sta
     logits = _dot(query, _load(at, edits, "key", key).transpose(1, 2), at, edits) * scale
     seen = _mask(at, edits, key)
     scores = torch.where(seen, edits.score(at, logits, at.features.softcap) * LOG2E, -math.inf)
-    m = torch.maximum(state.m, scores.amax(-1))
-    shift = torch.where(m == -math.inf, 0.0, m)  # a row that saw nothing yet: exp2(-inf - 0) is 0, not NaN
+    m = edits.maximum(at, torch.maximum(state.m, scores.amax(-1)))
+    shift = edits.shift(at, m)
     p = torch.exp2(scores - shift[..., None])
     fade = torch.exp2(state.m - shift)
     value = _load(at, edits, "value", key)
+    value = torch.where(edits.wanted(at, key, seen)[:, None], value, 0.0)
     rounded = edits.probabilities(at, p).to(at.schedule.probabilities or value.dtype)
     acc = edits.accumulator(at, state.acc * fade[..., None] + _dot(rounded, value, at, edits))
     return State(m, state.l * fade + p.sum(-1), acc)

@@ -11,6 +11,7 @@ import torch
 
 from common.batch import make_batch
 from common.emulation import Edits, Schedule, emulate
+from common.fills import Fill, structured
 from common.guards import Guards
 from common.integrity import Snapshot, damage
 from common.kernel import Precision
@@ -27,7 +28,8 @@ class Case:
     """One batch, and how the emulation runs it.
 
     sink: the sinks are normal around this value, None for no sinks. loud: multiplies the queries; the data are then
-    structured and the W tier judges alone. lse: whether the LSE is asked for and judged.
+    structured and the W tier judges alone. fill: values that break kernels. lse: whether the LSE is asked for and
+    judged.
     """
 
     lens: Lens
@@ -41,6 +43,8 @@ class Case:
     loud: float = 1.0
     lse: bool = False
     spare_pages: int = 3
+    extra_columns: int = 3
+    fill: Fill | None = None
     seed: int = 0
 
     def features(self) -> Features:
@@ -52,8 +56,10 @@ class Case:
 
     def batch(self, guards: Guards | None = None) -> PagedBatch:
         options = {"seed": self.seed, "pad_tokens": 2, "spare_pages": self.spare_pages, "guards": guards}
-        batch = make_batch(self.lens, self.shape, **options)
+        batch = make_batch(self.lens, self.shape, extra_columns=self.extra_columns, **options)
         batch.query.mul_(self.loud)
+        if self.fill is not None:
+            self.fill(batch, self.features())
         return batch
 
 
@@ -114,8 +120,8 @@ def judge(case: Case, edits: Edits) -> Outcome:
     before = Snapshot.of(batch, features)
     lse = outputs.get("lse")
     emulate(batch, features, outputs["out"], Schedule(case.tile, case.segments), lse=lse, edits=edits)
-    structured = case.loud != 1.0
-    verdict = check(outputs["out"], lse, batch, features, Precision(), expected, structured=structured)
+    apart = case.loud != 1.0 or structured(case.fill)
+    verdict = check(outputs["out"], lse, batch, features, Precision(), expected, structured=apart)
     return Outcome(verdict, damage(before, batch, features, outputs, math.nan, guards))
 
 

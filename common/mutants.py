@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from common.mutant_cases import Mutant
 from common.mutants_keys import KEYS
+from common.mutants_known import KNOWN
 from common.mutants_math import MATH
 
-MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH)
+MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN)

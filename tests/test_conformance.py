@@ -2,7 +2,8 @@
 
 Every day the Triton kernels meet all cases but naive, which runs a program per row and head. Helion traces a kernel for
 1 to 3 s per dtype, head, page and feature, so the Helion kernels deal every other case out among themselves, beside
-those that nobody may miss. naive, in both, meets those that nobody may miss. `make test-slow` runs the rest.
+those that nobody may miss. naive, in both, meets those that nobody may miss. The edge cases are dealt out among the
+Triton kernels. `make test-slow` runs the rest.
 """
 
 import os
@@ -11,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from common.cases import BY_NAME, CASES
+from common.edge_cases import EDGES
 from common.spec import DTYPES
 from compare import registry
 from kernel_cases import cell, conform
@@ -32,6 +34,8 @@ NOBODY_MAY_MISS = {
 }
 TOO_SLOW = {"batch-257"}  # 2 s of CPU and more in each kernel
 DEALT = [kernel for kernel in registry.OWN if kernel.startswith("helion/") and not kernel.endswith("/naive")]
+TRITON = [kernel for kernel in registry.OWN if kernel.startswith("triton/") and not kernel.endswith("/naive")]
+EDGE_NAMES = {case.name for case in EDGES}
 assert set(BY_NAME) >= NOBODY_MAY_MISS | TOO_SLOW
 
 
@@ -40,6 +44,8 @@ def every_day(kernel_id: str, case_name: str, case_number: int) -> bool:
         return True
     if case_name in TOO_SLOW or kernel_id.endswith("/naive"):
         return False
+    if case_name in EDGE_NAMES:
+        return kernel_id in TRITON and case_number % len(TRITON) == TRITON.index(kernel_id)
     return kernel_id not in DEALT or case_number % (2 * len(DEALT)) == 2 * DEALT.index(kernel_id)
 
 
