@@ -15,7 +15,7 @@ STEP_SECONDS = 0.006
 HELION_FACTOR = 4.0
 BLOCK_ROWS = 16  # rows of a default Q Block
 CHECK_LAUNCHES = 3  # what the gate launches where nothing is timed
-MODELLED = ("gfx942", "gfx950")  # arches whose code compare.isa executes
+MODELLED = ("gfx90a", "gfx942", "gfx950")  # arches whose code compare.isa executes
 MODEL_STEP_SECONDS = 0.01  # of the functional model per program and tile: waves at one instruction go together
 
 

@@ -15,7 +15,7 @@ from compare.isa import access, matrix, scalar, vector
 from compare.isa.errors import Fault, NotExecutable
 from compare.isa.lds import Lds
 from compare.isa.memory import Memory
-from compare.isa.state import VCC, Waves
+from compare.isa.state import POISON, VCC, Waves
 from compare.isa.text import Instruction, Listing, parse
 
 BATCH_WAVES = 256  # more at a time cost memory and bring no speed: a register then is 64 KiB
@@ -117,9 +117,9 @@ class _Batch:
         self.pc, self.alive, self.waiting = np.zeros(count, np.int64), np.ones(count, bool), np.zeros(count, bool)
         self.counts: Counter = w.tally
         start = program.listing.start
-        if start.get("user_sgpr_private_segment_buffer") or start.get("user_sgpr_flat_scratch_init"):
-            raise NotExecutable("kernel", "its spills go through a private segment buffer (gfx90a)")
-        at = 2 * start.get("user_sgpr_dispatch_ptr", 0) + 2 * start.get("user_sgpr_queue_ptr", 0)
+        buffer = 4 * start.get("user_sgpr_private_segment_buffer", 0)
+        w.s[:buffer] = POISON  # where gfx90a's scratch would be: an access by it is refused
+        at = buffer + 2 * start.get("user_sgpr_dispatch_ptr", 0) + 2 * start.get("user_sgpr_queue_ptr", 0)
         w.set_pair(at, np.full(count, arguments, np.uint64))
         register = start["user_sgpr_count"]
         for axis, name in enumerate("xyz"):
