@@ -16,6 +16,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,9 @@ def line_of(release: str, gpu: Gpu, subject: Subject, outcome: Outcome) -> dict:
         held = fact.get("occupancy") or {}
         more = {"programs": held.get("programs"), "redundancy": fact.get("matrix_redundancy")}
         launches.append({name: fact[name] for name in FACTS} | more)
-    told = {"status": str(outcome.status), "reason": outcome.reason, "launches": launches}
+    last = (outcome.log_tail.strip().splitlines() or [""])[-1]  # a compiler's first line says where, its last one what
+    reason = outcome.reason if last in outcome.reason else f"{outcome.reason} {last}"[:300]
+    told = {"status": str(outcome.status), "reason": reason, "launches": launches}
     return {"triton": release, "target": gpu.arch, **subject.as_dict(), **told}
 
 
@@ -186,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     releases, targets = args.triton.split(","), [gpus.resolve(TARGETS[name]) for name in args.targets.split(",")]
     code = 0
     lines = read_lines(args.out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a release's folder is removed then too
     if not args.render:
         try:
             lines = run(releases, targets, args.kernels, args.out, args.lanes, args.limit).lines
