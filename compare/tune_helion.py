@@ -92,7 +92,7 @@ class Autotuner(Bench):
         default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
         ours = Candidate(cell + DEFAULT.name, DEFAULT, Subject(kernel_id, arena, self.gpu, default, "tuning"))
         theirs = Candidate(cell + ARM, FOUND, Tuned(kernel_id, arena, self.gpu, default, "tuning"))
-        with self.device_alone():
+        with self.device_alone(job["id"]):
             found = launches(kernel, lambda: ours.subject.launch(0))
             if len(found) != 1:
                 reason = f"{len(found)} launches share block sizes: the autotuner tunes one"

@@ -147,8 +147,9 @@ class Run:
                 return None
             if found.cell is None:  # it never began: another process would do the same
                 raise RuntimeError(f"{lane.command}: {found.reason}\n{found.log_tail}") from found
+            last = found.log_tail.strip().rpartition("\n")[2]
             with self._turn:
-                self.on_lost(job, found.cell, str(found.status), found.reason)
+                self.on_lost(job, found.cell, str(found.status), f"{found.reason}: {last}" if last else found.reason)
             lost.append(found.cell)
             return self._take(job["kernel"]) if found.cell == job["id"] else job
         finally:

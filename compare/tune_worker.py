@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -36,6 +36,8 @@ SCREEN_ROUNDS = 2  # of all, then of the better half
 FINAL_S = 0.4  # of fresh rounds for the finalists of a kernel and row; ten rounds at least
 MAX_SETS = 16  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
 HOPELESS, HOST_US = 3.0, 200.0  # a first launch above 3 x the default's + what the host may add is not screened
+SIGN_S = 20.0  # of waiting for the GPU between two signs of life
+ALONE_SHARE = 0.6  # of the GPU's memory for a row that exceeds a lane's share: the other lanes keep their tensors
 LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: not tried in the others of that kind
 
 
@@ -75,15 +77,34 @@ class Bench:
         self._lock = task["lock"]
         self._ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)  # kind, kernel, policy
         self._arena: Arena | None = None
-        if self.device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(task["memory_share"])
+        self._share, self._alone = task["memory_share"], False
+        self._most_memory(self._share)
         self.clock = timing.make_clock(self.device)
 
+    def _most_memory(self, share: float) -> None:
+        """Give back what is cached, and ask for at most this share of the GPU's memory from now on."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(share)
+
     @contextlib.contextmanager
-    def device_alone(self) -> Iterator[None]:
-        with open(self._lock, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    def device_alone(self, cell: str) -> Iterator[None]:
+        """Holds the GPU's lock. Waiting for it is a sign of life: with 16 lanes it took over 90 s."""
+        if self._alone:
             yield
+            return
+        with open(self._lock, "w") as file:
+            told = time.monotonic()
+            while not _locked(file):
+                if time.monotonic() - told > SIGN_S:
+                    self.channel.send("start", cell=cell)
+                    told = time.monotonic()
+                time.sleep(0.01)
+            self._alone = True
+            try:
+                yield
+            finally:
+                self._alone = False
 
     def late(self) -> bool:
         return time.time() > self.deadline
@@ -92,14 +113,37 @@ class Bench:
         self.channel.send("row", cell=cell, fields={"status": status, "reason": reason} | fields)
 
     def job(self, job: dict[str, Any]) -> None:
-        """One kernel on one row."""
+        """One kernel on one row; where its tensors exceed the lane's share of the memory, alone on the GPU."""
         self.channel.send("start", cell=job["id"])
+        heavy = False
+        try:
+            self._work(job)
+        except torch.OutOfMemoryError:
+            heavy = True
+        if heavy:  # outside: the exception holds the tensors of what it interrupted
+            self._arena = None
+            with self.device_alone(job["id"]):
+                self._heavy(job)
+        self.channel.send("finished", job=job["id"])
+
+    def _heavy(self, job: dict[str, Any]) -> None:
+        self._most_memory(ALONE_SHARE)
+        try:
+            self._work(job)
+        except torch.OutOfMemoryError as error:
+            for entry in job["candidates"]:
+                self._failed(entry["cell"], error)
+        finally:
+            self._arena = None
+            self._most_memory(self._share)
+
+    def _work(self, job: dict[str, Any]) -> None:
         moments = [time.perf_counter()]
         arena = self._arena_of(Workload.from_dict(job["row"]))
         moments.append(time.perf_counter())
         candidates = self._set_up(arena, job["kernel"], job["candidates"])
         moments.append(time.perf_counter())
-        with self.device_alone():
+        with self.device_alone(job["id"]):
             moments.append(time.perf_counter())
             if candidates and not self.late():
                 self._compete(arena, job["kernel"], candidates)
@@ -111,7 +155,6 @@ class Bench:
             names = ("tensors_s", "host_s", "waited_s", "device_s")
             took = {n: round(end - begin, 2) for n, begin, end in zip(names, moments, moments[1:], strict=False)}
             self.channel.send("row", cell=job["id"], done=True, took=took)
-        self.channel.send("finished", job=job["id"])
 
     def _arena_of(self, row: Workload) -> Arena:
         """The row's tensors; the last row's are kept, for jobs of a row that follow each other."""
@@ -212,6 +255,14 @@ class Bench:
             low, middle, high = (round(timing.quantile(track.samples, q), 3) for q in (0.05, 0.5, 0.95))
             times = {"final_us": middle, "p05_us": low, "p95_us": high, "rounds": len(track.samples)}
             self.say(c.cell, "ok", screen_us=round(c.us, 3), **times)
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _compiled_only() -> contextlib.AbstractContextManager[None]:
