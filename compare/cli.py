@@ -13,7 +13,7 @@ from common import gpus
 from common.gpus import Gpu
 from compare import figure_suites, suites, thresholds, trace
 from compare.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
-from compare.registry import ABLATIONS, BASELINES, HEURISTICS, OWN, select
+from compare.registry import ABLATIONS, BASELINES, HEURISTICS, NATIVE, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
 
 _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
@@ -238,6 +238,8 @@ def selection(arguments: argparse.Namespace, now: Situation) -> Selection:
 
 def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
     kernels = OWN + BASELINES * now.measure
+    if now.measure and now.target is not None and now.target.arch == "sm_90":
+        kernels += tuple(NATIVE)
     if arguments.suite == "ablations":
         kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
         kernels += tuple(ABLATIONS)

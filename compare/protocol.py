@@ -21,7 +21,7 @@ from common import gpus
 from compare import registry, rundir
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
-SERVING = "triton/auto,triton/static_grid,helion/auto,helion/static_grid,baseline/flash_attn3"
+SERVING = "triton/auto,triton/static_grid,triton/native*,helion/auto,helion/static_grid,baseline/flash_attn3"
 NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
 FIGURES = {
     "fig6": "Figure 6: the rungs by length and decode share",
