@@ -1,5 +1,6 @@
 """Cross-compilation of both DSLs, in child processes; also the canaries of every private hook it stands on."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -159,3 +160,12 @@ def test_a_hook_that_helion_dropped_is_named(monkeypatch):
     monkeypatch.delattr(compat, "_is_hip")
     with pytest.raises(MissingHook, match="_is_hip"), helion_as(resolve("mi300")):
         pass
+
+
+@pytest.mark.parametrize(("name", "arch"), [("rx7900xtx", "gfx906"), ("l40s", "sm_35")])
+def test_an_arch_that_triton_cannot_compile_for_is_a_row_with_its_first_line(name, arch):
+    gpu = dataclasses.replace(resolve(name), arch=arch)
+    (outcome,) = compile_in_child([CompileJob(TRITON, LENS, SHAPE)], gpu)
+    assert outcome.status == "compile_error" and outcome.facts == ()
+    assert "Error: " in outcome.reason and "\n" not in outcome.reason
+    assert outcome.log_tail, "the rest of the error is kept"
