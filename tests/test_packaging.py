@@ -37,7 +37,7 @@ def wheel(tmp_path_factory):
     copy = tmp_path_factory.mktemp("project")
     for folder in filter(lambda name: (ROOT / name).is_dir(), (*PACKAGES, "tests", "docs")):
         shutil.copytree(ROOT / folder, copy / folder, ignore=IGNORED)
-    for name in ("pyproject.toml", "LICENSE", "MANIFEST.in"):
+    for name in ("pyproject.toml", "LICENSE", "MANIFEST.in", "diptych_check.py"):
         shutil.copy(ROOT / name, copy)
     (copy / "README.md").touch()
     code = f"import {setuptools.__name__}.build_meta as build; print(build.build_wheel('.'))"
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
-    assert {str(p.relative_to(ROOT)) for p in sources if "__pycache__" not in p.parts} == held
+    assert {str(p.relative_to(ROOT)) for p in sources if "__pycache__" not in p.parts} | {"diptych_check.py"} == held
 
 
 def test_the_wheel_carries_the_licence(wheel):

@@ -1,0 +1,154 @@
+"""What the conformance kit runs: its levels, cases of its own, and case expressions that say a shrunk case in one word.
+
+An expression is the name of a case, then `@field=value` for each field that differs: `window-page@dtype=float16`,
+`query-15-16-17@lens=1/40.5/5@heads=2/1`. Any field of `common.case.Case` that is a number, word, dtype or lengths.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from common.case import Case, decodes, named
+from common.cases import CASES
+from common.spec import DTYPES, SpecError
+
+_TWO_HEADS = {"heads": (2, 1)}
+# Longer than any case that is not large, and scratch that a longer batch left behind.
+LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
+AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
+AFTER_MORE = named("scratch-after-more", lens=decodes(45, 20), **_TWO_HEADS)
+BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the same process
+    AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
+    AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
+}
+KIT_CASES = tuple(case for case in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if case.refused is None)
+BY_NAME = {case.name: case for case in KIT_CASES}
+# Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
+SMOKE = (
+    "query-15-16-17", "query-0", "context-page-plus-1", "sequence-at-page", "sequence-at-tile", "sequence-1",
+    "one-empty-sequence", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
+    "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128",
+    "ratio-5", "ratio-8", "kv-heads-3", "pages-permuted",
+    "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64", "page-id-beyond-16-bits", "query-in-fused-qkv",
+    "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides", "window-1", "window-page",
+    "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400",
+    "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500",
+    "scratch-after-longer", "scratch-after-more",
+)  # fmt: skip
+LEVELS = ("smoke", "full")
+
+
+def level(name: str) -> Iterator[str]:
+    """The expressions of a level. full: every case that is not one to refuse, in all three dtypes."""
+    if name == "smoke":
+        yield from SMOKE
+    else:
+        yield from (write(replace(case, dtype=dtype)) for case in KIT_CASES for dtype in DTYPES)
+
+
+@dataclass(frozen=True)
+class _Seeded(Case):
+    """A case whose tensors also depend on the kit's seed."""
+
+    kit_seed: int = 0
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(f"{self.name} {self.kit_seed}".encode())
+
+
+def seeded(case: Case, kit_seed: int) -> Case:
+    values = {field.name: getattr(case, field.name) for field in fields(Case)}
+    return _Seeded(**values, kit_seed=kit_seed)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple):
+        pairs = value if value and isinstance(value[0], tuple) else (value,)
+        return ".".join("/".join(map(str, pair)) for pair in pairs)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _value(field: str, text: str) -> Any:
+    """The inverse of _text for one field. Raises ValueError."""
+    if field in ("dtype", "table_dtype"):
+        if not isinstance(found := getattr(torch, text, None), torch.dtype):
+            raise ValueError(text)
+        return found
+    if field == "lens":
+        return tuple((int(q), int(s)) for q, s in (pair.split("/") for pair in filter(None, text.split("."))))
+    if field == "heads":
+        query, key = map(int, text.split("/"))
+        return (query, key)
+    words = {"none": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
+    if field in ("style", "sinks"):
+        return text
+    return float(text) if field in ("softcap", "loud") else int(text)
+
+
+_FIXED = {"name", "numbers", "layout", "large", "refused"}
+_FIELDS = [field.name for field in fields(Case) if field.name not in _FIXED]
+
+
+def write(case: Case) -> str:
+    """The expression of a case that was changed from the one of its name."""
+    base = BY_NAME[case.name]
+    changed = [name for name in _FIELDS if getattr(case, name) != getattr(base, name)]
+    return "@".join([case.name, *(f"{name}={_text(getattr(case, name))}" for name in changed)])
+
+
+def read(expression: str) -> Case:
+    """The case of an expression. Raises SpecError naming what is wrong with it."""
+    name, *changes = expression.split("@")
+    if name not in BY_NAME:
+        near = ", ".join(difflib.get_close_matches(name, BY_NAME, 3, 0.3)) or "keys-4500"
+        raise SpecError("case", repr(name), f"a named case, as {near}")
+    values = {}
+    for change in changes:
+        field, _, text = change.partition("=")
+        if field not in _FIELDS or (field == "arrange" and text != "none"):
+            raise SpecError("case", repr(change), f"field=value with one of {', '.join(_FIELDS)}; arrange only none")
+        try:
+            values[field] = _value(field, text)
+        except ValueError as error:
+            raise SpecError("case", repr(change), f"a value that {field} can have") from error
+    return replace(BY_NAME[name], **values)
+
+
+def size(case: Case) -> tuple[int, int, int]:
+    """What makes a case small: keys that queries meet times heads, then the fields that are changed from plain."""
+    keys = sum(query_len * seq_len + seq_len + 1 for query_len, seq_len in case.lens)
+    plain = named("plain")
+    unplain = sum(getattr(case, name) != getattr(plain, name) for name in _FIELDS if name not in ("lens", "heads"))
+    return keys * case.heads[0], case.head_size * case.block_size + case.spare_pages, unplain
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases with one thing less, the boldest first; each smaller than `case` by `size`."""
+    lens, group = case.lens, case.heads[0] // case.heads[1]
+    half = len(lens) // 2
+    shorter = [lens[:half], lens[half:]] if half else []
+    shorter += [lens[:i] + lens[i + 1 :] for i in range(len(lens)) if 1 < len(lens) <= 8]
+    for i, (query_len, seq_len) in enumerate(lens[:8]):
+        for q, s in ((1, seq_len), (query_len, query_len), (1, seq_len // 2), (1, seq_len - 16), (1, seq_len - 1)):
+            if 0 < q <= s and (q, s) != (query_len, seq_len):
+                shorter.append((*lens[:i], (q, s), *lens[i + 1 :]))
+    candidates = [replace(case, lens=each) for each in shorter]
+    candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
+    off = {
+        "sliding_window": None, "softcap": None, "sinks": None, "arrange": None, "loud": 1.0, "style": "nhd",
+        "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True, "spare_pages": 3,
+        "table_dtype": torch.int32, "block_size": 16, "head_size": 32,
+    }  # fmt: skip
+    candidates += [replace(case, **{name: value}) for name, value in off.items()]
+    yield from (each for each in candidates if size(each) < size(case))

@@ -1,0 +1,129 @@
+"""Six paged-attention callables as strangers write them: one right, five wrong in ways that were shipped by others.
+
+Plain torch, float32 sums. No line of Diptych's is imported.
+"""
+
+import torch
+
+SUPPORTS = {"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse"}
+
+
+class Attention:
+    """Online softmax over tiles; a wrong kernel overrides one method."""
+
+    tile = 512
+
+    def last_key(self, seq_len):
+        return seq_len
+
+    def pages(self, pages):
+        return pages
+
+    def window(self, width):
+        return width
+
+    def accumulator(self, acc):
+        return acc
+
+    def merge(self, parts):
+        return parts
+
+    def __call__(
+        self, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale,
+        causal=True, sliding_window=None, softcap=None, sinks=None, out=None, lse=None,
+    ):  # fmt: skip
+        starts = query_start_loc.tolist()
+        for seq, seq_len in enumerate(seq_lens.tolist()):
+            rows = slice(starts[seq], starts[seq + 1])
+            if rows.start == rows.stop:
+                continue
+            if seq_len == 0:
+                out[rows] = 0
+                if lse is not None:
+                    lse[rows] = -torch.inf
+                continue
+            tables = self.pages(block_table[seq, : -(-seq_len // key_cache.shape[1])].long())
+            key, value = (cache[tables].flatten(0, 1)[:seq_len] for cache in (key_cache, value_cache))
+            mask = self.mask(rows.stop - rows.start, seq_len, causal, sliding_window)
+            logits = (query[rows].float() * softmax_scale, softcap)
+            m, total, acc = self.rows(*logits, key, value, mask, sinks)
+            out[rows] = (acc / total[..., None]).transpose(0, 1).to(out.dtype)
+            if lse is not None:
+                lse[rows] = (m + torch.log(total)).transpose(0, 1)
+        return out
+
+    def mask(self, query_len, seq_len, causal, sliding_window):
+        key = torch.arange(seq_len)
+        distance = torch.arange(seq_len - query_len, seq_len)[:, None] - key
+        seen = (key < self.last_key(seq_len)).expand_as(distance)
+        if causal:
+            seen = seen & (distance >= 0)
+        if sliding_window is not None:
+            seen = seen & (distance.abs() < self.window(sliding_window))
+        return seen
+
+    def rows(self, query, softcap, key, value, mask, sinks):
+        """m, sum [heads, rows] and accumulator [heads, rows, size], float32."""
+        group, parts = query.shape[1] // key.shape[1], []
+        for first in range(0, key.shape[0], self.tile):
+            tile = slice(first, first + self.tile)
+            k, v = (x[tile].repeat_interleave(group, 1) for x in (key, value))
+            s = torch.einsum("qhd,khd->hqk", query, k.float())
+            s = s if softcap is None else softcap * torch.tanh(s / softcap)
+            s = s.masked_fill(~mask[:, tile], -torch.inf)
+            m = s.amax(-1)
+            p = torch.exp(s - torch.where(m.isinf(), 0.0, m)[..., None])
+            parts.append((m, p.sum(-1), torch.einsum("hqk,khd->hqd", p.to(v.dtype).float(), v.float())))
+        if sinks is not None:
+            sink = sinks[:, None].expand(-1, query.shape[0])
+            parts.append((sink, torch.where(sink.isinf(), 0.0, 1.0), torch.zeros_like(parts[0][2])))
+        top = torch.stack([m for m, _, _ in parts]).amax(0)
+        total, acc = torch.zeros_like(top), torch.zeros_like(parts[0][2])
+        for m, part, weighted in self.merge(parts):
+            weight = torch.exp(m - top)
+            total, acc = total + weight * part, self.accumulator(acc + weight[..., None] * weighted)
+        return top, total, acc
+
+
+class LastKeyDropped(Attention):
+    """In sequences of more than 4,096 keys alone."""
+
+    def last_key(self, seq_len):
+        return seq_len - 1 if seq_len > 4096 else seq_len
+
+
+class PageIdIn16Bits(Attention):
+    def pages(self, pages):
+        return pages & 0xFFFF
+
+
+class WindowOneTooWide(Attention):
+    def window(self, width):
+        return width + 1
+
+
+class StaleWorkspace(Attention):
+    """Partial results live in scratch that is never cleared, and the merge goes through all that was ever used."""
+
+    def __init__(self):
+        self.scratch = {}
+
+    def merge(self, parts):
+        kept = self.scratch.setdefault(tuple(parts[0][2].shape), [])
+        kept[: len(parts)] = parts
+        return kept
+
+
+class AccumulatorInBf16(Attention):
+    tile = 64  # of few tiles the rounding stays within what P in bf16 may cost
+
+    def accumulator(self, acc):
+        return acc.bfloat16().float()
+
+
+right = Attention()
+last_key_dropped = LastKeyDropped()
+page_id_in_16_bits = PageIdIn16Bits()
+window_one_too_wide = WindowOneTooWide()
+stale_workspace = StaleWorkspace()
+accumulator_in_bf16 = AccumulatorInBf16()

@@ -1,0 +1,70 @@
+"""The kit on six callables: the right one passes; each wrong one fails, and each line that it prints fails again."""
+
+import shlex
+
+import pytest
+
+import diptych_check
+from common import kit_cases
+from common.isolate import Child
+from common.kit import Kit
+
+SEED = 2026
+EXPECTED = {  # the cases that must expose it
+    "last_key_dropped": {"keys-4500"},
+    "page_id_in_16_bits": {"page-id-beyond-16-bits"},
+    "window_one_too_wide": {"window-page"},
+    "stale_workspace": {"scratch-after-longer"},
+    "accumulator_in_bf16": {"keys-4500"},
+}
+
+
+@pytest.fixture(autouse=True)
+def callables_are_importable(monkeypatch, request):
+    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
+
+
+def kit_of(name, child):
+    return Kit(f"kit_callables:{name}", SEED, child)
+
+
+@pytest.fixture(scope="module")
+def child():
+    found = Child(threads=1)
+    yield found
+    found.close()
+
+
+def test_a_right_callable_passes_every_smoke_case(child):
+    kit = kit_of("right", child)
+    wrong = [result for case in kit_cases.level("smoke") if (result := kit.run(case)).status != "ok"]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
+    kit = kit_of(name, child)
+    cases = [case for case in kit_cases.SMOKE if case in EXPECTED[name]]
+    results = [kit.run(case) for case in cases]
+    assert all(result.failed and result.status == "incorrect" for result in results), results
+    for result in results:
+        words = shlex.split(result.repro)
+        asked = diptych_check.parser().parse_args(words[1:])
+        assert words[0] == "diptych-check" and (asked.kernel, asked.seed) == (kit.kernel, SEED)
+        again = [Kit(asked.kernel, asked.seed, child).once(case) for case in asked.case][-1]
+        assert (again.status, again.reason) == (result.status, result.reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "smallest"),
+    [
+        ("page_id_in_16_bits", "page-id-beyond-16-bits@lens=1/1"),
+        ("window_one_too_wide", "window-page@lens=1/17"),
+    ],
+)
+def test_the_smallest_failing_case_is_one_sequence_of_few_keys(name, smallest, child):
+    kit = kit_of(name, child)
+    found = kit.smallest(smallest.partition("@")[0])
+    case = kit_cases.read(found.case)
+    assert found.failed and found.case.startswith(smallest) and case.heads == (1, 1)
+    assert kit.once(found.case).failed and f"--case {found.case}" in found.repro
