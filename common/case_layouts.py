@@ -56,7 +56,7 @@ def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """The used pages have the highest ids of the pool; only they are moved, so a pool of gigabytes is not copied."""
     pages, num_blocks = _pages(batch), batch.key_cache.shape[0]
     wanted = torch.arange(num_blocks - len(pages), num_blocks, device=batch.device)
-    used = torch.tensor(pages, device=batch.device)
+    used = torch.tensor(pages, dtype=torch.long, device=batch.device)
     for cache in (batch.key_cache, batch.value_cache):
         values = cache[used]
         cache[used] = float("nan")

@@ -1,0 +1,60 @@
+"""The checker accepts what is right: named and random cases through the unedited emulation, none rejected."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from common.case import Case, build, outputs
+from common.cases import CASES
+from common.emulation import Schedule, emulate
+from common.guards import Guards
+from common.integrity import Snapshot, damage
+from common.kernel import Precision
+from common.random_cases import num_pairs, random_case
+from common.reference import reference
+from common.spec import Layout, PagedBatch
+from common.tolerance import check
+
+DAILY, NIGHTLY, PARTS = 160, 10_000, 20
+
+
+def paged(batch: PagedBatch) -> PagedBatch:
+    """The batch with x-packed pages copied into ordinary ones, which is all that the emulation reads."""
+    if batch.layout is Layout.PAGED:
+        return batch
+    key, value = (cache.flatten(3).clone() for cache in batch.by_token())
+    return batch.replace(key_cache=key, value_cache=value, layout=Layout.PAGED)
+
+
+def complaint(case: Case, turn: int) -> str:
+    """What the checker says against the emulation, scheduled as `turn` says; empty where it accepts it."""
+    guards = Guards()
+    batch, features = build(case, guards=guards)
+    out, lse = outputs(case, batch, guards)
+    before = Snapshot.of(batch, features)
+    emulate(paged(batch), features, out, Schedule((16, 32, 64, 128)[turn % 4], (1, 2, 5)[turn % 3]), lse=lse)
+    expected = reference(batch, features)
+    verdict = check(out, lse, batch, features, Precision(), expected, structured=case.structured)
+    found = damage(before, batch, features, {"out": out, "lse": lse}, math.nan, guards)
+    return "" if verdict.ok and not found else f"{case.name}: {verdict.reason} {found}"
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_false_alarm_on_named_cases(part):
+    cases = [case for case in CASES if not case.large and not case.refused][part::4]
+    assert [found for turn, case in enumerate(cases) if (found := complaint(case, turn))] == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_false_alarm_on_random_cases(part):
+    seeds = range(part, min(DAILY, num_pairs()), 4)
+    assert [found for seed in seeds if (found := complaint(random_case(seed), seed))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_false_alarm_on_ten_thousand_random_cases(part):
+    seeds = range(part, NIGHTLY, PARTS)
+    assert [found for seed in seeds if (found := complaint(random_case(seed), seed))] == []
