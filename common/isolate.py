@@ -90,6 +90,8 @@ class Child:
         nonce = secrets.token_hex(8)
         try:
             limit = self.limits.call_s if limit_s is None else limit_s
+            if self._process is not None and self._process.poll() is not None:
+                self.close()  # it answered and ended behind the answer: the next kernel is not to blame
             if self._process is None:
                 self._start()
                 limit += self.limits.start_s

@@ -120,7 +120,10 @@ def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
         raise Declined(f"SUPPORTS names {', '.join(sorted(missing))}, and there is no parameter of that name")
     offered = {name: call[name] for name in ("softmax_scale", "max_query_len", "max_seq_len", *FEATURES)}
     offered |= {name: t[name] for name in ("out", "lse", "key", "value") if name in t}
-    offered |= {"return_lse": True} if "lse" in t else {}
+    if "lse" in t:
+        if not anything and not names & {"lse", "return_lse"}:
+            raise Declined("SUPPORTS names lse, and there is no parameter lse to write to, and no return_lse")
+        offered["return_lse"] = True
     options = asked | {name: value for name, value in offered.items() if name in names}
     order = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
     return target(*(t[name] for name in order), **options)

@@ -154,7 +154,7 @@ class Kit:
 
     def once(self, expression: str) -> Result:
         """One case in the child that is there."""
-        case = self._fitting(read(expression))
+        case = self._fitting(expression)
         name = write(case)
         if case.large and self.device == "cpu":
             return Result(name, "too_large", "for a GPU")
@@ -173,12 +173,11 @@ class Kit:
             return Result(name, wrong.status, wrong.reason)
         return Result(name, "ok")
 
-    def _fitting(self, case: Case) -> Case:
-        """The case in a dtype that the kernel declares, where its own is none of them."""
-        known = self.declared.limits.get("dtype")
-        return (
-            case if not known or write(case).count("@dtype=") or str(case.dtype)[6:] in known else _in(case, known[0])
-        )
+    def _fitting(self, expression: str) -> Case:
+        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for."""
+        case, known = read(expression), self.declared.limits.get("dtype")
+        own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
+        return case if own else read(f"{expression}@dtype={known[0]}")
 
     def _thrice(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
         first = self._judged(case, batch, features, guards, math.nan, "call 1")
@@ -239,10 +238,6 @@ class Kit:
                 if improved or calls >= SHRINK_CALLS:
                     break
         return Result(**asdict(best) | {"repro": self.repro(best.case)})
-
-
-def _in(case: Case, dtype: str) -> Case:
-    return read(f"{write(case)}@dtype={dtype}")
 
 
 def _named(reply: Reply) -> tuple[str, str]:

@@ -33,13 +33,12 @@ BY_NAME = {case.name: case for case in KIT_CASES}
 SMOKE = (
     "query-15-16-17", "query-0", "context-page-plus-1", "sequence-at-page", "sequence-at-tile", "sequence-1",
     "one-empty-sequence", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
-    "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128",
-    "ratio-5", "ratio-8", "kv-heads-3", "pages-permuted",
-    "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64", "page-id-beyond-16-bits", "query-in-fused-qkv",
-    "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides", "window-1", "window-page",
-    "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400",
-    "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500",
-    "scratch-after-longer", "scratch-after-more",
+    "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128", "ratio-5", "ratio-8", "kv-heads-3",
+    "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
+    "page-id-beyond-16-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
+    "window-1", "window-page", "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15",
+    "softcap-50-logits-4400", "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small",
+    "everything-at-once", "keys-4500", "scratch-after-longer", "scratch-after-more",
 )  # fmt: skip
 LEVELS = ("smoke", "full")
 
@@ -49,7 +48,7 @@ def level(name: str) -> Iterator[str]:
     if name == "smoke":
         yield from SMOKE
     else:
-        yield from (write(replace(case, dtype=dtype)) for case in KIT_CASES for dtype in DTYPES)
+        yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in DTYPES)
 
 
 @dataclass(frozen=True)

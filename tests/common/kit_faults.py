@@ -1,0 +1,97 @@
+"""Twelve planted faults: what a kernel from outside may do to the process that runs it. Each is a right kernel else."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+from kit_callables import right
+
+SUPPORTS = {"causal"}
+
+
+def _right(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, softmax_scale, out):
+    right(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, softmax_scale=softmax_scale, out=out)
+
+
+def _fault(act):
+    """A right kernel that calls act(tensors) when it is done."""
+
+    def kernel(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
+        tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens)
+        _right(*tensors, softmax_scale, out)
+        return act(*tensors, out)
+
+    return kernel
+
+
+def _hang(*_):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+    while True:
+        time.sleep(1)
+
+
+def _illegal_access(*_):
+    ctypes.string_at(0)
+
+
+def _abort(*_):  # as a device assert or a failed check of a C++ library
+    os.abort()
+
+
+def _exit_0(*_):
+    os._exit(0)
+
+
+def _out_of_memory(*_):
+    return torch.empty(2**44, dtype=torch.uint8)
+
+
+def _nan(*tensors):
+    tensors[-1][0, 0, 0] = torch.nan
+
+
+def _wrong_dtype(*tensors):
+    return tensors[-1].double()
+
+
+def _mutated_input(*tensors):
+    tensors[1][tensors[3][0, 0]] *= 2
+
+
+def _write_behind(*tensors):
+    torch.empty(0, dtype=torch.uint8).set_(tensors[-1].untyped_storage())[-4090] = 0
+
+
+def _forked_child(*_):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+
+
+def _flood(*_):
+    while True:
+        os.write(1, b"x" * 65536)
+
+
+def _process_and_thread(*_):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+
+
+hang = _fault(_hang)
+illegal_access = _fault(_illegal_access)
+abort = _fault(_abort)
+exit_0 = _fault(_exit_0)
+out_of_memory = _fault(_out_of_memory)
+nan = _fault(_nan)
+wrong_dtype = _fault(_wrong_dtype)
+mutated_input = _fault(_mutated_input)
+write_behind = _fault(_write_behind)
+forked_child = _fault(_forked_child)
+flood = _fault(_flood)
+process_left = _fault(_process_and_thread)

@@ -1,0 +1,85 @@
+"""How a kernel is called and what it declares: four signatures, limits, refusals."""
+
+import pytest
+
+from common.isolate import Child
+from common.kit import Kit, Unavailable
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_importable(monkeypatch, request):
+    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
+
+
+@pytest.fixture(scope="module")
+def child():
+    found = Child(threads=1)
+    yield found
+    found.close()
+
+
+def kit_of(name, child):
+    return Kit(name if "." in name else f"kit_adapters:{name}", 5, child)
+
+
+DECODES = {"all-decode", "softcap-15@lens=1/40.1/17", "window-page@lens=1/60.1/40"}
+CASES = {"query-15-16-17", "non-causal-with-window", "softcap-15", "padded-tokens", *DECODES}
+FEATURES = {"non-causal-with-window", "softcap-15", *DECODES} - {"all-decode"}
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter", "skipped"),
+    [
+        ("plain", "paged", FEATURES),
+        ("varlen", "flash_attn_varlen", set()),
+        ("kvcache", "flash_attn_kvcache", CASES - DECODES),
+        ("compare.baselines.sdpa", "protocol", {case for case in CASES if "softcap" in case}),
+    ],
+)
+def test_a_right_kernel_passes_behind_each_signature(name, adapter, skipped, child):
+    kit = kit_of(name, child)
+    assert kit.declared.adapter == adapter
+    results = {case: kit.once(case) for case in CASES}
+    assert {case for case, result in results.items() if result.status == "ok"} == CASES - skipped, results
+    assert all(result.declared for case, result in results.items() if case in skipped)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [("page-24", "LIMITS, block_size: 24 is not among 16"), ("window-page", "not in SUPPORTS: sliding_window")],
+)
+def test_what_is_declared_is_left_out_with_its_reason(case, why, child):
+    found = kit_of("halves", child).once(case)
+    assert (found.status, found.declared, found.reason, found.failed) == ("unsupported", True, why, False)
+
+
+def test_a_case_in_a_dtype_that_is_not_declared_runs_in_one_that_is(child):
+    found = kit_of("halves", child).once("all-decode")
+    assert (found.status, found.case) == ("ok", "all-decode@dtype=float16")
+    assert kit_of("halves", child).once("all-decode@dtype=float32").declared
+
+
+def test_an_undeclared_refusal_fails(child):
+    found = kit_of("refuses", child).once("window-page")
+    assert found.failed and (found.status, found.declared) == ("unsupported", False)
+    assert "refused what SUPPORTS and LIMITS declare" in found.reason and "Tuesdays" in found.reason
+
+
+@pytest.mark.parametrize(("case", "names"), [("window-page", "sliding_window"), ("all-decode", "lse")])
+def test_a_feature_without_its_parameter_fails(case, names, child):
+    found = kit_of("deaf", child).once(case)
+    assert found.failed and f"SUPPORTS names {names}" in found.reason
+
+
+def test_a_limit_that_nobody_knows_is_refused(child):
+    with pytest.raises(Unavailable, match="LIMITS: found weather, allowed dtype"):
+        _ = kit_of("unknown_limit", child).declared
+
+
+@pytest.mark.slow
+def test_a_triton_kernel_is_interpreted_with_the_repairs(child):
+    interpreting = Child(interpret=True, threads=1)
+    kit = Kit("dsl_triton.q_block", 5, interpreting)
+    results = [kit.once(case) for case in ("query-15-16-17", "window-page", "everything-at-once")]
+    interpreting.close()
+    assert [result.status for result in results] == ["ok"] * 3, results

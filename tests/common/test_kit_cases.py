@@ -1,0 +1,64 @@
+"""Case expressions, levels, and cases with something left out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common import kit_cases
+from common.case import build
+from common.kit_cases import BY_NAME, LEVELS, level, read, seeded, simpler, size, write
+from common.spec import SpecError
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_every_expression_of_a_level_is_read_back(name):
+    expressions = list(level(name))
+    assert len(set(expressions)) == len(expressions) > 40
+    assert all(read(write(read(expression))) == read(expression) for expression in expressions)
+
+
+def test_an_expression_says_every_change():
+    changed = replace(
+        BY_NAME["window-page"], lens=((1, 40), (5, 5)), heads=(2, 1), dtype=torch.float16, sliding_window=None,
+        softcap=2.5, style="hnd", new_kv=True, table_dtype=torch.int64,
+    )  # fmt: skip
+    assert read(write(changed)) == changed
+    assert read(write(replace(changed, lens=()))).lens == ()
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("window-pages", "a named case, as window-page"),
+        ("window-page@dtype=float17", "a value that dtype can have"),
+        ("window-page@lens=1", "a value that lens can have"),
+        ("window-page@weather=fair", "field=value with one of"),
+        ("pages-reversed@arrange=last_pages", "arrange only none"),
+    ],
+)
+def test_an_expression_that_means_nothing_is_refused(expression, words):
+    with pytest.raises(SpecError, match=words):
+        read(expression)
+
+
+def test_values_follow_the_seed_and_the_case():
+    case = BY_NAME["batch-1"]
+    first, again, other = (build(seeded(case, seed))[0].query for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["everything-at-once", "pages-reversed", "keys-4500", "batch-257"])
+def test_a_simpler_case_is_smaller_and_can_be_built(name):
+    case = BY_NAME[name]
+    candidates = list(simpler(case))
+    assert candidates and all(size(each) < size(case) and read(write(each)) == each for each in candidates)
+    for each in candidates[:3]:
+        batch, _ = build(seeded(each, 1))
+        assert batch.num_seqs == len(each.lens)
+
+
+def test_the_cases_to_refuse_are_not_of_the_kit():
+    assert not [case for case in kit_cases.KIT_CASES if case.refused]
+    assert set(kit_cases.SMOKE) <= set(BY_NAME) and set(kit_cases.BEFORE) <= set(BY_NAME)
+    assert not [name for name in kit_cases.SMOKE if BY_NAME[name].large]

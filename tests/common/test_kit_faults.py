@@ -1,0 +1,64 @@
+"""Each planted fault is contained and named, and leaves no process behind."""
+
+import time
+
+import pytest
+
+from common import isolate
+from common.isolate import Child, Limits
+from common.kit import Kit, Unavailable
+
+FAULTS = {  # kernel -> status, what the reason must say
+    "nan": ("incorrect", "nan"),
+    "wrong_dtype": ("incorrect", "out: found torch.float64"),
+    "mutated_input": ("incorrect", "changed its input key_cache"),
+    "write_behind": ("incorrect", "wrote outside out"),
+    "out_of_memory": ("oom", "allocate"),
+    "hang": ("timeout", "no answer within"),
+    "illegal_access": ("crash", "SIGSEGV"),
+    "abort": ("crash", "SIGABRT"),
+    "exit_0": ("crash", "exit code 0"),
+    "forked_child": ("crash", "running behind the call"),
+    "process_left": ("crash", "running behind the call"),
+    "flood": ("crash", "flooded its output"),
+}
+ENDS = {"hang", "illegal_access", "abort", "exit_0", "forked_child", "process_left", "flood"}  # and costs a process
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_importable(monkeypatch, request):
+    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
+
+
+@pytest.fixture(scope="module")
+def child():
+    found = Child(Limits(memory=2**32), threads=1)
+    yield found
+    found.close()
+
+
+def test_there_are_twelve():
+    assert len(FAULTS) == 12
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_contained_and_named(name, child):
+    """And before it, behind the fault of the test before, a right kernel is judged as if nothing had been."""
+    status, words = FAULTS[name]
+    assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
+    kit = Kit(f"kit_faults:{name}", 7, child)
+    assert kit.declared.supports  # the import is behind us: what follows is one call
+    before, token = child.started, child._token
+    child.limits = Limits(call_s=4.0 if name == "hang" else 60.0, memory=2**32)
+    begun = time.monotonic()
+    found = kit.once("batch-1")
+    assert (found.status, words.lower() in found.reason.lower()) == (status, True), found
+    assert time.monotonic() - begun < 60.0
+    assert isolate.stray(token, 0) == [] if name in ENDS else child.started == before
+
+
+def test_a_kernel_that_is_not_there_is_unavailable_and_says_why(child):
+    with pytest.raises(Unavailable, match="no_such_module"):
+        _ = Kit("no_such_module:kernel", 7, child).declared
+    with pytest.raises(Unavailable, match="has no attribute 'nothing'"):
+        _ = Kit("kit_callables:nothing", 7, child).declared
