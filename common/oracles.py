@@ -27,14 +27,12 @@ MAX_COUNT = 100_000  # up to here two neighbouring counts are at least ten float
 class Oracle:
     """A batch, and what the right result is.
 
-    mistakes(out, lse): one sentence for each way in which a result is wrong; empty when it is right. needs_lse: whether
-    `lse` must be there.
+    mistakes(out, lse): one sentence for each way in which a result is wrong; empty when it is right.
     """
 
     name: str
     batch: PagedBatch
     features: Features
-    needs_lse: bool
     mistakes: Callable[[Tensor, Tensor | None], list[str]]
 
 
@@ -130,7 +128,7 @@ def needle(
         wrong = (bits(out[:token]) != bits(target[:token])).any(-1)
         return [f"needle: not the V that the row points at in {_where(wrong)}"] if bool(wrong.any()) else []
 
-    return Oracle("needle", batch, features, False, mistakes)
+    return Oracle("needle", batch, features, mistakes)
 
 
 def census(lens: Lens, shape: AttentionShape, features: Features, *, seed: int = 0, **options: object) -> Oracle:
@@ -158,7 +156,7 @@ def census(lens: Lens, shape: AttentionShape, features: Features, *, seed: int =
         found = f"counted {float(counted[token, head]):.6g} instead of {counts[token]} keys"
         return [f"census: {found} in {_where(wrong)}"]
 
-    return Oracle("census", batch, features, True, mistakes)
+    return Oracle("census", batch, features, mistakes)
 
 
 def constant(
@@ -184,4 +182,4 @@ def constant(
         wrong = ~((out[: sees.numel()].double() - wanted).abs() <= torch.where(sees, slack, 0.0)[:, None, None]).all(-1)
         return [f"constant: not {value} in {_where(wrong)}"] if bool(wrong.any()) else []
 
-    return Oracle("constant", batch, features, False, mistakes)
+    return Oracle("constant", batch, features, mistakes)

@@ -38,7 +38,6 @@ from compare.workloads import Workload
 SCHEDULERS = 4  # SIMDs of a compute unit (AMD CDNA3 white paper), sub-partitions of a multiprocessor (NVIDIA H100's)
 START_LOADS = 3  # dependent loads before the first product: lengths, page, keys (dsl_*/q_block.py)
 SPREAD = Path(__file__).parent / "estimate_spread.json"  # by vendor: what measured / estimate was, 10% and 90%
-LIMITERS = ("launch", "bytes", "matrix", "issue", "latency")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ HEAD = (
     "| | points | below the floor | measured / estimate 10% | 50% | 90% | pairs of configs in order | rank, configs of "
     "a workload | rank, workloads of a config | rank, all | right limiter | one factor | then 10% | 90% |"
 )
-LISTED = "| workload | what ran | floor us | estimate us | limiter said | measured us | ratio | spent on |"
 
 
 def _point(

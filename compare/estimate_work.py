@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.choice import power_of_two
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape
 from compare.cost import touched_keys, visible_keys
@@ -46,10 +47,6 @@ class _Blocks:
     keys: int
     segments: int
     served: Served
-
-
-def _next_power_of_2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _range(context: int, first: int, last: int, seq: int, workload: Workload, keys: int) -> int:
@@ -111,7 +108,7 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) ->
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
-    rows = max(part.get("block_m", 16), _next_power_of_2(workload.shape.queries_per_kv))
+    rows = max(part.get("block_m", 16), power_of_two(workload.shape.queries_per_kv))
     return _Blocks(rows, part["tile_size"], part.get("num_segments", 1), served)
 
 

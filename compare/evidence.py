@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from common.tolerance import RULES
-from compare import summary, tables
+from compare import tables
 from compare.records import Record
+from compare.stats import geomean
 
 
 def checker_table(records: Sequence[Record]) -> tables.Table | None:
@@ -44,7 +45,7 @@ def search_table(records: Sequence[Record]) -> tables.Table | None:
         least = min(rows, key=lambda row: row.search.default_share)
         configs = [row.search.gated for row in rows]
         body.append(
-            [f"`{kernel}`", len(rows), f"{min(configs)} to {max(configs)}", f"{summary.geomean(shares):.2f}",
+            [f"`{kernel}`", len(rows), f"{min(configs)} to {max(configs)}", f"{geomean(shares):.2f}",
              f"{min(shares):.2f}", least.workload.label]
         )  # fmt: skip
     columns = [

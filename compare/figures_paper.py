@@ -16,7 +16,8 @@ from compare.figure_style import WIDTH_IN, in_order, label, legend, line, plain_
 from compare.figure_suites import PROMPT
 from compare.records import Record, WorkloadInfo
 from compare.registry import split
-from compare.summary import FA3, geomean
+from compare.stats import geomean
+from compare.summary import FA3
 
 UNTUNED = "fixed"  # the variant against which Figure 8 is drawn
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from common.integrity import bits, same_bits
 from common.kernel import Precision
 from common.tolerance import Verdict, check
 from compare.arena import Arena
@@ -26,15 +27,6 @@ class Rejected(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bitwise equality; NaN equals the same NaN and -0.0 differs from +0.0."""
-    return torch.equal(_bits(a), _bits(b))
 
 
 def _judge(arena: Arena, number: int, contract: Precision, lse: torch.Tensor | None) -> Verdict:
@@ -111,7 +103,7 @@ def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: P
 
 
 def _why_different(first: torch.Tensor, second: torch.Tensor, number: int) -> tuple[Status, str]:
-    differ = _bits(first) != _bits(second)
+    differ = bits(first) != bits(second)
     count, where = int(differ.sum()), differ.nonzero()[0].tolist()
     if bool((second[differ] == OTHER).all()):
         return Status.INCORRECT, f"page set {number}: {count} elements are not written, the first at {where}"

@@ -7,7 +7,7 @@ counts of the whole text would count such a loop several times.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -88,6 +88,3 @@ def worthwhile(loops: Sequence[Mix]) -> tuple[Mix, ...]:
     """Those that multiply or read global memory, heaviest first: searches and copies of scalars say nothing."""
     kept = [loop for loop in loops if loop.matrix or loop.loads]
     return tuple(sorted(kept, key=lambda loop: (-(loop.matrix_flops or 0), -loop.instructions)))
-
-
-Classify = Callable[[str, str], Seen]  # mnemonic, operands

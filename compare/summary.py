@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 from compare.cells import combined
 from compare.records import Record, Status
 from compare.registry import BOUNDS, KERNELS, base
+from compare.stats import geomean
 
 FA3 = "baseline/flash_attn3"
 KINDS = ("decode", "speculative", "prefill", "mixed")
@@ -105,10 +105,6 @@ def table(records: Sequence[Record]) -> pd.DataFrame:
     rows.insert(6, "ratio_to_best", pd.to_numeric(rows.us) / pd.to_numeric(rows.workload.map(best)))
     rows.insert(7, "speed_of_fa3", pd.to_numeric(rows.workload.map(fa3)) / pd.to_numeric(rows.us))
     return rows
-
-
-def geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def with_best(rows: pd.DataFrame) -> pd.DataFrame:
