@@ -147,7 +147,10 @@ def _div_scale(one: Instruction, agprs: int) -> Step:
 
 
 def _packed(one: Instruction, agprs: int) -> Step:
-    """v_pk_{add,mul,fma}_f32, v_pk_mov_b32: two results, each from the register of a pair that op_sel names."""
+    """v_pk_{add,mul,fma}_f32, v_pk_mov_b32: two results, each from the register of a pair that op_sel names.
+
+    A move's second result takes its second source, and op_sel names the register there too: op_sel_hi has no say.
+    """
     texts = one.operands[1:]
     count = len(texts)
     low, high = one.numbers("op_sel", [0] * count), one.numbers("op_sel_hi", [1] * count)
@@ -167,7 +170,7 @@ def _packed(one: Instruction, agprs: int) -> Step:
 
     def step(w: Waves) -> None:
         if move:
-            results = np.array(get[0][0](w)), np.array(get[1][1](w))
+            results = np.array(get[0][0](w)), np.array(get[0][1](w))
         else:
             results = [np.asarray(function(*[read(w) for read in side]), np.float32).view(U) for side in get]
         for k, value in enumerate(results):
@@ -266,12 +269,3 @@ DECODERS: dict[str, Callable[[Instruction, int], Step]] = {
     **dict.fromkeys(("v_readlane_b32", "v_readfirstlane_b32", "v_writelane_b32"), _one_lane),
     **dict.fromkeys(("v_permlane16_swap_b32", "v_permlane32_swap_b32"), _row_swap),
 }  # fmt: skip
-
-
-def decode(one: Instruction, agprs: int) -> Step:
-    """Raises NotExecutable for a mnemonic or a form that is not known."""
-    if one.base not in DECODERS:
-        raise NotExecutable(one.mnemonic)
-    step = DECODERS[one.base](one, agprs)
-    one.finish()
-    return step

@@ -148,7 +148,7 @@ def test_pairs_of_floats_and_which_of_a_pair():
     assert np.array_equal(read(w, 21), -read(w, 11) + read(w, 12))
     run(w, "v_pk_fma_f32 v[10:11], v[10:11], v[12:13], v[14:15]")
     run(w, "v_pk_mov_b32 v[20:21], v[12:13], v[14:15] op_sel:[1,0]")
-    assert np.array_equal(w.v[20], w.v[13]) and np.array_equal(w.v[21], w.v[15])
+    assert np.array_equal(w.v[20], w.v[13]) and np.array_equal(w.v[21], w.v[14]), "op_sel has one bit a source"
 
 
 def test_a_mix_of_halves_and_floats():
