@@ -35,7 +35,7 @@ class UnknownWorkload(ValueError):
 
 
 def smoke(seed: int = 0) -> tuple[Workload, ...]:
-    """Eight cells small enough for an interpreter on two cores, which together meet every feature and dtype."""
+    """Eight cells small enough for an interpreter on two cores, which together meet every dtype."""
     half, brain, full = torch.float16, torch.bfloat16, torch.float32
 
     def shape(dtype: torch.dtype, heads: int = 4, kv_heads: int = 2, head: int = 64, page: int = 16) -> AttentionShape:
