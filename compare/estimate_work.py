@@ -13,7 +13,7 @@ from typing import Any
 from common.choice import power_of_two
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape
-from compare.cost import touched_keys, visible_keys
+from compare.cost import touched_keys
 from compare.workloads import Workload
 
 STATISTICS = 2  # fp32 values a row beside its accumulator: maximum and sum
@@ -22,8 +22,8 @@ STATISTICS = 2  # fp32 values a row beside its accumulator: maximum and sum
 @dataclass(frozen=True)
 class Work:
     """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
-    loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. useful_flops: of
-    visible pairs of query and key; tile_flops: of the two products of one tile, masked pairs included.
+    loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. tile_flops:
+    of the two products of one tile, masked pairs included.
     """
 
     tiles: tuple[int, ...]
@@ -32,7 +32,6 @@ class Work:
     tile_bytes: int
     read_bytes: int
     write_bytes: int
-    useful_flops: int = 0
     tile_flops: int = 0
 
 
@@ -72,15 +71,14 @@ def _segments(tiles: int, segments: int) -> list[int]:
     return [min(each, tiles - done) for done in range(0, tiles, each)] or [0]
 
 
-def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
-    """Bytes of distinct K and V, bytes of query (and as many of out), useful FLOPs of the sequences served."""
+def _sizes(workload: Workload, served: Served) -> tuple[int, int]:
+    """Bytes of distinct K and V, and of query (as many of out), of the sequences served."""
     shape, lens = workload.shape, [(q, s) for q, s in workload.lens if q and served(q)]
     item, head = shape.dtype.itemsize, shape.head_size
     keys = sum(touched_keys(q, s, workload.ask) for q, s in lens)
-    pairs = sum(visible_keys(q, s, workload.ask) for q, s in lens)
     tokens = sum(q for q, _ in lens)
     io = tokens * shape.num_query_heads * head * item
-    return 2 * keys * shape.num_kv_heads * head * item, io, 4 * pairs * shape.num_query_heads * head
+    return 2 * keys * shape.num_kv_heads * head * item, io
 
 
 def _tile_bytes(shape: AttentionShape, keys: int) -> int:
@@ -100,11 +98,11 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) ->
         share, more = divmod(total, programs)
         tiles = tuple(n for n in [share + 1] * more + [share] * (programs - more) if n)
         parts = min(len(tiles), 2 * programs)
-    kv, io, flops = _sizes(workload, cut.served)
+    kv, io = _sizes(workload, cut.served)
     part_bytes = parts * cut.rows * (shape.head_size + STATISTICS) * 4
     written = part_bytes if parts and cut.segments > 1 else io + (part_bytes if programs else 0)
     tile_flops = 4 * cut.rows * cut.keys * shape.head_size
-    return Work(tiles, cut.rows, cut.keys, _tile_bytes(shape, cut.keys), kv + io, written, flops, tile_flops)
+    return Work(tiles, cut.rows, cut.keys, _tile_bytes(shape, cut.keys), kv + io, written, tile_flops)
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
@@ -132,9 +130,9 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         each = [_range(seq - query, t, t, seq, workload, page) for t in range(query)]
         each = [sum(each)] if config["grid"] == "sequences" else each
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
-    kv, io, flops = _sizes(workload, _everybody)
+    kv, io = _sizes(workload, _everybody)
     tile_flops = 4 * page * shape.head_size
-    return Work(tuple(tiles), 1, page, _tile_bytes(shape, page), kv + io, io, flops, tile_flops)
+    return Work(tuple(tiles), 1, page, _tile_bytes(shape, page), kv + io, io, tile_flops)
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
@@ -160,7 +158,7 @@ def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
 
 def _copy(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
     """K and V of long queries out of their pages: read once, written once."""
-    kv, _, _ = _sizes(workload, _long)
+    kv, _ = _sizes(workload, _long)
     part = config["prefill"]
     tiles = kv // _tile_bytes(workload.shape, part["tile_size"])
     share, more = divmod(tiles, part["copy_programs"])

@@ -264,15 +264,6 @@ DECODERS: dict[str, Callable[[Instruction, int], Step]] = {
 }  # fmt: skip
 
 
-def decode(one: Instruction, agprs: int) -> Step:
-    """Raises NotExecutable for a mnemonic or a form that is not known."""
-    if one.base not in DECODERS:
-        raise NotExecutable(one.mnemonic)
-    step = DECODERS[one.base](one, agprs)
-    one.finish()
-    return step
-
-
 def counters(text: str) -> Step:
     """s_waitcnt: what it lets land. LDS answers in order, scalar loads in any: only a wait for none proves those."""
     limits = {name: int(value) for name, value in re.findall(r"(vmcnt|lgkmcnt|expcnt)\((\d+)\)", text)}

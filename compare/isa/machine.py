@@ -34,16 +34,22 @@ def known() -> tuple[str, ...]:
 
 
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None] | None:
-    """What one instruction does to the selected waves; None where a functional model has nothing to do."""
+    """What one instruction does to the selected waves; None where a functional model has nothing to do.
+
+    Raises NotExecutable for a mnemonic or a form that is not known.
+    """
     if one.mnemonic in NOTHING:
         return None
     if one.mnemonic == "s_waitcnt":
         return access.counters(" ".join(one.operands))
     if one.mnemonic.startswith("v_mfma"):
         return matrix.decode(one, agprs)
-    if one.base in access.DECODERS:
-        return access.decode(one, agprs)
-    return scalar.decode(one) if one.mnemonic.startswith("s_") else vector.decode(one, agprs)
+    make = access.DECODERS.get(one.base) or vector.DECODERS.get(one.base)
+    if make is None:
+        return scalar.decode(one)
+    step = make(one, agprs)
+    one.finish()
+    return step
 
 
 @dataclass(frozen=True)

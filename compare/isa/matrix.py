@@ -65,9 +65,8 @@ def _unpack(raw: np.ndarray, kind: str) -> np.ndarray:
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
     side, depth, blocks, kind = shape_of(one.mnemonic)
     share, offset = 1 << one.number("cbsz"), one.number("abid")
-    if (
-        share not in (1, blocks) or offset >= share
-    ):  # only "none" and "one block to all" mean the same in all of AMD's texts
+    # Only "none" and "one block to all" mean the same in all of AMD's texts.
+    if share not in (1, blocks) or offset >= share:
         raise NotExecutable(one.mnemonic, f"cbsz for {share} of {blocks} blocks, abid:{offset}")
     a, b, d = (vector(one.operands[i], agprs) for i in (1, 2, 0))
     used = side * depth * blocks // 64 * (4 if kind == "f32" else 2) // 4

@@ -11,6 +11,7 @@ from compare.isa.errors import NotExecutable
 from compare.isa.operands import DTYPES, WIDE, bits, constant, register, scalar, wide
 from compare.isa.state import Waves
 from compare.isa.text import Instruction
+from compare.isa.valu import reversed_bits
 
 Step = Callable[[Waves], None]
 _31, _63 = np.uint32(31), np.uint64(63)
@@ -94,17 +95,11 @@ def _pick(better: Callable) -> Callable:
     return pick
 
 
-def _reversed_bits(a: Any) -> Any:
-    a = np.atleast_1d(np.asarray(a, np.uint32))
-    return np.packbits(np.unpackbits(a.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")[:, ::-1], axis=1,
-                       bitorder="little").view(np.uint32)[:, 0]  # fmt: skip
-
-
 # name: (kinds of destination and sources, function, what becomes of scc: "" nothing, "!" result is not 0, "=" second)
 _TABLE: dict[str, tuple[str, Callable, str]] = {
     "s_mov_b32": ("uu", lambda a: a, ""), "s_mov_b64": ("UU", lambda a: a, ""),
     "s_not_b32": ("uu", lambda a: ~a, "!"), "s_not_b64": ("UU", lambda a: ~a, "!"),
-    "s_brev_b32": ("uu", _reversed_bits, ""), "s_abs_i32": ("ii", lambda a: np.abs(a), "!"),
+    "s_brev_b32": ("uu", reversed_bits, ""), "s_abs_i32": ("ii", lambda a: np.abs(a), "!"),
     "s_sext_i32_i16": ("ii", lambda a: np.asarray(a).astype(np.int16).astype(np.int32), ""),
     "s_sext_i32_i8": ("ii", lambda a: np.asarray(a).astype(np.int8).astype(np.int32), ""),
     "s_add_i32": ("iii", _add(1, True), "="), "s_sub_i32": ("iii", _add(-1, True), "="),

@@ -82,7 +82,7 @@ def _field_i32(a: Any, b: Any, c: Any) -> Any:
     return ((value ^ top) - top).astype(np.int32)
 
 
-def _reversed_bits(a: Any) -> Any:
+def reversed_bits(a: Any) -> Any:
     a = np.asarray(a, U)
     for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
         a = ((a >> U(shift)) & U(mask)) | ((a & U(mask)) << U(shift))
@@ -170,7 +170,7 @@ TABLE: dict[str, tuple[str, Callable]] = {
     "v_bfe_u32": ("uuuu", lambda a, b, c: (a >> (b & _31)) & ((U(1) << (c & _31)) - U(1))),
     "v_bfe_i32": ("iiuu", _field_i32),
     "v_bfm_b32": ("uuu", lambda a, b: ((U(1) << (a & _31)) - U(1)) << (b & _31)),
-    "v_bfrev_b32": ("uu", _reversed_bits), "v_perm_b32": ("uuuu", _perm),
+    "v_bfrev_b32": ("uu", reversed_bits), "v_perm_b32": ("uuuu", _perm),
     "v_bcnt_u32_b32": ("uuu", lambda a, b: np.bitwise_count(a).astype(U) + b),
     "v_mbcnt_lo_u32_b32": ("uuu", lambda a, b: _count_into(a, b, range(0, 32))),
     "v_mbcnt_hi_u32_b32": ("uuu", lambda a, b: _count_into(a, b, range(32, 64))),

@@ -31,7 +31,6 @@ SPECIAL_U = [
     0x01000000,
 ]
 WIDTH = {"u": 1, "i": 1, "f": 1, "h": 1, "U": 2, "I": 2}
-KIND = {"u": "u32", "i": "i32", "f": "f32", "h": "f16", "U": "u64", "I": "i64"}
 # What the tables give no meaning to: of two operations, another function's name, or an ordering of lanes.
 UNDEFINED = {
     "v_minimum3_f32", "v_maximum3_f32",  # defined by v_minimum_f32, which CDNA's table lacks
