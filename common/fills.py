@@ -42,14 +42,18 @@ def _set(cache: Tensor, where: tuple[Tensor, Tensor], values: Tensor) -> None:
 
 
 def _logits(logit_of: Callable[[Tensor, int], Tensor]) -> Fill:
-    """q = 1, K = logit / (head_size * scale) in every lane: in every row key k of n has the logit `logit_of(k, n)`."""
+    """q = 1, K = logit / (head_size * scale) in every lane: in every row key k of n has the logit `logit_of(k, n)`.
+
+    K is rounded to eight bits, so the logit is off by up to 2^-8 of itself, but all sums of products are exact in
+    float32, whatever their order: with equal lanes rounding errors would add up and not cancel.
+    """
 
     def fill(batch: PagedBatch, features: Features) -> None:
         _live(batch).fill_(1.0)
         lane = 1.0 / (batch.shape.head_size * batch.softmax_scale)
         for seq, (_, seq_len) in enumerate(_lens(batch)):
             logits = logit_of(torch.arange(seq_len, device=batch.device).float(), seq_len)
-            _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), logits * lane)
+            _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), (logits * lane).bfloat16())
         fill_new_tokens([batch])
 
     return fill

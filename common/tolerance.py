@@ -161,14 +161,30 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
     return part.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(broken, math.inf)
 
 
+def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
+    """The W budget of every element."""
+    u = r.u + 2 * rows.delta[..., None] + 4 * r.u_acc
+    return r.u_out * rows.o.abs() + u * rows.a + r.eta * rows.w1 + r.eta_out
+
+
+def budgets(out: Tensor, features: Features, contract: Precision, expected: Expected) -> tuple[Tensor, Tensor]:
+    """What an element of `out` [num_tokens, heads, size] and an LSE [num_tokens, heads] may be off at most: the W tier.
+
+    For two results of one kernel that should agree: they differ by no more than their two budgets.
+    """
+    tokens = slice(0, expected.num_tokens)
+    rounding, delta = Rounding.of(contract, out.dtype), _delta(expected, features, Rounding.of(contract, out.dtype))
+    lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
+    return _worst_case(_Rows.of(out, expected, tokens, delta[tokens]), rounding), delta[tokens] + 2.0**-22 * lse
+
+
 def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     """Every error as a part of its budget, under each rule that applies."""
     finite = rows.o.isfinite()
     broken = (finite != rows.out.isfinite()) | (rows.blind[:, None, None] & ~rows.zero)
     error = (rows.out - rows.o).abs().masked_fill(~finite, 0.0)
     output = r.u_out * rows.o.abs()
-    u = r.u + 2 * rows.delta[..., None] + 4 * r.u_acc
-    parts = {"worst_case": _part(error, output + u * rows.a + r.eta * rows.w1 + r.eta_out, broken)}
+    parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
         few = rows.few[:, None]
         budget = output + 3 * (r.u * rows.b + r.eta * rows.w2) + r.eta_out

@@ -1,0 +1,57 @@
+"""Small batches for the metamorphic relations, and kernels as the callables that relations take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from common.case import Case, build, named
+from common.emulation import Edits, Schedule, emulate
+from common.kernel import Capacity
+from common.relations import Attend, Result
+from common.spec import Features, PagedBatch
+
+MIXED = named("relations", lens=((3, 21), (1, 30), (20, 20)), dtype=torch.float16)
+DECODES = named("relations-decodes", lens=((1, 21), (1, 64), (1, 30)), dtype=torch.float16)
+WINDOW = replace(MIXED, name="relations-window", lens=((3, 40), (1, 30), (5, 50)), sliding_window=9)
+FULL = replace(MIXED, name="relations-full", lens=((3, 21), (1, 30), (5, 17)), causal=False)
+CAPPED = replace(MIXED, name="relations-sinks", sinks="near", softcap=15.0)
+SHARED = replace(MIXED, name="relations-shared", lens=((3, 40), (1, 50), (2, 36)), shared_pages=2)
+EMPTY = replace(MIXED, name="relations-empty", lens=((3, 21), (0, 0), (2, 0), (1, 9), (0, 12)))
+FLOAT = replace(MIXED, name="relations-float", dtype=torch.float32)
+CASES: tuple[Case, ...] = (MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT)
+
+
+def problem(case: Case) -> tuple[PagedBatch, Features]:
+    return build(case)
+
+
+def emulated(schedule: Schedule | None = None, edits: Edits | None = None) -> Attend:
+    """The emulation; its path is its schedule."""
+
+    def attend(batch: PagedBatch, features: Features) -> Result:
+        out = torch.full_like(batch.query, math.nan, memory_format=torch.contiguous_format)
+        lse = torch.full(batch.query.shape[:2], math.nan)
+        emulate(batch, features, out, schedule, lse=lse, edits=edits)
+        return Result(out, lse, schedule)
+
+    return attend
+
+
+def interpreted(kernel: Any, config: Any | None = None) -> Attend:
+    """A kernel module under one config, its path."""
+    config = config or kernel.DEFAULT
+
+    def attend(batch: PagedBatch, features: Features) -> Result:
+        out = torch.full(tuple(batch.query.shape), math.nan, dtype=batch.query.dtype, device=batch.device)
+        lse = torch.full(tuple(batch.query.shape[:2]), math.nan, device=batch.device)
+        workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+        if hasattr(kernel, "prepare"):
+            workspace = kernel.prepare(batch, features, config, workspace)
+        kernel.launch(batch, features, out, config, workspace, lse=lse)
+        return Result(out, lse, config)
+
+    return attend
