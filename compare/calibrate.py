@@ -160,19 +160,12 @@ def identity(calibration: Calibration) -> dict[str, Any]:
     """What has to be the same for cases to be added up."""
     gpu = calibration.gpu
     return {
-        "kernels": {kernel_id: _sha(kernel_id) for kernel_id in calibration.tallies},
+        "kernels": {kernel_id: sources.of_kernel(kernel_id) for kernel_id in calibration.tallies},
         "gpu": gpu.name if gpu else None,
         "longest": calibration.longest,
         "spec_hash": rundir.spec_hash(),
         "versions": rundir.versions(),
     }
-
-
-def _sha(kernel_id: str) -> str:
-    try:
-        return sources.sha(registry.load(kernel_id))
-    except registry.Unavailable:
-        return "unavailable"
 
 
 def write(

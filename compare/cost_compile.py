@@ -36,24 +36,17 @@ FIELDS = tuple(f"{step}{unit}" for step in STEPS for unit in ("_s", "_cpu_s"))
 _CACHES = {"TRITON_CACHE_DIR": "triton", "HELION_CACHE_DIR": "helion", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 
 
-def clean_environment(folder: str) -> dict[str, str]:
-    """For a process whose caches of compiled code all lie in `folder`."""
-    return environment("compile") | {name: os.path.join(folder, sub) for name, sub in _CACHES.items()}
+def fresh_process(module: str, task: dict[str, Any], folder: str, limit_s: float) -> dict[str, Any]:
+    """What `python -m module` answers to a task; a process that fails or hangs says so in `reason`.
 
-
-def _process(task: dict[str, Any], folder: str) -> dict[str, Any]:
-    """What one fresh process says; a process that fails or hangs says so in `reason`."""
+    folder: of its caches of compiled code.
+    """
+    command, env = [sys.executable, "-m", module], environment("compile")
+    env |= {name: os.path.join(folder, sub) for name, sub in _CACHES.items()}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "compare.cost_compile"],
-            input=json.dumps(task),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=clean_environment(folder),
-        )
+        done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=limit_s, env=env)
     except subprocess.TimeoutExpired:
-        return {"reason": f"no answer for {LIMIT_S:.0f} s"}
+        return {"reason": f"no answer for {limit_s:.0f} s"}
     answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not answer:
         tail = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
@@ -68,7 +61,7 @@ def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: 
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             for state in STATES:
-                said[state].append(_process(task, folder))
+                said[state].append(fresh_process("compare.cost_compile", task, folder, LIMIT_S))
     rows = []
     for state, answers in said.items():
         row = {"cost": "compile", "kernel": kernel, "workload": workload, "target": gpu.arch, "here": here}

@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import random
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -23,7 +22,7 @@ from typing import Any
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from compare import trace
-from compare.cost_compile import Watch, clean_environment
+from compare.cost_compile import Watch, fresh_process
 
 STEPS = 1000
 LIMIT_S = 3000.0
@@ -54,24 +53,9 @@ def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[s
     task = {"kernel": f"{dsl}/auto", "gpu": dataclasses.asdict(gpu), "steps": [step.lens for step in chosen]}
     row: dict[str, Any] = {"cost": "trace", "kernel": task["kernel"], "target": gpu.arch, "trace": name}
     row["steps"] = len(chosen)
-    command = [sys.executable, "-m", "compare.cost_trace"]
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                command,
-                input=json.dumps(task),
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                env=clean_environment(folder),
-            )
-        except subprocess.TimeoutExpired:
-            return row | {"status": "failed", "reason": f"no answer for {LIMIT_S:.0f} s"}
-    answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not answer:
-        tail = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        return row | {"status": "failed", "reason": f"exit {done.returncode}: {tail[:300]}"}
-    return row | {"status": "ok"} | json.loads(answer[-1])
+        answer = fresh_process("compare.cost_trace", task, folder, LIMIT_S)
+    return row | {"status": "failed" if "reason" in answer else "ok"} | answer
 
 
 def follow(kernel_id: str, gpu: Gpu, lens: list[list[list[int]]]) -> Iterator[tuple[str, int, dict[str, float]]]:

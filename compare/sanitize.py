@@ -123,7 +123,7 @@ class Kept:
     def clean(self, tool: str, kernel_id: str) -> bool:
         lines = self._verdicts.lines if self._verdicts else []
         return any(
-            line["clean"] and line["tool"] == tool and line["kernels"].get(kernel_id) == sha(kernel_id)
+            line["clean"] and line["tool"] == tool and line["kernels"].get(kernel_id) == sources.of_kernel(kernel_id)
             for line in lines
         )
 
@@ -133,14 +133,7 @@ class Kept:
         with open(self._folder / f"{tool}.log", "a", encoding="utf-8") as file:
             file.write(f"commit {rundir.commit()}, {len(kernels)} kernels, {seconds:.0f} s\n{log}")
         about: dict[str, Any] = {"tool": tool, "clean": clean, "commit": rundir.commit(), "seconds": round(seconds, 1)}
-        self._verdicts.add(**about, kernels={kernel_id: sha(kernel_id) for kernel_id in kernels})
-
-
-def sha(kernel_id: str) -> str:
-    try:
-        return sources.sha(registry.load(kernel_id))
-    except registry.Unavailable:
-        return "unavailable"
+        self._verdicts.add(**about, kernels={kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels})
 
 
 def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept: Kept) -> bool:

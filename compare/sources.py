@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from compare import registry
+
 
 def _root(file: Path) -> Path:
     """The folder that the file's topmost package stands in; the file's own where it is in no package."""
@@ -79,6 +81,14 @@ def sha(kernel: Any, named: str = "") -> str:
     starts = [getattr(found, "__file__", None) for found in (module, sys.modules.get(named))]
     paths = {path for start in filter(None, starts) for path in files(Path(start))}
     return sha_of(sorted(paths)) if paths else ""
+
+
+def of_kernel(kernel_id: str) -> str:
+    """`sha` of a kernel by its id; `unavailable` where an import is missing. Raises UnknownKernel."""
+    try:
+        return sha(registry.load(kernel_id), registry.module_path(kernel_id)[0])
+    except registry.Unavailable:
+        return "unavailable"
 
 
 def sha_of(paths: Iterable[Path]) -> str:

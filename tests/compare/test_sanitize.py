@@ -51,7 +51,7 @@ def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypat
         return f"exit status 0\nsaid of {patterns}\n", patterns not in bad
 
     monkeypatch.setattr(sanitize, "watch", watch)
-    monkeypatch.setattr(sanitize, "sha", lambda kernel_id: "same")
+    monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "same")
     run = ["--kernels", "helion/q_block,helion/naive", "--out", str(tmp_path), "--jobs", "2"]
     assert sanitize.main(run) == 1
     assert sorted(watched) == [
@@ -62,7 +62,7 @@ def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypat
     assert sanitize.main(run) == 0
     assert watched == [("memcheck", "helion/q_block"), ("racecheck", "helion/q_block")]
     assert (tmp_path / "memcheck.log").read_text().count("said of") == 3
-    monkeypatch.setattr(sanitize, "sha", lambda kernel_id: "changed since")
+    monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "changed since")
     assert sanitize.main([*run, "--tools", "memcheck"]) == 0 and len(watched) == 4
     assert "memcheck: 2 kernels were clean before" not in capsys.readouterr().out.splitlines()[-3:]
 
