@@ -22,6 +22,8 @@ OPTIONS: dict[str, tuple[object, type, str]] = {
     "adapter": ("auto", str, "paged, flash_attn_varlen, flash_attn_kvcache or protocol; auto looks at the parameters"),
     "device": ("auto", str, "cuda, cpu or auto"),
     "interpret": ("auto", str, "on or off: Triton's interpreter, and its repairs, in the child; auto: on a CPU"),
+    "supports": (None, str, "comma-separated features, in place of the kernel's SUPPORTS"),
+    "limits": (None, str, "a JSON file in place of the kernel's LIMITS"),
     "time-limit": (60.0, float, "seconds of one call"),
     "report": (None, str, "a JSON file of what became of each case"),
 }

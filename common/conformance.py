@@ -29,26 +29,43 @@ CHOICES = {"level": kit_cases.LEVELS, "interpret": ("auto", "on", "off"), "devic
 CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcache", "protocol")}
 
 
-def _usage(config: pytest.Config) -> None:
-    """Refuse options that cannot be meant. Raises pytest.UsageError."""
+def _misused(config: pytest.Config) -> str:
+    """Why options cannot be meant; empty where they can."""
     if getattr(common, "__project__", None) != "diptych":
-        raise pytest.UsageError(f"common: found {common.__file__}, allowed Diptych's; run diptych-check instead")
+        return f"common: found {common.__file__}, allowed Diptych's; run diptych-check instead"
     if not config.getoption("--kernel"):
-        raise pytest.UsageError("--kernel: found none, allowed package.module:name")
+        return "--kernel: found none, allowed package.module:name"
     for name, allowed in CHOICES.items():
         if (found := config.getoption(f"kit_{name}")) not in allowed:
-            raise pytest.UsageError(f"--{name}: found {found!r}, allowed {', '.join(allowed)}")
+            return f"--{name}: found {found!r}, allowed {', '.join(allowed)}"
     if config.getoption("kit_time-limit") <= 0:
-        raise pytest.UsageError("--time-limit: found a limit that is not positive, allowed seconds")
-    for expression in config.getoption("--case"):
-        try:
+        return "--time-limit: found a limit that is not positive, allowed seconds"
+    try:
+        _limits(config)
+        for expression in config.getoption("--case"):
             kit_cases.read(expression)
-        except SpecError as error:
-            raise pytest.UsageError(f"--{error}") from error
+    except SpecError as error:
+        return f"--{error}"
+    return ""
+
+
+def _limits(config: pytest.Config) -> dict[str, Any] | None:
+    """The object in the file of --limits. Raises SpecError."""
+    if (path := config.getoption("kit_limits")) is None:
+        return None
+    try:
+        found = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise SpecError("limits", error, "a JSON file") from error
+    if not isinstance(found, dict):
+        raise SpecError("limits", type(found).__name__, "a JSON object")
+    return found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    _usage(metafunc.config)
+    if _misused(metafunc.config):  # said by the fixture: an exit while tests are collected loses its exit code
+        metafunc.parametrize("case", ["options"])
+        return
     cases = metafunc.config.getoption("--case") or list(kit_cases.level(metafunc.config.getoption("kit_level")))
     metafunc.parametrize("case", cases, ids=cases)
 
@@ -71,10 +88,22 @@ def make(config: pytest.Config) -> Kit:
     interpret = option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")
     limits = Limits(call_s=option("time-limit")) if device == "cpu" else Limits(call_s=option("time-limit"), memory=0)
     seed = secrets.randbits(31) if option("seed") is None else option("seed")
-    shown = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": 60.0}
+    shown = {
+        "adapter": "auto",
+        "device": "auto",
+        "interpret": "auto",
+        "time-limit": 60.0,
+        "supports": None,
+        "limits": None,
+    }
     options = [f"--{name}={option(name)}" for name, default in shown.items() if option(name) != default]
     child = Child(limits, interpret=interpret and _has_triton())
-    return Kit(config.getoption("--kernel"), seed, child, option("adapter"), device, options=tuple(options))
+    said = {"limits": _limits(config)}
+    if option("supports") is not None:
+        said["supports"] = [name for name in option("supports").split(",") if name]
+    outside = {name: value for name, value in said.items() if value is not None}
+    kernel = config.getoption("--kernel")
+    return Kit(kernel, seed, child, option("adapter"), device, outside=outside, options=tuple(options))
 
 
 def _has_triton() -> bool:
@@ -147,12 +176,14 @@ def _heading(kit: Kit) -> list[str]:
 
 @pytest.fixture(scope="module")
 def summary(request: pytest.FixtureRequest):
+    if why := _misused(request.config):
+        pytest.exit(why, returncode=pytest.ExitCode.USAGE_ERROR)
     kit = make(request.config)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
     except Unavailable as error:
         kit.close()
-        pytest.exit(str(error), returncode=4)
+        pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
     found = Summary(kit, request.config.getoption("kit_report"))
     request.config.pluginmanager.register(found, "diptych-summary")
     yield found

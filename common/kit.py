@@ -101,7 +101,9 @@ class _Wrong(Exception):
 
 @dataclass
 class Kit:
-    """Checks one kernel. command: how a repro line begins. child: where it runs; `close` ends it."""
+    """Checks one kernel. child: where it runs; `close` ends it. command: how a repro line begins. outside: `supports`
+    or `limits` in place of the kernel's own word.
+    """
 
     kernel: str
     seed: int
@@ -109,6 +111,7 @@ class Kit:
     adapter: str = "auto"
     device: str = "cpu"
     command: str = "diptych-check"
+    outside: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     _declared: Declared | None = None
     _before: str = ""  # the case that the child ran last
@@ -126,7 +129,7 @@ class Kit:
             if reply.status != "ok":
                 raise Unavailable(f"{self.kernel}: {reply.status}: {reply.reason}")
             try:
-                self._declared = Declared.of(reply.said)
+                self._declared = Declared.of(reply.said | self.outside)
             except (KeyError, TypeError, AttributeError) as error:
                 raise Unavailable(f"{self.kernel}: what it declares: {error}") from error
         return self._declared

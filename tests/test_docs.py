@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import diptych_check
 from common import gpus
 from compare import calibrate, cli, figures_paper, records, registry, run, summary
 
@@ -103,6 +104,9 @@ def refused(command: str) -> str:
         if words[0] == "pip":
             asked = set(re.search(r"\[(.+)\]", words[-1])[1].split(","))
             return "" if asked <= set(PROJECT["optional-dependencies"]) else f"no extra {asked}"
+        if words[0] == "diptych-check":
+            diptych_check.parser().parse_args(words[1:])
+            return ""
         if words[:3] == ["python", "-m", "compare.run"]:
             return _run_refuses(words[3:])
         if words[:3] == ["python", "-m", "compare.calibrate"]:

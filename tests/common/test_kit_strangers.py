@@ -72,6 +72,8 @@ def test_the_same_kernel_put_right_passes(stranger):
         (("their_kernel:attention", "--case", "no-such-case"), 2, "allowed a named case"),
         (("their_kernel:attention", "--level", "half"), 2, "allowed smoke, full"),
         (("their_kernel:attention", "--case", "window-page"), 5, "1 declared unsupported"),
+        (("their_kernel:attention", "--case", "window-page", "--supports", "causal,sliding_window"), 1, "incorrect"),
+        (("their_kernel:attention", "--limits", "no-such-file"), 2, "allowed a JSON file"),
     ],
 )
 def test_exit_codes(words, code, says, stranger):
@@ -79,23 +81,36 @@ def test_exit_codes(words, code, says, stranger):
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
+@pytest.fixture
+def installed(tmp_path):
+    """The environment of a machine where the wheel is installed: its metadata, with the entry point, on the path."""
+    metadata = tmp_path / "site" / "diptych-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: diptych\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text("[pytest11]\ndiptych = diptych_check\n")
+    path = os.pathsep.join(map(str, (metadata.parent, ROOT, Path(__file__).parent)))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
 @pytest.mark.slow
-def test_pytest_runs_the_same_suite_by_its_name(stranger):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "diptych_check",
-        "--pyargs",
-        "common.conformance",
-        "--case",
-        "batch-1",
-    ]
-    options = ["--kernel", "kit_callables:right", "--kit-interpret", "off", "-n", "0"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+def test_pytest_runs_the_same_suite_by_its_name(installed, tmp_path):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "common.conformance", "--case", "batch-1"]
+    options = ["--kernel", "kit_callables:right", "--kit-interpret", "off", "-p", "no:xdist"]
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and "cases: 1 ok" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_stranger_s_own_tests_run_as_before_where_it_is_installed(installed, stranger):
+    (stranger / "conftest.py").unlink()
+    (stranger / "test_theirs.py").write_text(
+        "from common.scale import LAST_KEYS\ndef test_it():\n    assert LAST_KEYS == 1"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "test_theirs.py"]
+    done = subprocess.run(command, cwd=stranger, env=installed, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_entry_point_imports_pytest_alone():
