@@ -16,6 +16,7 @@ import torch
 
 from common.case import Case, decodes, named
 from common.cases import CASES
+from common.random_cases import random_case
 from common.spec import DTYPES, SpecError
 
 _TWO_HEADS = {"heads": (2, 1)}
@@ -99,9 +100,19 @@ _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [field.name for field in fields(Case) if field.name not in _FIXED]
 
 
+def _base(name: str) -> Case:
+    """The case of a name, or of `random-<seed>`. Raises SpecError for a name of none."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    if (seed := name.removeprefix("random-")) != name and seed.isdecimal():
+        return random_case(int(seed))
+    near = ", ".join(difflib.get_close_matches(name, BY_NAME, 3, 0.3)) or "keys-4500"
+    raise SpecError("case", repr(name), f"a named case, as {near}, or random-SEED")
+
+
 def write(case: Case) -> str:
     """The expression of a case that was changed from the one of its name."""
-    base = BY_NAME[case.name]
+    base = _base(case.name)
     changed = [name for name in _FIELDS if getattr(case, name) != getattr(base, name)]
     return "@".join([case.name, *(f"{name}={_text(getattr(case, name))}" for name in changed)])
 
@@ -109,19 +120,17 @@ def write(case: Case) -> str:
 def read(expression: str) -> Case:
     """The case of an expression. Raises SpecError naming what is wrong with it."""
     name, *changes = expression.split("@")
-    if name not in BY_NAME:
-        near = ", ".join(difflib.get_close_matches(name, BY_NAME, 3, 0.3)) or "keys-4500"
-        raise SpecError("case", repr(name), f"a named case, as {near}")
-    values = {}
+    base, values = _base(name), {}
     for change in changes:
         field, _, text = change.partition("=")
-        if field not in _FIELDS or (field == "arrange" and text != "none"):
-            raise SpecError("case", repr(change), f"field=value with one of {', '.join(_FIELDS)}; arrange only none")
+        if field not in _FIELDS or (field in ("arrange", "fill") and text != "none"):
+            allowed = f"field=value with one of {', '.join(_FIELDS)}; arrange and fill only none"
+            raise SpecError("case", repr(change), allowed)
         try:
             values[field] = _value(field, text)
         except ValueError as error:
             raise SpecError("case", repr(change), f"a value that {field} can have") from error
-    return replace(BY_NAME[name], **values)
+    return replace(base, **values)
 
 
 def size(case: Case) -> tuple[int, int, int]:
@@ -145,8 +154,8 @@ def simpler(case: Case) -> Iterator[Case]:
     candidates = [replace(case, lens=each) for each in shorter]
     candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
     off = {
-        "sliding_window": None, "softcap": None, "sinks": None, "arrange": None, "loud": 1.0, "style": "nhd",
-        "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True, "spare_pages": 3,
+        "sliding_window": None, "softcap": None, "sinks": None, "arrange": None, "fill": None, "loud": 1.0,
+        "style": "nhd", "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True, "spare_pages": 3,
         "table_dtype": torch.int32, "block_size": 16, "head_size": 32,
     }  # fmt: skip
     candidates += [replace(case, **{name: value}) for name, value in off.items()]
