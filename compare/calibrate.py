@@ -36,6 +36,7 @@ from compare import registry, rundir, sources
 from compare.calibrate_cases import CLASSES, case_name, random_lens
 from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run
 from compare.cli import situation
+from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
 from compare.store import Busy
 from compare.subject import device_is_sick
 from compare.tally import Tally, table
@@ -240,12 +241,12 @@ def main(argv: list[str] | None = None) -> int:
             rundir.ensure_writable(Path(arguments.out).parent)
     except (UnknownGpu, registry.UnknownKernel, rundir.CannotWrite) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     if not kernels:
         options.error(f"--kernels: found {arguments.kernels!r}, which names none")
     if now.absent:
         print(f"{now.target.name} is not here: nothing can be calibrated", file=sys.stderr)
-        return 3
+        return NO_GPU
     print(f"{now.name}: {arguments.cases} cases through {', '.join(kernels)}", file=sys.stderr)
     device = torch.device(now.device)
     gpu = gpus.detect(device.index or 0) if now.measure else None
@@ -254,15 +255,15 @@ def main(argv: list[str] | None = None) -> int:
         left = work(calibration, arguments, argv)
     except (CannotResume, Busy) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where it stopped", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     print(table(calibration.tallies))
     print("\n".join(calibration.broken), end="\n" if calibration.broken else "")
     if left:
         print(f"{left} cases are left: the same command goes on with them", file=sys.stderr)
-    return 1 if calibration.bad else 130 if left else 0
+    return WRONG if calibration.bad else INTERRUPTED if left else OK
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ from compare.difference import (
     differences,
     surroundings,
 )
+from compare.exits import GATE, NOTHING, OK, USAGE
 from compare.report_run import NotARun, RunData, read
 from compare.thresholds import Incomparable, Thresholds
 
-OK, USAGE, GATE, NOTHING = 0, 2, 4, 5
 COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS: "yellow", Change.IMPROVED: "green"}
 WIDTH = 112  # columns in a pipe, where rich takes 80 and cuts
 

@@ -28,12 +28,12 @@ from compare import cli, environment, plan, planted, registry, rundir, verdict
 from compare.contract import PROCESSES, Contract
 from compare.cost import info
 from compare.crew import Crew
+from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
 from compare.noise import Noise, kept
 from compare.records import Timing, WorkloadInfo
 from compare.verdict import Outcome, Series, Verdict
 from compare.workloads import GrammarError, Workload, parse_lens
 
-OK, WRONG, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
 # A short and a wider decode, a short prompt, and a mixture whose calls are long.
 ROWS = ("q1s2k", "8q1s2k", "q512", "16q1s2k_16q512s1536")
 KINDS = ("first", "second", "slow")

@@ -24,6 +24,7 @@ from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from common.spec import AttentionShape, SpecError
 from compare import registry
+from compare.exits import NOTHING, OK, USAGE
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
 
 Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
     except (GrammarError, SpecError, gpus.UnknownGpu) as error:
         print(f"compare.explain: {error}", file=sys.stderr)
-        return 2
+        return USAGE
     ask, told = Ask(sliding_window=arguments.window), 0
     print("\n".join(_heading(arguments.workload, lens, shape, gpu)))
     for dsl in [arguments.dsl] if arguments.dsl else ["triton", "helion"]:
@@ -170,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             told += 1
         except registry.Unavailable as reason:
             print(f"\n{dsl}: unavailable: {reason}")
-    return 0 if told else 5
+    return OK if told else NOTHING
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import figures_graphs, report_render, tables
+from compare.exits import USAGE
 from compare.report_blocks import Bullets, Picture, Section, Text
 from compare.report_run import RunData
 from compare.summary import KINDS
@@ -175,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(given[0]) if len(given) == 1 else None
     if folder is None or not all((folder / name).exists() for name in (LINES, "manifest.json")):
         print(f"compare.graph_report: found {' '.join(given) or 'nothing'}, allowed a folder that compare.graphs wrote")
-        return 2
+        return USAGE
     lines = (folder / LINES).read_text(encoding="utf-8").splitlines(keepends=True)
     rows = [json.loads(line) for line in lines if line.endswith("\n")]  # a torn last line is left out
     print(f"report: {write(folder, rows)}")

@@ -35,6 +35,7 @@ from common.reference import Expected, reference
 from compare import cli, graph_report, hosttime, registry, rundir, suites, timing
 from compare.captured import PLAIN, Captured, Tools, cuda_tools
 from compare.cost import cost
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE, WRONG
 from compare.records import write_manifest
 from compare.stage import Size, Stage
 from compare.subject import device_is_sick, failure
@@ -42,7 +43,6 @@ from compare.suites import UnknownWorkload
 from compare.timing import Runner, Track
 from compare.workloads import LLAMA_3_8B, Workload, parse_lens
 
-OK, WRONG, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 1, 2, 3, 5, 130
 SETS, PAGES = 16, 65536  # launches of a graph, each on pages of its own; 4 GiB of K and V at Llama-3-8B's shape
 MOST_SEQS = 256
 FEW = (1, 3, 17, 100)  # sequences replayed in graphs for more

@@ -25,6 +25,7 @@ from common.batch import make_batch
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch
 from compare import registry, rundir
+from compare.exits import NO_GPU, USAGE
 from compare.workloads import parse_lens
 
 ROUNDS = 7
@@ -93,10 +94,10 @@ def main(argv: list[str] | None = None) -> int:
         meant = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
     except gpus.UnknownGpu as error:
         print(error)
-        return 2
+        return USAGE
     if here is None or meant != here:
         print(f"{arguments.gpu} is not here: host time is that of launches which happen")
-        return 3
+        return NO_GPU
     missed = False
     for dsl in arguments.kernels.split(","):
         for name in arguments.workload.split(","):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import rundir
+from compare.exits import USAGE
 from compare.fingerprint import changed
 from compare.records import Record, write_manifest
 from compare.report_run import NotARun, RunData, read
@@ -138,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = merge(runs, asked.out)
     except (NotARun, CannotMerge, rundir.CannotWrite) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     for run in runs:
         if run.note:
             print(f"{run.folder}: {run.note}", file=sys.stderr)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from compare import cli
 from compare.contract import PRECISION
+from compare.exits import USAGE
 from compare.records import Record, latest
 from compare.store import load
 from compare.timing import quantile
@@ -57,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = spreads(latest(load(asked.run / "cells.jsonl").records))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     if not found:
         print(
             f"run: found {asked.run} without rounds in turns, allowed one that timed several kernels", file=sys.stderr
         )
-        return 2
+        return USAGE
     print(f"{len(found)} cells; rounds for {asked.precision:.2%}")
     for share in SHARES:
         spread = quantile(found, share)

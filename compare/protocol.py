@@ -19,6 +19,7 @@ from rich.console import Console
 
 from common import gpus
 from compare import registry, rundir
+from compare.exits import INTERRUPTED, NO_GPU, USAGE
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
 SERVING = "triton/auto,triton/static_grid,triton/native*,helion/auto,helion/static_grid,baseline/flash_attn3"
@@ -129,10 +130,10 @@ def main(argv: list[str] | None = None) -> int:
         meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
     except gpus.UnknownGpu as error:
         console.print(str(error), markup=False)
-        return 2
+        return USAGE
     if here is None or meant != here:
         console.print(f"{asked.gpu} is not here: nothing to measure")
-        return 3
+        return NO_GPU
     chosen = parts(here.name if here.name in gpus.TABLE else "auto")
     if asked.only is not None:
         names = set(asked.only.split(","))
@@ -140,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
         if unknown:
             allowed = ", ".join(part.name for part in chosen)
             console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
-            return 2
+            return USAGE
         chosen = tuple(part for part in chosen if part.name in names)
     for line in lacking():
         console.print(f"[yellow]{line}[/]")
@@ -161,7 +162,7 @@ def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: fl
                 worst = max(worst, _run(part, folder))
             except KeyboardInterrupt:
                 console.print("interrupted: the same command goes on with this part")
-                return 130
+                return INTERRUPTED
     console.print(f"reports: {out}/*/report.*", markup=False)
     return worst
 

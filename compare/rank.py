@@ -20,6 +20,7 @@ from common.gpus import Gpu
 from compare import registry, rundir, seeds
 from compare.compile_child import CompileJob, Outcome, compile_in_child
 from compare.estimate import NoEstimate, estimate
+from compare.exits import INTERRUPTED, USAGE
 from compare.suites import peers, pick
 from compare.tune_arm import candidates
 from compare.tune_space import DEFAULT
@@ -99,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         gpu, kernels = gpus.resolve(asked.gpu), list(_kernels(asked.kernels))
     except (gpus.UnknownGpu, registry.UnknownKernel) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     rows = pick(peers(0), ROWS)
     known = seeds.read(gpu.name) if seeds.path(gpu.name).exists() else {"kernels": {}}
     known |= {"label": seeds.LABEL, "gpu": gpu.name, "arch": gpu.arch, "rows": [row.label for row in rows]}
@@ -110,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             found = rank(kernel_id, rows, gpu, asked.candidates, asked.seed)
         except KeyboardInterrupt:
-            return 130
+            return INTERRUPTED
         known["kernels"][kernel_id] = found["ranked"]
         seeds.path(gpu.name).write_text(json.dumps(known, indent=1) + "\n")
         best = found["ranked"][0] if found["ranked"] else None

@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from compare import figures, merge, report_render, report_verdicts
+from compare.exits import USAGE
 from compare.report_run import NotARun, RunData, read
 from compare.report_sections import build
 
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(page(asked.runs, asked.out or Path("report.html")))
     except (NotARun, DifferentContracts, OSError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     return 0
 
 

@@ -24,6 +24,7 @@ from compare import cli, plan, progress, resume, rundir
 from compare.cells import combined
 from compare.cli import Selection, Situation
 from compare.contract import Contract
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE, WRONG
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.noise import NotNoise
 from compare.records import Record, Status, latest, write_manifest
@@ -35,7 +36,6 @@ from compare.thresholds import Incomparable
 from compare.trace import TraceError
 from compare.workloads import GrammarError
 
-OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 _USAGE_ERRORS = (
     UnknownGpu,
     UnknownKernel,

@@ -24,6 +24,7 @@ from typing import Any
 
 from compare import registry, rundir, sources
 from compare.cli import at_least_one, positive
+from compare.exits import USAGE
 from compare.store import Busy
 from compare.tune_records import Log
 
@@ -176,12 +177,12 @@ def main(argv: list[str] | None = None) -> int:
     tools = tuple(filter(None, asked.tools.split(",")))
     if not tools or not set(tools) <= set(TOOLS):
         print(f"--tools: found {asked.tools!r}, allowed {', '.join(TOOLS)}", file=sys.stderr)
-        return 2
+        return USAGE
     try:
         kernels, kept = registry.select(asked.kernels), Kept(asked.out)
     except (registry.UnknownKernel, rundir.CannotWrite, Busy) as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     try:
         return 0 if all([sanitize(tool, kernels, asked.jobs, asked.limit, kept) for tool in tools]) else 1
     finally:

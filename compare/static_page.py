@@ -19,6 +19,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from compare import xcd
 from compare.compile_child import CompileJob, compile_in_child
+from compare.exits import USAGE
 from compare.tables import Table
 from compare.workloads import Workload, parse_lens
 
@@ -111,10 +112,10 @@ def main(argv: list[str] | None = None) -> int:
         gpu = gpus.resolve(asked.gpu)
     except gpus.UnknownGpu as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     if gpu.arch not in WITH_DIES:
         print(f"gpu: found {gpu.name} ({gpu.arch}), allowed one of {', '.join(WITH_DIES)}", file=sys.stderr)
-        return 2
+        return USAGE
     out = ROOT / "docs" / "results" / gpu.name / "static.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(gpu) + "\n")

@@ -25,6 +25,7 @@ import torch
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare import cli, registry, rundir, seeds, suites, tune_arm, tune_render, tune_tree
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.records import write_manifest
 from compare.tune_arm import Arm, Machine, candidates
@@ -34,7 +35,6 @@ from compare.tune_space import Policy
 from compare.tuning_rows import least_ms
 from compare.workloads import GrammarError, Workload
 
-OK, USAGE, NO_GPU, NOTHING, INTERRUPTED = 0, 2, 3, 5, 130
 KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
 # check takes milliseconds. Below the trifle a launch takes longer than what it reads.

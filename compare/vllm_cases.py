@@ -26,6 +26,7 @@ from common.reference import reference
 from common.spec import SpecError
 from common.tolerance import check
 from compare import registry
+from compare.exits import NOTHING
 
 KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
 
@@ -57,7 +58,7 @@ def main() -> int:
         kernel = registry.load("baseline/vllm_triton")
     except registry.Unavailable as error:
         print(error, file=sys.stderr)
-        return 5
+        return NOTHING
     if device == "cpu":
         interpreter.install()
     counted: collections.Counter[str] = collections.Counter()
