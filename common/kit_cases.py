@@ -124,7 +124,7 @@ def read(expression: str) -> Case:
     for change in changes:
         field, _, text = change.partition("=")
         if field not in _FIELDS or (field in ("arrange", "fill") and text != "none"):
-            allowed = f"field=value with one of {', '.join(_FIELDS)}; arrange and fill only none"
+            allowed = f"field=value with one of {', '.join(_FIELDS)}; fill and arrange only none"
             raise SpecError("case", repr(change), allowed)
         try:
             values[field] = _value(field, text)
@@ -155,8 +155,8 @@ def simpler(case: Case) -> Iterator[Case]:
     candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
     off = {
         "sliding_window": None, "softcap": None, "sinks": None, "arrange": None, "fill": None, "loud": 1.0,
-        "style": "nhd", "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True, "spare_pages": 3,
-        "table_dtype": torch.int32, "block_size": 16, "head_size": 32,
+        "style": "nhd", "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True,
+        "spare_pages": 3, "table_dtype": torch.int32, "block_size": 16, "head_size": 32,
     }  # fmt: skip
     candidates += [replace(case, **{name: value}) for name, value in off.items()]
     yield from (each for each in candidates if size(each) < size(case))
