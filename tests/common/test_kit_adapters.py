@@ -1,9 +1,13 @@
 """How a kernel is called and what it declares: four signatures, limits, refusals."""
 
+from dataclasses import fields
+
 import pytest
 
+from common import isolated
 from common.isolate import Child
 from common.kit import Kit, Unavailable
+from common.spec import Features
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +78,11 @@ def test_a_feature_without_its_parameter_fails(case, names, child):
 def test_a_limit_that_nobody_knows_is_refused(child):
     with pytest.raises(Unavailable, match="LIMITS: found weather, allowed dtype"):
         _ = kit_of("unknown_limit", child).declared
+
+
+def test_every_feature_of_the_spec_reaches_a_kernel():
+    """A feature that the spec gains must be passed on by common/isolated.py, or kernels fail cases they never saw."""
+    assert {field.name for field in fields(Features)} == {*isolated.FEATURES, "sinks"}
 
 
 @pytest.mark.slow
