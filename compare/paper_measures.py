@@ -120,8 +120,9 @@ def over_outputs(kernels: str, other: str = FA3) -> Measure:
 
 
 def host(runs: Runs) -> str | None:
-    """Host time of a call, by each way."""
-    found = runs.lines("host/host.jsonl")
+    """Host time of a call, by each way; from compare.costs, as in docs/choosing-a-dsl.md, else compare.hosttime."""
+    found = [line for line in runs.lines("costs/costs.jsonl") if line["cost"] == "host" and line["status"] == "ok"]
+    found = found or runs.lines("host/host.jsonl")
     names = {
         "launch": "Triton's or Helion's own launch",
         "call": "the public call",
@@ -132,7 +133,7 @@ def host(runs: Runs) -> str | None:
     for name, words in names.items():
         us = sorted(line[name] for line in found)
         parts += [f"{words} {us[0]:.0f} to {us[-1]:.0f} µs"] if us else []
-    return f"{', '.join(parts)} ({len(found)} lines of host)" if parts else None
+    return f"{', '.join(parts)} ({len(found)} lines)" if parts else None
 
 
 def excess(runs: Runs) -> str | None:
