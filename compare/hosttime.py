@@ -25,7 +25,7 @@ from common.batch import make_batch
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch
 from compare import registry, rundir
-from compare.exits import NO_GPU, USAGE
+from compare.exits import GATE, NO_GPU, OK, USAGE
 from compare.workloads import parse_lens
 
 ROUNDS = 7
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{dsl:7} {name:12} {figures}  (goal {GOALS[dsl]:.0f})", flush=True)
             if arguments.out is not None:
                 _keep(arguments.out, {"dsl": dsl, "workload": name, "gpu": here.name, "commit": rundir.commit()} | row)
-    return 4 if missed else 0
+    return GATE if missed else OK
 
 
 def _keep(folder: Path, row: dict[str, float | str]) -> None:

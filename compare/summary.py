@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from compare.cells import combined
-from compare.records import Record, Status
+from compare.records import Record, Status, Timing
 from compare.registry import BOUNDS, KERNELS, base
+from compare.standing import KINDS
 from compare.stats import geomean
 
 FA3 = "baseline/flash_attn3"
-KINDS = ("decode", "speculative", "prefill", "mixed")
 BEST = {"best Triton": "triton/", "best Helion": "helion/"}
 
 
@@ -44,15 +44,8 @@ def _code(record: Record) -> dict[str, Any]:
     }
 
 
-def _row(record: Record) -> dict[str, Any]:
-    timing, derived, load, gate = record.timing, record.derived, record.workload, record.gate
-    search = record.search
+def _time(timing: Timing | None) -> dict[str, Any]:
     return {
-        "kind": load.kind,
-        "workload": load.label,
-        "kernel": record.kernel,
-        "status": str(record.status),
-        "evidence": " ".join(map(str, record.evidence)),
         "us": timing.median_us if timing else None,
         "low_us": timing.low_us if timing else None,
         "high_us": timing.high_us if timing else None,
@@ -63,6 +56,19 @@ def _row(record: Record) -> dict[str, Any]:
         "noisy": timing.noisy if timing else None,
         "timer": timing.timer if timing else "",
         "cache": timing.cache if timing else "",
+    }
+
+
+def _row(record: Record) -> dict[str, Any]:
+    derived, load, gate = record.derived, record.workload, record.gate
+    search = record.search
+    return {
+        "kind": load.kind,
+        "workload": load.label,
+        "kernel": record.kernel,
+        "status": str(record.status),
+        "evidence": " ".join(map(str, record.evidence)),
+        **_time(record.timing),
         "gbps": derived.gbps if derived else None,
         "tflops": derived.tflops if derived else None,
         "floor_us": derived.floor_us if derived else None,

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.choice import MOST_SEGMENTS
+
 SCALED = "num_segments"  # a field whose default is computed from the batch: doubled and halved, not set
-MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults stop there too
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -114,15 +114,6 @@ def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "argv", [["--precision", "0"], ["--precision", "2"], ["--processes", "0"], ["--timer", "cupti"]]
-)
-def test_a_contract_out_of_range_is_exit_2(argv):
-    with pytest.raises(SystemExit) as caught:
-        run.main(argv)
-    assert caught.value.code == 2
-
-
 def test_a_precision_is_a_share_or_a_percentage():
     said = [cli.parser().parse_args(["--precision", text]).precision for text in ("0.5%", "0.005")]
     assert said == [0.005, 0.005]

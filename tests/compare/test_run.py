@@ -67,10 +67,13 @@ def test_bad_input_is_exit_2_and_says_what_would_do(name, capsys):
     assert not Path("results").exists()
 
 
-@pytest.mark.parametrize("argv", [["--fast"], ["--timeout", "0"], ["--max-time", "nan"], ["--configs", "-1"]])
+OUT_OF_RANGE = ("--timeout 0", "--max-time nan", "--configs -1", "--precision 0", "--precision 2", "--processes 0")
+
+
+@pytest.mark.parametrize("argv", ["--fast", "--timer cupti", *OUT_OF_RANGE])
 def test_an_unknown_option_or_a_number_out_of_range_is_exit_2(argv):
     with pytest.raises(SystemExit) as caught:
-        run.main(argv)
+        run.main(argv.split())
     assert caught.value.code == 2
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from compare.tune_space import DEFAULT, MOST_SEGMENTS, Policy, Space, changed, flatten, policies
+from common.choice import MOST_SEGMENTS
+from compare.tune_space import DEFAULT, Policy, Space, changed, flatten, policies
 
 
 @dataclass(frozen=True)
