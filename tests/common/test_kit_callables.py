@@ -35,9 +35,13 @@ def child():
     found.close()
 
 
-def test_a_right_callable_passes_every_smoke_case(child):
+EVERY_DAY = tuple(case for case in kit_cases.SMOKE if case in set.union(*EXPECTED.values())) + kit_cases.SMOKE[::6]
+
+
+@pytest.mark.parametrize("cases", [EVERY_DAY, pytest.param(kit_cases.SMOKE, marks=pytest.mark.slow)], ids=len)
+def test_a_right_callable_passes(cases, child):
     kit = kit_of("right", child)
-    wrong = [result for case in kit_cases.level("smoke") if (result := kit.run(case)).status != "ok"]
+    wrong = [result for case in cases if (result := kit.run(case)).status != "ok"]
     assert not wrong
 
 
@@ -58,7 +62,7 @@ def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
 @pytest.mark.parametrize(
     ("name", "smallest"),
     [
-        ("page_id_in_16_bits", "page-id-beyond-16-bits@lens=1/1"),
+        pytest.param("page_id_in_16_bits", "page-id-beyond-16-bits@lens=1/1", marks=pytest.mark.slow),
         ("window_one_too_wide", "window-page@lens=1/17"),
     ],
 )
