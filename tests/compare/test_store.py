@@ -41,7 +41,7 @@ def test_kill_9_at_a_random_point_loses_no_finished_cell(tmp_path, point):
         time.sleep(generator.uniform(0, 0.004))
         process.kill()
         told += process.stdout.read().split()
-        assert process.wait() == -signal.SIGKILL
+        assert process.wait() in (-signal.SIGKILL, 0)  # 0: on a busy machine it may have come to its end before
     found = ids(path)
     assert found[: len(told)] == told and len(found) <= len(told) + 1  # one more: on the disk, not yet told
     torn = load(path).skipped

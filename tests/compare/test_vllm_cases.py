@@ -1,7 +1,5 @@
 """Which named cases a kernel without LSE keeps, refuses or gets wrong; what docs/claims.md says of vLLM's."""
 
-import importlib.util
-
 import pytest
 
 from common.cases import BY_NAME
@@ -31,7 +29,10 @@ def test_a_case_is_kept_refused_wrong_or_broken():
     assert vllm_cases.judge(Wrong(RuntimeError("no")), case, "cpu") == (vllm_cases.BROKEN, "RuntimeError: no")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm_triton_025") is not None, reason="vLLM's files are on the path")
-def test_without_the_kernel_the_command_says_why(capsys):
+def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
+    def absent(kernel_id):
+        raise registry.Unavailable(f"{kernel_id}: vLLM's Triton kernel is not here")
+
+    monkeypatch.setattr(registry, "load", absent)
     assert vllm_cases.main() == 5
     assert "vLLM's Triton kernel is not here" in capsys.readouterr().err
