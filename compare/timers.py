@@ -17,7 +17,7 @@ import torch
 from compare import timing
 from compare.contract import Contract
 from compare.records import Timing
-from compare.subject import Subject, device_is_sick
+from compare.subject import Subject, device_is_sick, failure
 
 QUEUED_CALLS = 64  # of one host sample; the queue of a GPU holds 1024 launches, and no kernel here makes 16 a call
 QUEUED_US = 20_000.0  # of device time that one host sample leaves behind
@@ -103,7 +103,7 @@ def _captured(subject: Subject, parts: list[tuple[int, ...]], clock: Any) -> Any
         if "full_graph" in subject.kernel.SUPPORTS or device_is_sick(subject.arena.device):
             raise
         torch.cuda.synchronize()
-        return timing.EventRunner(subject.launch, parts, clock, f"not captured: {type(error).__name__}")
+        return timing.EventRunner(subject.launch, parts, clock, f"not captured: {failure(error)['reason']}")
 
 
 def of_the_paper(made: PaperRunner, cycle_bytes: int) -> Timing:

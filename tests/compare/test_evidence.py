@@ -20,7 +20,8 @@ def test_the_search_table_names_the_worst_row_of_a_default() -> None:
         replace(timed(load, "triton/q_block", 20.0), search=Search(30, 28, 10.0, {}, share))
         for load, share in ((LOAD, 1.0), (OTHER, 0.5))
     ]
-    assert evidence.search_table(rows).markdown.splitlines()[-1] == "| `triton/q_block` | 2 | 28 to 28 | 0.71 | 0.50 | q1s2k |"
+    last = evidence.search_table(rows).markdown.splitlines()[-1]
+    assert last == "| `triton/q_block` | 2 | 28 to 28 | 0.71 | 0.50 | q1s2k |"
 
 
 def test_nothing_to_tell_is_no_table() -> None:
