@@ -128,7 +128,7 @@ def test_every_choice_and_the_space_fit() -> None:
             config = default.split(shape, BatchStats.of(batch), gpu)
             for part in (config.prefill, config.decode):
                 tile_bytes = 2 * part.tile_size * triton.next_power_of_2(head) * dtype.itemsize
-                assert tile_bytes <= gpu.shared_bytes and part.num_warps in (2, 4, 8)
+                assert tile_bytes <= gpu.shared_bytes and part.num_warps in (1, 2, 4, 8)
     configs = list(split.space(AttentionShape(), resolve("mi300")))
     assert len(set(configs)) == len(configs) >= 40
     assert set(dataclasses.asdict(configs[0])) == {"prefill", "decode"}
