@@ -235,7 +235,7 @@ def compute(
                 mbarrier.wait(k_full.index(stage), done // STAGES & 1)
                 s = hopper.warpgroup_mma_wait(0, deps=[_scores(q0, q1, keys, stage, TILE)])
                 mbarrier.arrive(k_empty.index(stage), count=1)
-                x, m, l, alpha = _softmax(s, m, l, base2, query_pos, stop - 1, seq_len, TILE, CAUSAL, True)
+                x, m, l, _alpha = _softmax(s, m, l, base2, query_pos, stop - 1, seq_len, TILE, CAUSAL, True)
                 p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
                 if stop * TILE > seq_len:
                     mbarrier.wait(v_full.index(stage), done // STAGES & 1)
