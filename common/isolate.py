@@ -55,13 +55,17 @@ class _Lost(Exception):
         self.status, self.reason = status, reason
 
 
-def _ended(code: int) -> _Lost:
+class _Ended(_Lost):
+    """The process is no more."""
+
+
+def _ended(code: int) -> _Ended:
     """What an exit code of a process that should have gone on means."""
     if code == -signal.SIGKILL:
-        return _Lost("oom", "ended by SIGKILL, as the system does when memory is short")
+        return _Ended("oom", "ended by SIGKILL, as the system does when memory is short")
     if code < 0:
-        return _Lost("crash", f"ended by {signal.Signals(-code).name}")
-    return _Lost("crash", f"ended the process with exit code {code} in the middle of a call")
+        return _Ended("crash", f"ended by {signal.Signals(-code).name}")
+    return _Ended("crash", f"ended the process with exit code {code} in the middle of a call")
 
 
 def stray(token: str, but: int) -> list[int]:
@@ -90,21 +94,13 @@ class Child:
         nonce = secrets.token_hex(8)
         try:
             limit = self.limits.call_s if limit_s is None else limit_s
-            if self._process is not None and self._process.poll() is not None:
-                self.close()  # it answered and ended behind the answer: the next kernel is not to blame
-            if self._process is None:
-                self._start()
-                limit += self.limits.start_s
-            self._channel.sendall(json.dumps(request | {"nonce": nonce}).encode() + b"\n")
-            said = self._answer(nonce, limit)
+            self._put(json.dumps(request | {"nonce": nonce}).encode() + b"\n", nonce)
+            said = self._parse(self._line(limit), nonce, alone=True)
         except _Lost as lost:
             tail = self._tail.decode(errors="replace").strip().rsplit("\n", 1)[-1][-300:]
             reason = lost.reason + (f"; its last line: {tail}" if tail and lost.status == "crash" else "")
             self.close()
             return Reply(lost.status, reason)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close()
-            return Reply("crash", "ended the process before the call")
         left = stray(self._token, self._process.pid)
         if left:
             self.close()
@@ -124,6 +120,24 @@ class Child:
         self._process.stdout.close()
         self._channel.close()
         self._process = None
+
+    def _put(self, request: bytes, nonce: str) -> None:
+        """Hand the question to a process that says it has it. Raises _Lost.
+
+        One that answered the last question and ended behind its answer is replaced: the next kernel is not to blame.
+        """
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError, _Ended):
+                self._channel.sendall(request)
+                self._parse(self._line(self.limits.call_s), nonce)
+                return
+            self.close()
+        self._start()
+        try:
+            self._channel.sendall(request)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _Lost("crash", "ended the process before the call") from error
+        self._parse(self._line(self.limits.start_s), nonce)
 
     def _start(self) -> None:
         self._token, self._buffer, self._tail = secrets.token_hex(16), b"", b""
@@ -148,12 +162,12 @@ class Child:
         self._channel.setblocking(True)
         self.started += 1
 
-    def _answer(self, nonce: str, limit: float) -> dict[str, Any]:
-        """The reply to the question with this nonce. Raises _Lost."""
+    def _line(self, limit: float) -> bytes:
+        """The next line of the channel. Raises _Lost."""
         end, flood = time.monotonic() + limit, 0
         log, channel = self._process.stdout.fileno(), self._channel
         watched = [log, channel]
-        while True:
+        while b"\n" not in self._buffer:
             ready, _, _ = select.select(watched, [], [], POLL_S)
             if log in ready:
                 part = self._drain(log)
@@ -165,7 +179,7 @@ class Child:
                 part = channel.recv(65536)
                 self._buffer += part
                 if b"\n" in self._buffer:
-                    return self._parse(nonce)
+                    continue
                 if not part or len(self._buffer) > LONGEST_REPLY:
                     self._gone()
                     raise _Lost("crash", "closed or flooded the channel to the kit")
@@ -173,6 +187,8 @@ class Child:
                 raise _ended(self._process.returncode)
             if time.monotonic() > end:
                 raise _Lost("timeout", f"no answer within {limit:.0f} s")
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
 
     def _gone(self) -> None:
         """Raise what an exit code says, where the process is about to end."""
@@ -185,14 +201,14 @@ class Child:
         self._tail = (self._tail + part)[-LOG_TAIL:]
         return len(part)
 
-    def _parse(self, nonce: str) -> dict[str, Any]:
-        """The one line that was sent; anything else in the channel is the kernel's doing."""
-        line, self._buffer = self._buffer.split(b"\n", 1)
+    def _parse(self, line: bytes, nonce: str, *, alone: bool = False) -> dict[str, Any]:
+        """A line that the child sent to the question with this nonce; anything else, or anything behind one that is to
+        stand `alone`, is the kernel's doing. Raises _Lost."""
         try:
             said = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise _Lost("crash", "wrote into the channel to the kit") from error
         known = isinstance(said, dict) and said.pop("nonce", None) == nonce and isinstance(said.get("status"), str)
-        if not known or self._buffer:
+        if not known or (alone and self._buffer):
             raise _Lost("crash", "wrote into the channel to the kit")
         return said

@@ -282,6 +282,7 @@ def main() -> None:
         limit_memory(num_bytes)
     for line in channel.makefile("r"):
         request = json.loads(line)
+        channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)
         if os.getpid() != me:
             os._exit(0)  # a copy that the kernel forked came back from the call

@@ -7,22 +7,20 @@ tensors above 2 GiB, for which AMD's compiler takes other instructions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from compare import gate
-from compare.arena import Arena
 from compare.crosscompile import WITHIN, beyond_2gib, executing, facts_of
 from compare.gate import Rejected
 from compare.isa.errors import Fault, NotExecutable
 from compare.isa.execute import execute
 from compare.records import Evidence, GateResult, Status
 from compare.subject import Subject
-from compare.task import Task, ok
-
-SETS = 2  # page sets: enough to catch a kernel that ignores the block table
-PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
+from compare.task import Task
+from compare.untimed import judge_cells, on_other_values
 
 
 class _Runs:
@@ -54,31 +52,20 @@ class _Runs:
 
 def check_in_model(task: Task) -> None:
     """Every cell in the functional model; no time anywhere."""
-    arena = task.arena(SETS, PADDING)
-    for cell, kernel_id in task.cells if arena else ():
-        task.start(cell)
-        known: dict[str, Any] = {}
-        try:
-            verdict = _check_cell(task, arena, kernel_id, known)
-            task.row(cell, known | ok(verdict, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED))
-        except Exception as error:
-            task.failed(cell, error, known)
+
+    def judge(subject: Subject, known: dict[str, Any]) -> GateResult:
+        return _modelled(subject, known, task.gpu)
+
+    judge_cells(task, judge, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED)
 
 
-def _check_cell(task: Task, arena: Arena, kernel_id: str, known: dict[str, Any]) -> GateResult:
-    """Judge one kernel; `known` is filled as things are known. Raises what a kernel may raise, and Rejected."""
-    arena.set_values(0)
-    subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
-    known.update(subject.identity())
-    runs, contract, last = _Runs(subject, task.gpu), subject.kernel.CONTRACT, SETS - 1
+def _modelled(subject: Subject, known: dict[str, Any], gpu: Any) -> GateResult:
+    """Judge one kernel; `known` gets its facts. Raises what a kernel may raise, and Rejected."""
+    runs = _Runs(subject, gpu)
     try:
-        verdict = gate.before(arena, lambda: runs.launch(0), [0], contract)
+        first = gate.before(subject.arena, lambda: runs.launch(0), [0], subject.kernel.CONTRACT)
     finally:
         known["facts"] = runs.facts
     if not runs.facts:
         raise Rejected(Status.NOT_EXECUTABLE, "launched no Triton kernel: there is no machine code to execute")
-    arena.set_values(1)
-    subject.plan()
-    if "lse" in subject.kernel.SUPPORTS:
-        return gate.with_lse(arena, lambda: runs.launch(last, arena.lse, large_cache=True), last, contract, verdict)
-    return gate.again(arena, lambda: runs.launch(last, large_cache=True), [last], contract, verdict)
+    return on_other_values(subject, partial(runs.launch, large_cache=True), first)

@@ -15,42 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 from compare import gate, warm
-from compare.arena import Arena
 from compare.measure import measure
 from compare.records import Evidence, GateResult
 from compare.subject import Subject
-from compare.task import Channel, Sick, Task, ok, versions
-
-CPU_SETS = 2  # page sets in the interpreter: enough to catch a kernel that ignores the block table
-CPU_PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
+from compare.task import Channel, Sick, Task, versions
+from compare.untimed import judge_cells, on_other_values
 
 
 def check(task: Task) -> None:
     """Every cell in the interpreter: two poisoned runs, other values and the LSE, and no time anywhere."""
-    arena = task.arena(CPU_SETS, CPU_PADDING)
-    for cell, kernel_id in task.cells if arena else ():
-        task.start(cell)
-        identity: dict[str, Any] = {}
-        try:
-            verdict = _check_cell(task, arena, kernel_id, identity)
-            task.row(cell, identity | ok(verdict, Evidence.INTERPRETED))
-        except Exception as error:
-            task.failed(cell, error, identity)
+    judge_cells(task, _interpreted, Evidence.INTERPRETED)
 
 
-def _check_cell(task: Task, arena: Arena, kernel_id: str, identity: dict[str, Any]) -> GateResult:
-    """Judge one kernel; `identity` is filled as soon as it is known. Raises what a kernel may raise, and Rejected."""
-    arena.set_values(0)
-    subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
-    identity.update(subject.identity())
-    contract = subject.kernel.CONTRACT
-    verdict = gate.before(arena, lambda: subject.launch(0), [0], contract)
-    arena.set_values(1)
-    subject.plan()
-    last = CPU_SETS - 1
-    if "lse" in subject.kernel.SUPPORTS:
-        return gate.with_lse(arena, lambda: subject.launch(last, arena.lse), last, contract, verdict)
-    return gate.again(arena, lambda: subject.launch(last), [last], contract, verdict)
+def _interpreted(subject: Subject, known: dict[str, Any]) -> GateResult:
+    """Judge one kernel. Raises what a kernel may raise, and Rejected."""
+    first = gate.before(subject.arena, lambda: subject.launch(0), [0], subject.kernel.CONTRACT)
+    return on_other_values(subject, subject.launch, first)
 
 
 def _modes() -> dict[str, Callable[[Task], None]]:

@@ -11,6 +11,7 @@ of 64 lanes, as 128 bytes are what a box may be wide for a tensor core. Short qu
 """
 
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import torch
 import triton
@@ -19,18 +20,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from common.gpus import Gpu
 from common.kernel import Capacity, Precision, beside, join, require, side_stream
-from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
+from common.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.native.sm90_roles import add, compute, load
+from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset({"causal", "non_causal", "lse", "full_graph"})
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
 ROWS = 128  # of a Q Block
 MOST_SEQS = 8192  # their Q Blocks are counted in shared memory: 32 KB
-MOST_PARTS = 4096  # segments x query tokens that leave parts, as in unpaged.py
 LOG2E = gl.constexpr(1.4426950408889634)
 TILES = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled as TMA writes and tensor cores read them
 TILES_LAYOUT, FLAT = gl.constexpr(TILES), gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -62,11 +64,11 @@ class Config:
 DEFAULT = Config()
 
 
-def default(heuristics, shape, stats, gpu) -> Config:
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     """Segments where Q Blocks leave units idle: a wave costs its tiles and one more, the reduction about four."""
     decode = heuristics.unpaged(shape, stats, gpu).decode
     items = max(stats.num_tokens * shape.queries_per_kv // ROWS, 1) * shape.num_kv_heads
-    tiles = cdiv(stats.max_seq_len, 128)
+    tiles = cdiv(stats.max_seq_len, DEFAULT.prefill.tile_size)
 
     def cost(segments: int) -> int:
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
@@ -76,6 +78,8 @@ def default(heuristics, shape, stats, gpu) -> Config:
 
 @dataclass(frozen=True)
 class Workspace:
+    """What each part needs beside the cache; nothing is copied out of it."""
+
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)

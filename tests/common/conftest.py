@@ -1,4 +1,9 @@
-"""Tables at the end of a run: the mutants and what killed each, and the worst ratios of right results."""
+"""What tests of the kit share, and tables at the end of a run: the mutants and what killed each, and the worst ratios
+of right results."""
+
+import pytest
+
+from common.isolate import Child
 
 COLUMNS = {"mutant": 36, "scope": 13, "case": 58, "rule": 11, "ratio": 9}
 
@@ -20,3 +25,17 @@ def pytest_terminal_summary(terminalreporter) -> None:
             terminalreporter.section("right results: the largest part of each budget that any of them used")
             for line in row["worst ratios"]:
                 terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def kernels_are_importable(monkeypatch, request):
+    """Kernels beside the test can be named to the kit's child."""
+    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
+
+
+@pytest.fixture(scope="module")
+def child():
+    """The kit's child process, one for the tests of a file."""
+    found = Child(threads=1)
+    yield found
+    found.close()

@@ -9,17 +9,7 @@ from common.isolate import Child
 from common.kit import Kit, Unavailable
 from common.spec import Features
 
-
-@pytest.fixture(autouse=True)
-def kernels_are_importable(monkeypatch, request):
-    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
-
-
-@pytest.fixture(scope="module")
-def child():
-    found = Child(threads=1)
-    yield found
-    found.close()
+pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 
 
 def kit_of(name, child):

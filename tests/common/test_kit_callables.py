@@ -6,7 +6,6 @@ import pytest
 
 import diptych_check
 from common import kit_cases
-from common.isolate import Child
 from common.kit import Kit
 
 SEED = 2026
@@ -26,13 +25,6 @@ def callables_are_importable(monkeypatch, request):
 
 def kit_of(name, child):
     return Kit(f"kit_callables:{name}", SEED, child)
-
-
-@pytest.fixture(scope="module")
-def child():
-    found = Child(threads=1)
-    yield found
-    found.close()
 
 
 EVERY_DAY = tuple(case for case in kit_cases.SMOKE if case in set.union(*EXPECTED.values())) + kit_cases.SMOKE[::6]

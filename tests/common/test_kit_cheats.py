@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from common.isolate import Child, Limits
+from common.isolate import Limits
 from common.kit import Kit
+
+pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 
 ROOT = Path(__file__).parents[2]
 CHEATS = {  # kernel -> status, what the reason must say
@@ -24,18 +26,6 @@ CHEATS = {  # kernel -> status, what the reason must say
     "forged_reply": ("incorrect", "call 1: "),
     "patched_timer": ("timeout", "no answer within"),
 }
-
-
-@pytest.fixture(autouse=True)
-def kernels_are_importable(monkeypatch, request):
-    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
-
-
-@pytest.fixture(scope="module")
-def child():
-    found = Child(threads=1)
-    yield found
-    found.close()
 
 
 @pytest.mark.parametrize("name", CHEATS)

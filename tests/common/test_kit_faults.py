@@ -8,6 +8,8 @@ from common import isolate
 from common.isolate import Child, Limits
 from common.kit import Kit, Unavailable
 
+pytestmark = pytest.mark.usefixtures("kernels_are_importable")
+
 FAULTS = {  # kernel -> status, what the reason must say
     "nan": ("incorrect", "nan"),
     "wrong_dtype": ("incorrect", "out: found torch.float64"),
@@ -23,11 +25,6 @@ FAULTS = {  # kernel -> status, what the reason must say
     "flood": ("crash", "flooded its output"),
 }
 ENDS = {"hang", "illegal_access", "abort", "exit_0", "forked_child", "process_left", "flood"}  # and costs a process
-
-
-@pytest.fixture(autouse=True)
-def kernels_are_importable(monkeypatch, request):
-    monkeypatch.setenv("PYTHONPATH", str(request.path.parent))
 
 
 @pytest.fixture(scope="module")
