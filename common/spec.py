@@ -15,7 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
+from common.features import Features
 from common.metadata import BatchStats
+
+__all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature"]
 
 ALIGNMENT = 16  # bytes: of the new K and V, for tensor descriptors; and what x of the x-packed layout fills
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -82,28 +85,6 @@ class AttentionShape:
     @property
     def queries_per_kv(self) -> int:
         return self.num_query_heads // self.num_kv_heads
-
-
-@dataclass(frozen=True)
-class Features:
-    """What is asked beyond plain causal attention; a feature that is off is None.
-
-    causal: key k is visible to the query at position q when k <= q (False: every key of the sequence).
-    sliding_window: W counts the query's own token: keys q - W + 1 .. q; when not causal also up to q + W - 1.
-    softcap: x > 0: logits become x * tanh(logit / x), after the scale and before the mask.
-    sinks: float [num_query_heads]: one extra logit per head, neither scaled nor soft-capped, whose value is zero.
-    """
-
-    causal: bool = True
-    sliding_window: int | None = None
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None
-
-    def names(self) -> frozenset[str]:
-        """The features that a kernel must list in SUPPORTS to serve this."""
-        asked = {"causal" if self.causal else "non_causal"}
-        asked |= {name for name in ("sliding_window", "softcap", "sinks") if getattr(self, name) is not None}
-        return frozenset(asked)
 
 
 @dataclass(frozen=True)
