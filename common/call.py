@@ -130,7 +130,7 @@ class PagedAttention:
             raise SpecError("validate", repr(validate), ", ".join(LEVELS))
         if validate != "off" and prepared is None:
             validate_batch(batch, features, values=False)
-            validate_output(batch, out, lse)
+            validate_output(batch, out, lse, features)
         if validate == "full":
             check_values(batch, features)
         with handle.on(batch.device):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from common.feature_rules import value_conditions
 from common.spec import Features, PagedBatch, SpecError
 
 
 def check_values(batch: PagedBatch, features: Features) -> None:
-    """Raise SpecError for the first entry of query_start_loc, seq_lens, block_table or sinks that is out of place.
+    """Raise SpecError for the first entry of lengths, block_table or a feature's tensor that is out of place.
 
     The batch is otherwise well formed (`validate(values=False)`). Waits for the device once.
     """
@@ -20,7 +21,8 @@ def check_values(batch: PagedBatch, features: Features) -> None:
         if is_bad:
             width = batch.block_table.shape[1]
             row = int(index) // width if name == "block_table" else int(index)
-            raise SpecError(f"{name}[{row}]", value if name == "sinks" else int(value), allowed)
+            integer = name in ("query_start_loc", "seq_lens", "block_table", "spans")
+            raise SpecError(f"{name}[{row}]", int(value) if integer else value, allowed)
 
 
 def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -43,14 +45,11 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
     if batch.num_seqs:
         query_lens = starts[1:] - starts[:-1]
         pages = (lens + (block_size - 1)) // block_size
-        bad = ((lens != 0) & (lens < query_lens)) | (lens < 0) | (pages > width)
+        bad = (False if features.cross else (lens != 0) & (lens < query_lens)) | (lens < 0) | (pages > width)
         allowed = f"0, or at least the query length and at most {width} pages of {block_size}"
         found.append(("seq_lens", bad, lens, allowed))
         used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
         if table.numel():
             bad = used & ((table < 0) | (table >= num_blocks))
             found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
-    if features.sinks is not None:
-        # -inf is "no sink"; NaN or +inf would turn every row of the head into NaN
-        found.append(("sinks", ~(features.sinks < float("inf")), features.sinks, "finite or -inf"))
-    return found
+    return found + [tuple(condition) for condition in value_conditions(features)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
 from common.validation import validate, validate_output
 
 
@@ -31,6 +32,11 @@ class Precision:
     dot: Literal["ieee", "tf32"] = "ieee"
 
 
+MEMBERS = frozenset({
+    "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
+    "fp8_out", "fp8_query", "full_graph", "head_size_512", "int8_kv", "lse", "non_causal", "prefix_lm", "sinks",
+    "sliding_window", "softcap", "tree_bias", "value_size", "x_packed",
+})  # fmt: skip
 MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
 
 
@@ -62,11 +68,11 @@ class Kernel(Protocol):
     (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return
     None. `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
     environment.
-    Members of SUPPORTS: causal, non_causal, sliding_window, softcap, sinks, lse, full_graph (the grid and the config
-    follow from shapes and hints that hold for a whole capture), x_packed (Layout.X_PACKED).
-    Reserved for features to come, none of which `common.spec.Features` can ask for yet: alibi, alibi_sqrt,
-    chunked_local, prefix_lm, causal_per_sequence, cross, bias, tree_bias, head_size_512, value_size, fp8_kv, int8_kv,
-    fp8_query, fp8_out, batch_invariant.
+    Members of SUPPORTS, beside full_graph (the grid and the config follow from shapes and hints that hold for a whole
+    capture): MEMBERS. What `Features` ask for: causal, non_causal, sliding_window, softcap, sinks, alibi, alibi_sqrt,
+    chunked_local, prefix_lm (spans), causal_per_sequence, cross, tree_bias, fp8_out, batch_invariant. What a batch's
+    tensors ask for: x_packed (Layout.X_PACKED), fp8_kv, int8_kv (the dtype of the caches), fp8_query, value_size (V's
+    lanes are not as many as K's), head_size_512 (more than 256 lanes of K or of V). And lse.
     """
 
     SUPPORTS: frozenset[str]
@@ -88,8 +94,22 @@ class Kernel(Protocol):
 
 
 def asked_of(batch: PagedBatch, features: Features) -> frozenset[str]:
-    """The members that SUPPORTS must have to serve this batch: of its features, and of its layout."""
-    return features.names() | ({"x_packed"} if batch.layout is Layout.X_PACKED else set())
+    """The members that SUPPORTS must have to serve this batch: of its features, its layout, its dtypes and sizes."""
+    asked = features.names() | asked_of_shape(batch.shape)
+    return asked | {"x_packed"} if batch.layout is Layout.X_PACKED else asked
+
+
+@lru_cache(maxsize=1024)
+def asked_of_shape(shape: AttentionShape) -> frozenset[str]:
+    """The members that a batch of these sizes and dtypes asks for."""
+    asked = {
+        "fp8_kv": shape.cache_dtype in FP8,
+        "int8_kv": shape.cache_dtype == torch.int8,
+        "fp8_query": shape.dtype in FP8,
+        "value_size": shape.value_size is not None,
+        "head_size_512": max(shape.head_size, shape.value_lanes) > 256,
+    }
+    return frozenset(name for name, holds in asked.items() if holds)
 
 
 def require(
@@ -106,7 +126,7 @@ def require(
     Raises UnsupportedFeature for a feature outside `supports`, SpecError for a malformed batch or output.
     """
     validate(batch, features, values=False)
-    validate_output(batch, out, lse)
+    validate_output(batch, out, lse, features)
     asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))

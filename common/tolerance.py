@@ -247,7 +247,7 @@ def check(
     statistical = rounding.statistical and not structured
     tier = "S+W" if statistical else "W"
     try:
-        validate_output(batch, out, lse)
+        validate_output(batch, out, lse, features)
     except SpecError as error:
         return Verdict(False, tier, math.inf, math.inf, math.inf, math.inf, None, str(error))
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))

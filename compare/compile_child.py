@@ -52,13 +52,12 @@ class CompileJob:
     options: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        shape = dataclasses.asdict(self.shape) | {"dtype": str(self.shape.dtype).removeprefix("torch.")}
-        return json.dumps(dataclasses.asdict(self) | {"shape": shape})
+        return json.dumps(dataclasses.asdict(self) | {"shape": self.shape.to_dict()})
 
     @classmethod
     def from_json(cls, line: str) -> CompileJob:
         raw = json.loads(line)
-        raw["shape"] = AttentionShape(**raw["shape"] | {"dtype": getattr(torch, raw["shape"]["dtype"])})
+        raw["shape"] = AttentionShape.from_dict(raw["shape"])
         return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
 
 

@@ -124,13 +124,13 @@ class Workload:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the worker's pipe and the manifest."""
         plain = dataclasses.asdict(self)
-        plain["shape"]["dtype"] = str(self.shape.dtype).removeprefix("torch.")
+        plain["shape"] = self.shape.to_dict()
         plain["lens"] = [list(pair) for pair in self.lens]
         return plain
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Workload:
-        shape = AttentionShape(**plain["shape"] | {"dtype": DTYPE_NAMES[plain["shape"]["dtype"]]})
+        shape = AttentionShape.from_dict(plain["shape"])
         lens = tuple((query_len, seq_len) for query_len, seq_len in plain["lens"])
         return cls(**plain | {"shape": shape, "lens": lens, "ask": Ask(**plain["ask"])})
 
