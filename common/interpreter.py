@@ -4,8 +4,7 @@ Without them a bf16 kernel gives noise or is rejected though right, and hardly a
 Private names of Triton and Helion are touched here and nowhere else: `triton.runtime.interpreter.InterpreterBuilder`,
 `tl.constexpr`, `triton.language.extra.libdevice`, `helion.runtime.get_num_sm`.
 
-What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first; and
-float8 casts, which differ from torch in 2-4% of values.
+What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first.
 """
 
 from __future__ import annotations
@@ -49,7 +48,10 @@ def _bf16_dot() -> Patches:
 
 
 def _bf16_rounding() -> Patches:
-    """float32 to bf16 truncates; hardware rounds to nearest, ties to even. The way back is upstream's, as one shift."""
+    """float32 to bf16 truncates; hardware rounds to nearest, ties to even. The way back is upstream's, as one shift.
+
+    An integer to bf16 keeps its bits: it goes through float32, which is exact for 8 bits.
+    """
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -69,9 +71,45 @@ def _bf16_rounding() -> Patches:
             return interpreter.TensorHandle(to_bf16(src.data), tl.bfloat16)
         if pair == (tl.bfloat16, tl.float32):
             return interpreter.TensorHandle(to_float32(src.data), tl.float32)
+        if pair[1] == tl.bfloat16 and pair[0].is_int():
+            return interpreter.TensorHandle(to_bf16(src.data.astype(np.float32)), tl.bfloat16)
         return original(self, src, dst_type)
 
     return [(interpreter.InterpreterBuilder, "cast_impl", cast_impl)]
+
+
+def _fp8_casts() -> Patches:
+    """float32 to fp8 loses the carry of a mantissa that rounds up (31.7 becomes 16) and 2-4% of values with it; fp8 to
+    others has no NaN, no infinity, and in fp16 no subnormals; e4m3fnuz is no type at all. torch's casts instead.
+
+    Out of range is NaN or infinity, as in torch: a GPU may saturate, so kernels clamp first.
+    """
+    import torch
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    types = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2, tl.float8e4b8: torch.float8_e4m3fnuz}
+    others = {tl.float16: torch.float16, tl.float32: torch.float32, tl.bfloat16: torch.bfloat16}
+    convert, core = interpreter._convert_float, interpreter._patch_lang_core
+
+    def convert_float(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if (source in types and target in others) or (source in others and target in types):
+            bits = torch.from_numpy(np.ascontiguousarray(values)).view((types | others)[source])
+            result = bits.to(torch.float32).to((types | others)[target])  # by way of float32, which holds all of them
+            integer = torch.uint8 if target in types else torch.int16 if target != tl.float32 else torch.float32
+            return result.view(integer).numpy().reshape(values.shape)
+        return convert(values, source, target, rounding)
+
+    def patch_lang_core(lang: Any, scope: Any) -> None:
+        core(lang, scope)
+        known = lang.dtype.to_ir
+
+        def to_ir(self: Any, builder: Any) -> Any:
+            return builder.get_fp8e4b8_ty() if self.name == "fp8e4b8" else known(self, builder)
+
+        scope.set_attr(lang.dtype, "to_ir", to_ir)
+
+    return [(interpreter, "_convert_float", convert_float), (interpreter, "_patch_lang_core", patch_lang_core)]
 
 
 def _constexpr_rmod() -> Patches:
@@ -170,6 +208,7 @@ def _helion_units() -> Patches:
 REPAIRS: dict[str, Callable[[], Patches]] = {
     "bf16_dot": _bf16_dot,
     "bf16_rounding": _bf16_rounding,
+    "fp8_casts": _fp8_casts,
     "constexpr_rmod": _constexpr_rmod,
     "libdevice": _libdevice,
     "dependent_launch": _dependent_launch,

@@ -77,6 +77,47 @@ def test_bf16_rounding():
     expect_needed("bf16_rounding", is_right)
 
 
+def test_int8_to_bf16():
+    x = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8)
+
+    def is_right():
+        y = torch.empty(256, dtype=torch.bfloat16)
+        cast_kernel[(1,)](x, y, 256)
+        return torch.equal(y, x.bfloat16())
+
+    expect_needed("bf16_rounding", is_right)
+
+
+FP8 = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz}
+
+
+@pytest.mark.parametrize("target", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FP8)
+def test_fp8_to_others_is_exact_for_every_bit_pattern(name, target):
+    x = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(FP8[name])
+
+    def is_right():
+        y = torch.empty(256, dtype=target)
+        cast_kernel[(1,)](x, y, 256)
+        return torch.allclose(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
+
+    expect_needed("fp8_casts", is_right)
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_float32_to_fp8_rounds_to_nearest(name):
+    x = torch.cat(
+        [torch.tensor([31.75, -7.84, 1.95, 0.0]), torch.randn(124, generator=torch.Generator().manual_seed(0))]
+    )
+
+    def is_right():
+        y = torch.empty(128, dtype=FP8[name])
+        cast_kernel[(1,)](x, y, 128)
+        return torch.equal(y.float(), x.to(FP8[name]).float())
+
+    expect_needed("fp8_casts", is_right)
+
+
 def test_bf16_to_float32_is_exact_for_every_bit_pattern():
     x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
     y = torch.empty(2**16)
