@@ -9,6 +9,7 @@ import torch
 from common import metadata
 from common.guards import Guards
 from common.metadata import BatchStats, Lens, cdiv
+from common.quantise import draw, fill_where
 from common.spec import ALIGNMENT, AttentionShape, Layout, PagedBatch
 
 CacheStyle = Literal["nhd", "hnd", "stacked", "interleaved"]
@@ -20,7 +21,7 @@ def _page_ids(
 ) -> tuple[list, int]:
     """One list of page-id lists per copy, and the size of the pool; see `make_batches` for `shared_pages`."""
     need = [cdiv(seq_len, block_size) for _, seq_len in lens]
-    common_pages = [min(shared_pages, (seq_len - query_len) // block_size) for query_len, seq_len in lens]
+    common_pages = [min(shared_pages, max(0, seq_len - query_len) // block_size) for query_len, seq_len in lens]
     per_copy = max(common_pages, default=0) + sum(n - c for n, c in zip(need, common_pages, strict=True))
     num_blocks = per_copy * copies + spare
     order = torch.randperm(num_blocks, generator=generator).tolist()
@@ -47,10 +48,10 @@ def _block_table(rows: list[list[int]], extra_columns: int, dtype: torch.dtype) 
 
 def _packed_pair(shape: AttentionShape, num_blocks: int, guards: Guards) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of Layout.X_PACKED."""
-    page, heads, head, dtype = shape.block_size, shape.num_kv_heads, shape.head_size, shape.dtype
+    page, heads, head, dtype = shape.block_size, shape.num_kv_heads, shape.head_size, shape.cache_dtype
     x = ALIGNMENT // dtype.itemsize
     key_cache = guards.empty("key_cache", (num_blocks, heads, head // x, page, x), dtype)
-    return key_cache, guards.empty("value_cache", (num_blocks, heads, head, page), dtype)
+    return key_cache, guards.empty("value_cache", (num_blocks, heads, shape.value_lanes, page), dtype)
 
 
 def _cache_pair(
@@ -61,20 +62,23 @@ def _cache_pair(
         if style != "nhd":
             raise ValueError(f"style: found {style!r}, allowed none beside {layout}")
         return _packed_pair(shape, num_blocks, guards)
-    page, heads, head, dtype = shape.block_size, shape.num_kv_heads, shape.head_size, shape.dtype
+    page, heads, dtype = shape.block_size, shape.num_kv_heads, shape.cache_dtype
+    head, values = shape.head_size, shape.value_lanes
+    sizes = (("key_cache", head), ("value_cache", values))
     if style == "stacked":  # vLLM 0.25: one tensor, K and V behind each other page by page
+        if head != values:
+            raise ValueError(
+                f"style: found {style!r} with value size {values}, allowed one that K and V need not share"
+            )
         both = guards.empty("cache", (num_blocks, 2, page, heads, head), dtype)
         return both[:, 0], both[:, 1]
     if style == "interleaved":  # vLLM 0.33: head-major, V behind K in one row
-        both = guards.empty("cache", (num_blocks, heads, page, 2 * head), dtype).transpose(1, 2)
+        both = guards.empty("cache", (num_blocks, heads, page, head + values), dtype).transpose(1, 2)
         return both[..., :head], both[..., head:]
     if style == "hnd":
-        pair = [
-            guards.empty(name, (num_blocks, heads, page, head), dtype).transpose(1, 2)
-            for name in ("key_cache", "value_cache")
-        ]
+        pair = [guards.empty(name, (num_blocks, heads, page, size), dtype).transpose(1, 2) for name, size in sizes]
     elif style == "nhd":
-        pair = [guards.empty(name, (num_blocks, page, heads, head), dtype) for name in ("key_cache", "value_cache")]
+        pair = [guards.empty(name, (num_blocks, page, heads, size), dtype) for name, size in sizes]
     else:
         raise ValueError(f"style: found {style!r}, allowed nhd, hnd, stacked, interleaved")
     return pair[0], pair[1]
@@ -110,9 +114,14 @@ def fill_new_tokens(batches: list[PagedBatch]) -> None:
     """Bring `key` and `value`, where batches of one pool have them, in line with the caches.
 
     They become what the first batch's pages hold, its pages' copies in the others as well; rows of nobody become NaN.
+    Beside quantised caches all of both is NaN: the caches count.
     """
     first = batches[0]
     if first.key is None:
+        return
+    if first.shape.quantised:
+        first.key.fill_(float("nan"))
+        first.value.fill_(float("nan"))
         return
     lens = metadata.lens_of(first.query_start_loc, first.seq_lens)
     for number, batch in enumerate(batches):
@@ -126,20 +135,21 @@ def fill_new_tokens(batches: list[PagedBatch]) -> None:
 
 
 def fill_values(batches: list[PagedBatch], seed: int) -> None:
-    """New random query, K and V in the same buffers of batches that share one pool; slots of nobody become NaN again.
+    """New random query, K and V in the same buffers of batches that share one pool; slots of nobody become NaN again,
+    or the largest number of int8.
 
     Draws in the tensors' device and dtype, so a pool of gigabytes costs no host time.
     """
     first = batches[0]
     generator = torch.Generator(first.device).manual_seed(seed)
     for tensor in (first.query, first.key_cache, first.value_cache):
-        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device))
+        draw(tensor, generator)
     lens = metadata.lens_of(first.query_start_loc, first.seq_lens)
     caches = first.by_token()
     num_blocks, block_size = caches[0].shape[:2]
     nobody = ~owned_slots(lens, [batch.block_table for batch in batches], num_blocks, block_size).to(first.device)
     for cache in caches:
-        cache[nobody] = float("nan")
+        fill_where(cache, nobody, float("nan"))
     first.query[int(first.query_start_loc[-1]) :] = float("nan")
     fill_new_tokens(batches)
 
@@ -172,7 +182,8 @@ def make_batches(
     fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing
     on a CPU.
     new_kv: also the step's new K and V, contiguous, bit for bit what the pages hold; rows of padding and of sequences
-    without keys are NaN. layout: X_PACKED pages lie in one way; `style` is of paged ones.
+    without keys are NaN, and all beside quantised pages.
+    layout: X_PACKED pages lie in one way; `style` is of paged ones.
     """
     guards = guards or Guards(device)
     generator = torch.Generator().manual_seed(seed)
@@ -180,8 +191,9 @@ def make_batches(
     num_tokens = sum(query_len for query_len, _ in lens) + pad_tokens
     query = guards.empty("query", (num_tokens, shape.num_query_heads, shape.head_size), shape.dtype)
     pair = _cache_pair(layout, style, shape, num_blocks, guards)
-    names, sizes = ("key", "value") if new_kv else (), (num_tokens, shape.num_kv_heads, shape.head_size)
-    new = {name: guards.empty(name, sizes, shape.dtype) for name in names}
+    lanes = {"key": shape.head_size, "value": shape.value_lanes} if new_kv else {}
+    sizes = {name: (num_tokens, shape.num_kv_heads, size) for name, size in lanes.items()}
+    new = {name: guards.empty(name, size, shape.dtype) for name, size in sizes.items()}
     starts = guards.copy("query_start_loc", metadata.query_start_loc(lens))
     lengths = guards.copy("seq_lens", metadata.seq_lens(lens))
     batches = [

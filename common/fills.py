@@ -14,8 +14,9 @@ from torch import Tensor
 
 from common.batch import fill_new_tokens
 from common.metadata import lens_of
-from common.reference import key_range
+from common.quantise import fill_where
 from common.spec import Features, PagedBatch
+from common.visibility import Sight
 
 Fill = Callable[[PagedBatch, Features], None]
 NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is under its largest number, 65504
@@ -103,8 +104,14 @@ def seen_slots(batch: PagedBatch, features: Features) -> Tensor:
     seen = torch.zeros(cache.shape[:2], dtype=torch.bool, device=batch.device)
     for seq, (query_len, seq_len) in enumerate(_lens(batch)):
         if query_len and seq_len:
-            first, last = key_range(seq_len - query_len, seq_len - 1, seq_len, features)
-            seen[_slots(batch, seq, range(first, last))] = True
+            sight = Sight.of(features, seq, query_len, seq_len)
+            first, last = sight.key_range(seq_len - query_len, seq_len - 1)
+            keys = torch.ones(last - first, dtype=torch.bool, device=batch.device)
+            if not sight.exact_range:
+                positions = torch.arange(seq_len - query_len, seq_len, device=batch.device)
+                keys = sight.visible(positions, torch.arange(first, last, device=batch.device)).any(0)
+            page, slot = _slots(batch, seq, range(first, last))
+            seen[page, slot] |= keys  # pages may be shared
     return seen
 
 
@@ -114,7 +121,7 @@ def _invisible(key: float, value: float) -> Fill:
     def fill(batch: PagedBatch, features: Features) -> None:
         unseen = ~seen_slots(batch, features)
         for cache, poison in zip(batch.by_token(), (key, value), strict=True):
-            cache[unseen] = poison
+            fill_where(cache, unseen, poison)
         batch.query[int(batch.query_start_loc[-1]) :] = key
         fill_new_tokens([batch])
 

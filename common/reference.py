@@ -12,11 +12,14 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from common.attend import Rows, attend
 from common.metadata import lens_of
 from common.spec import Features, PagedBatch
+from common.visibility import Sight
 
 LIVE_COPIES = (
-    6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul
+    6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul; a
+    # bias of every head comes instead of the magnitude
 )
 
 
@@ -26,17 +29,19 @@ class Expected:
 
     With P the softmax of one row (token, query head), its sink included in the denominator:
 
-    out          [num_tokens, num_query_heads, head_size]  sum of P V; 0 where a row sees no key
+    out          [num_tokens, num_query_heads, value size] sum of P V; 0 where a row sees no key
     lse          [num_tokens, num_query_heads]             natural log of the denominator; -inf where a row sees no key
-    weighted     [num_tokens, num_query_heads, head_size]  sum of P |V|
-    weighted_rms [num_tokens, num_query_heads, head_size]  sqrt(sum of P^2 V^2)
-    visible      [num_tokens, num_kv_heads, head_size]     sum of |V| over the visible keys
-    visible_rms  [num_tokens, num_kv_heads, head_size]     sqrt(sum of V^2 over the visible keys)
+    weighted     [num_tokens, num_query_heads, value size] sum of P |V|
+    weighted_rms [num_tokens, num_query_heads, value size] sqrt(sum of P^2 V^2)
+    visible      [num_tokens, num_kv_heads, value size]    sum of |V| over the visible keys
+    visible_rms  [num_tokens, num_kv_heads, value size]    sqrt(sum of V^2 over the visible keys)
     denominator  [num_tokens, num_query_heads]             sum of e^(s - max), at least 1; inf where a row sees no key
-    logit_size   [num_tokens, num_query_heads]             largest |logit| of the visible ones; or, where that is more,
-                 norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is near 0 because its
-                 products cancel carries no smaller error than its neighbours
+    logit_size   [num_tokens, num_query_heads]             largest |logit| of the visible ones, before any bias; or,
+                 where that is more, norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is
+                 near 0 because its products cancel carries no smaller error than its neighbours
+    bias_size    [num_tokens, num_query_heads]             largest |bias| that ALiBi and a tree add to a visible key
     num_visible  int64 [num_tokens]                        how many keys the token sees
+    With `out_scale` the five sums of V are divided by it; none is cut to the range of a type.
     num_tokens   query_start_loc[-1]: rows past it belong to nobody and are NaN above
     """
 
@@ -48,24 +53,28 @@ class Expected:
     visible_rms: Tensor
     denominator: Tensor
     logit_size: Tensor
+    bias_size: Tensor
     num_visible: Tensor
     num_tokens: int
 
 
+_SUMS = ("out", "weighted", "weighted_rms", "visible", "visible_rms")  # of V
 FLOATS = tuple(f.name for f in fields(Expected) if f.name not in ("num_visible", "num_tokens"))
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    begin: int  # its first row of query
-    query_len: int
-    seq_len: int
-    pages: Tensor  # its row of the block table
+    """begin: its first row of query. keys, values: float64 [seq_len, num_kv_heads, size], worth what the scales say."""
+
+    begin: int
+    sight: Sight
+    keys: Tensor
+    values: Tensor
 
 
 def _blank(batch: PagedBatch) -> Expected:
     shape = batch.shape
-    tokens, heads, kv_heads, size = batch.num_tokens, shape.num_query_heads, shape.num_kv_heads, shape.head_size
+    tokens, heads, kv_heads, size = batch.num_tokens, shape.num_query_heads, shape.num_kv_heads, shape.value_lanes
 
     def nan(*sizes: int) -> Tensor:
         return torch.full(sizes, math.nan, dtype=torch.float64, device=batch.device)
@@ -79,38 +88,25 @@ def _blank(batch: PagedBatch) -> Expected:
         visible_rms=nan(tokens, kv_heads, size),
         denominator=nan(tokens, heads),
         logit_size=nan(tokens, heads),
+        bias_size=nan(tokens, heads),
         num_visible=torch.zeros(tokens, dtype=torch.int64, device=batch.device),
         num_tokens=int(batch.query_start_loc[-1]),
     )
 
 
-def gather(cache: Tensor, pages: Tensor, seq_len: int) -> Tensor:
+def gather(cache: Tensor, pages: Tensor, seq_len: int, scale: Tensor | None = None) -> Tensor:
     """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size]: page by page, in order.
 
-    cache: one of `PagedBatch.by_token`.
+    cache: one of `PagedBatch.by_token`. scale: what its elements are multiplied by, in one of the forms of
+    `Features.key_scale`.
     """
     used = pages[: -(-seq_len // cache.shape[1])].long()
-    return cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
-
-
-def visible_keys(positions: Tensor, keys: Tensor, features: Features) -> Tensor:
-    """bool [queries, keys]: does the query at this position of its sequence see the key at that position?"""
-    distance = positions[:, None] - keys[None, :]
-    seen = torch.ones_like(distance, dtype=torch.bool)
-    if features.causal:
-        seen &= distance >= 0
-    if features.sliding_window is not None:
-        seen &= distance.abs() < features.sliding_window
-    return seen
-
-
-def key_range(first: int, last: int, seq_len: int, features: Features) -> tuple[int, int]:
-    """The keys `begin <= k < end` that any query at the positions first..last can see."""
-    begin, end = 0, last + 1 if features.causal else seq_len
-    if features.sliding_window is not None:
-        begin = max(0, first - features.sliding_window + 1)
-        end = min(end, last + features.sliding_window)
-    return begin, max(begin, min(end, seq_len))
+    rows = cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
+    if scale is None:
+        return rows
+    if scale.dim() == 3:
+        scale = scale[used].flatten(0, 1)[:seq_len]
+    return rows * scale.double()[..., None]
 
 
 def _chunks(query_len: int, seq_len: int, kv_heads: int, group: int, limit: int) -> Iterator[tuple[slice, slice]]:
@@ -123,54 +119,8 @@ def _chunks(query_len: int, seq_len: int, kv_heads: int, group: int, limit: int)
             yield slice(first_row, min(first_row + rows, query_len)), slice(first_head, first_head + heads)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, sinks: Tensor | None, scale: float, softcap: float | None
-) -> dict[str, Tensor]:
-    """Attention of some rows and KV heads, float64.
-
-    query [rows, heads, group, size]; key, value [keys, heads, size]; seen bool [rows, keys]; sinks [heads, group].
-    Returns the fields of `Expected` for these rows, with the group axis where they have query heads. A NaN or Inf in V
-    becomes NaN in the rows that see it and, unlike 0 * NaN in a matmul, in no other.
-    """
-    rows, heads, group, size = query.shape
-    finite = value.isfinite()
-    bad, value = ~finite.transpose(0, 1), value.masked_fill(~finite, 0.0)
-    key, value = key.permute(1, 2, 0), value.transpose(0, 1)  # [heads, size, keys], [heads, keys, size]
-    logits = (query.permute(1, 2, 0, 3).reshape(heads, group * rows, size) @ key).view(heads, group, rows, -1) * scale
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
-    longest = key.norm(dim=1)[:, None].masked_fill(~seen, 0.0).amax(-1)  # [heads, rows]
-    unrelated = query.norm(dim=-1).permute(1, 2, 0) * longest[:, None] * scale / math.sqrt(size)
-    logit_size = torch.maximum(logits.abs().masked_fill(~seen, 0.0).amax(-1), unrelated)
-    logits = logits.masked_fill(~seen, -math.inf)
-    sink = query.new_full((heads, group), -math.inf) if sinks is None else sinks
-    sink = sink[:, :, None].expand(heads, group, rows)
-    peak = torch.maximum(logits.amax(-1), sink)
-    weights = torch.exp(logits - peak[..., None])
-    denominator = weights.sum(-1) + torch.exp(sink - peak)
-    weights = (weights / denominator[..., None]).view(heads, group * rows, -1)
-
-    def by_token(array: Tensor) -> Tensor:  # [heads, group * rows, size] -> [rows, heads, group, size]
-        return array.view(heads, group, rows, size).permute(2, 0, 1, 3)
-
-    seen_by_all = seen.double().expand(heads, -1, -1)
-    out = by_token(weights @ value)
-    if bool(bad.any()):
-        out = out.masked_fill((seen_by_all @ bad.double() > 0).transpose(0, 1)[:, :, None], math.nan)
-    return {
-        "out": out,
-        "lse": (peak + torch.log(denominator)).permute(2, 0, 1),
-        "weighted": by_token(weights @ value.abs()),
-        "weighted_rms": by_token((weights.square() @ value.square()).sqrt()),
-        "visible": (seen_by_all @ value.abs()).transpose(0, 1),
-        "visible_rms": (seen_by_all @ value.square()).sqrt().transpose(0, 1),
-        "denominator": denominator.permute(2, 0, 1),
-        "logit_size": logit_size.permute(2, 0, 1),
-    }
-
-
 def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Tensor]) -> None:
-    """Write the fields that `_attend` found for some tokens and KV heads, then those of tokens that see no key."""
+    """Write the fields that `attend` found for some tokens and KV heads, then those of tokens that see no key."""
     kv_heads = expected.visible.shape[1]
     for name, values in found.items():
         store = getattr(expected, name)[tokens]
@@ -182,27 +132,43 @@ def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Ten
         getattr(expected, name)[tokens][blind] = empty
 
 
+def _scaled(found: dict[str, Tensor], features: Features) -> dict[str, Tensor]:
+    """The sums of V in units of `out_scale`."""
+    if features.out_scale is None:
+        return found
+    return found | {name: found[name] / features.out_scale.double() for name in _SUMS if name in found}
+
+
+def _rows(batch: PagedBatch, features: Features, seq: _Sequence, rows: slice, heads: slice) -> Rows:
+    """What some query tokens of a sequence and some KV heads attend to."""
+    kv_heads, group = batch.shape.num_kv_heads, batch.shape.queries_per_kv
+    positions = torch.arange(rows.start, rows.stop, device=batch.device) + seq.sight.context_len
+    first, last = seq.sight.key_range(seq.sight.context_len + rows.start, seq.sight.context_len + rows.stop - 1)
+    keys = torch.arange(first, last, device=batch.device)
+    bias, sinks = seq.sight.bias(positions, keys), features.sinks
+    if bias is not None:  # [heads or 1, rows, keys] -> [KV heads, group, rows, keys]
+        bias = bias.expand(kv_heads * group, -1, -1).unflatten(0, (kv_heads, group))[heads]
+    tokens = batch.query[seq.begin + rows.start : seq.begin + rows.stop]
+    return Rows(
+        query=tokens.unflatten(1, (kv_heads, group))[:, heads].double(),
+        key=seq.keys[first:last, heads],
+        value=seq.values[first:last, heads],
+        seen=seq.sight.visible(positions, keys),
+        bias=bias,
+        sinks=None if sinks is None else sinks.double().view(kv_heads, group)[heads],
+    )
+
+
 def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _Sequence, limit: int) -> None:
     """Fill in the rows of one sequence."""
-    shape = batch.shape
-    kv_heads, group = shape.num_kv_heads, shape.queries_per_kv
-    context_len = seq.seq_len - seq.query_len
-    query = batch.query.unflatten(1, (kv_heads, group))
-    sinks = None if features.sinks is None else features.sinks.double().view(kv_heads, group)
-    keys, values = (gather(cache, seq.pages, seq.seq_len) for cache in batch.by_token())
-    for rows, heads in _chunks(seq.query_len, seq.seq_len, kv_heads, group, limit):
+    sight, shape = seq.sight, batch.shape
+    scale = batch.softmax_scale * (1.0 if features.query_scale is None else float(features.query_scale))
+    for rows, heads in _chunks(sight.query_len, sight.seq_len, shape.num_kv_heads, shape.queries_per_kv, limit):
+        at = _rows(batch, features, seq, rows, heads)
         tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
-        at = range(context_len + rows.start, context_len + rows.stop)
-        first, last = key_range(at.start, at.stop - 1, seq.seq_len, features)
-        positions = torch.arange(at.start, at.stop, device=batch.device)
-        seen = visible_keys(positions, torch.arange(first, last, device=batch.device), features)
-        expected.num_visible[tokens] = seen.sum(-1)
-        found = {}
-        if last > first:
-            k, v = keys[first:last, heads], values[first:last, heads]
-            sink = None if sinks is None else sinks[heads]
-            found = _attend(query[tokens, heads].double(), k, v, seen, sink, batch.softmax_scale, features.softcap)
-        _store(expected, tokens, heads, found)
+        expected.num_visible[tokens] = at.seen.sum(-1)
+        found = attend(at, scale, features.softcap) if at.seen.shape[1] else {}
+        _store(expected, tokens, heads, _scaled(found, features))
 
 
 def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 30) -> Expected:
@@ -212,10 +178,13 @@ def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 
     the host.
     """
     expected = _blank(batch)
+    scales = features.key_scale, features.value_scale
     begin = 0
-    for seq, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
+    for number, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
         if query_len:
-            at = _Sequence(begin, query_len, seq_len, batch.block_table[seq])
-            _sequence(expected, batch, features, at, chunk_bytes)
+            pages = batch.block_table[number]
+            rows = [gather(c, pages, seq_len, s) for c, s in zip(batch.by_token(), scales, strict=True)]
+            sight = Sight.of(features, number, query_len, seq_len)
+            _sequence(expected, batch, features, _Sequence(begin, sight, *rows), chunk_bytes)
         begin += query_len
     return expected

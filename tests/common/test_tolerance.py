@@ -195,8 +195,8 @@ def test_rows_past_the_last_sequence_are_not_looked_at(case):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda out: out[:-1], "the shape of query"),
-        (lambda out: out.float(), "the dtype of query"),
+        (lambda out: out[:-1], "lanes of value_cache"),
+        (lambda out: out.float(), "allowed torch.bfloat16"),
         (lambda out: out.transpose(1, 2).contiguous().transpose(1, 2), "last dimension"),
     ],
     ids=["shape", "dtype", "stride"],
