@@ -22,7 +22,8 @@ from common.validation import validate, validate_output
 class Precision:
     """What the checker holds a kernel to; declared, so that a silent downgrade is a failure and not a speed-up.
 
-    probabilities: dtype of P when it enters P.V; None = the dtype of V.
+    probabilities: dtype of P when it enters P.V; None = the query's, but bf16 for an fp16 query where V has a scale per
+        token, which P is multiplied by.
     accumulator: dtype of the running sums.
     dot: how fp32 operands are multiplied: "ieee", or "tf32" with 10 bits of mantissa.
     """

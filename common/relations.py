@@ -106,7 +106,7 @@ class _Side:
 def _side(result: Result, batch: PagedBatch, features: Features, contract: Precision) -> _Side:
     expected = reference(batch, features)
     live = slice(0, expected.num_tokens)
-    budget, lse_budget = budgets(result.out, features, contract, expected)
+    budget, lse_budget = budgets(result.out, batch, features, contract, expected)
     lse = expected.lse[live] if result.lse is None else result.lse[live].double()
     return _Side(result.out[live].double(), budget, lse, lse_budget)
 

@@ -7,9 +7,13 @@ S  random inputs    element  |e| <= u_o |o| + 3 u B + 3 eta W2 + eta_o
                     row      ||e|| <= ||(u_o o, u B, eta W2, eta_o)||
 W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o
 LSE                 |e| <= delta + 2^-22 max(1, |lse|)
-with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 8 * 2^-24 (softcap + |sink|)
+with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
 
-o, A, B, S are `out`, `weighted`, `weighted_rms`, `logit_size` of `Expected`; W1, W2 are `visible`, `visible_rms` over
+3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
+its own rounding by 1 + u_o. `common.rounding` says where each comes from.
+
+o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_rms`, `logit_size` and `bias_size` of
+`Expected`; W1, W2 are `visible`, `visible_rms` over
 `denominator`; eps is 2^-24, or 2^-10 where fp32 operands are declared to be multiplied as tf32. The last term of delta
 is what tanh(x) = 1 - 2 / (e^2x + 1) and sink * log2(e) lose in float32, however small the logits are.
 
@@ -29,7 +33,8 @@ from torch import Tensor
 
 from common.kernel import Precision
 from common.reference import Expected
-from common.spec import Features, PagedBatch, SpecError
+from common.rounding import Rounding
+from common.spec import FP8, Features, PagedBatch, SpecError
 from common.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
@@ -38,7 +43,6 @@ FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
 )
-TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 
 
 @dataclass(frozen=True)
@@ -72,46 +76,6 @@ class Verdict:
         return getattr(self, self.rule)
 
 
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Largest relative error of rounding to nearest: 2^-8 for bf16, 2^-11 for fp16, 2^-24 for fp32, 2^-4 for e4m3."""
-    return torch.finfo(dtype).eps / 2
-
-
-def half_subnormal(dtype: torch.dtype) -> float:
-    """Largest absolute error of rounding to nearest near zero: 2^-25 for fp16, 2^-134 for bf16, 2^-10 for e4m3."""
-    info = torch.finfo(dtype)
-    return info.smallest_normal * info.eps / 2
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """What one declared precision may cost; the symbols of the module's docstring."""
-
-    u: float
-    eta: float
-    u_out: float
-    eta_out: float
-    u_acc: float
-    eps: float
-    statistical: bool
-
-    @classmethod
-    def of(cls, contract: Precision, dtype: torch.dtype) -> Rounding:
-        """For inputs and output of `dtype`; raises TypeError if the contract names something that is no float dtype."""
-        probabilities = contract.probabilities or dtype
-        tf32 = contract.dot == "tf32" and dtype == torch.float32
-        u = max(unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0)
-        return cls(
-            u=u,
-            eta=half_subnormal(probabilities),
-            u_out=unit_roundoff(dtype),
-            eta_out=half_subnormal(dtype),
-            u_acc=unit_roundoff(contract.accumulator),
-            eps=2.0**-10 if tf32 else 2.0**-24,
-            statistical=unit_roundoff(probabilities) >= 2.0**-11 and not tf32,
-        )
-
-
 @dataclass(frozen=True)
 class _Rows:
     """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
@@ -131,10 +95,11 @@ class _Rows:
     def of(cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor) -> _Rows:
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
-        found = out[tokens]
+        most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
+        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
         return cls(
             out=found.double(),
-            o=expected.out[tokens],
+            o=expected.out[tokens].clamp(-most, most),
             a=expected.weighted[tokens],
             b=expected.weighted_rms[tokens],
             w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
@@ -146,13 +111,14 @@ class _Rows:
         )
 
 
-def _delta(expected: Expected, features: Features, rounding: Rounding) -> Tensor:
+def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:
     """[num_tokens, num_query_heads]: the absolute error that a logit may have."""
     beside = torch.tensor(features.softcap or 0.0, device=expected.out.device)
     if features.sinks is not None:
         beside = beside + features.sinks.double().abs().masked_fill(features.sinks == -math.inf, 0.0)
-    head_size = expected.out.shape[-1]
-    return rounding.eps * expected.logit_size * (math.sqrt(head_size) + 8) + 8 * 2.0**-24 * beside
+    size = expected.logit_size
+    products = rounding.eps * size * (math.sqrt(batch.shape.head_size) + 8)
+    return products + 2.0**-24 * (8 * beside + rounding.bias * expected.bias_size + rounding.scales * size)
 
 
 def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
@@ -163,17 +129,20 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 
 def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
-    u = r.u + 2 * rows.delta[..., None] + 4 * r.u_acc
-    return r.u_out * rows.o.abs() + u * rows.a + r.eta * rows.w1 + r.eta_out
+    u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
+    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1) + r.eta_out
 
 
-def budgets(out: Tensor, features: Features, contract: Precision, expected: Expected) -> tuple[Tensor, Tensor]:
+def budgets(
+    out: Tensor, batch: PagedBatch, features: Features, contract: Precision, expected: Expected
+) -> tuple[Tensor, Tensor]:
     """What an element of `out` [num_tokens, heads, size] and an LSE [num_tokens, heads] may be off at most: the W tier.
 
     For two results of one kernel that should agree: they differ by no more than their two budgets.
     """
     tokens = slice(0, expected.num_tokens)
-    rounding, delta = Rounding.of(contract, out.dtype), _delta(expected, features, Rounding.of(contract, out.dtype))
+    rounding = Rounding.of(contract, batch, features, out.dtype)
+    delta = _delta(expected, batch, features, rounding)
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
     return _worst_case(_Rows.of(out, expected, tokens, delta[tokens]), rounding), delta[tokens] + 2.0**-22 * lse
 
@@ -187,10 +156,11 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
         few = rows.few[:, None]
-        budget = output + 3 * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
+        budget = output + 3 * r.spill * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
-            terms = output.square() + (r.u * rows.b).square() + (r.eta * rows.w2).square() + r.eta_out**2
+            before = (r.u * rows.b).square() + (r.eta * rows.w2).square()
+            terms = output.square() + r.spill**2 * before + r.eta_out**2
             norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
             parts["row"] = _part(error.square().sum(-1).sqrt(), norm, broken.any(-1)).masked_fill(few, 0.0)
     return parts
@@ -243,15 +213,15 @@ def check(
     structured: the inputs are not independent random numbers: the W tier alone.
     Rows past query_start_loc[-1] are not looked at (`common.integrity` does). A wrong shape or dtype is a verdict too.
     """
-    rounding = Rounding.of(contract, batch.query.dtype)
-    statistical = rounding.statistical and not structured
+    statistical = Rounding.of(contract, batch, features, batch.query.dtype).statistical and not structured
     tier = "S+W" if statistical else "W"
     try:
         validate_output(batch, out, lse, features)
     except SpecError as error:
         return Verdict(False, tier, math.inf, math.inf, math.inf, math.inf, None, str(error))
+    rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
-    delta = _delta(expected, features, rounding)
+    delta = _delta(expected, batch, features, rounding)
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))

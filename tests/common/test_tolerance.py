@@ -11,8 +11,9 @@ import torch
 from common.batch import make_batch
 from common.kernel import Precision
 from common.reference import reference
+from common.rounding import half_subnormal, unit_roundoff
 from common.spec import AttentionShape, Features
-from common.tolerance import Verdict, check, half_subnormal, unit_roundoff
+from common.tolerance import Verdict, check
 
 SHAPE = AttentionShape(4, 2, 32, 16)
 LENS = [(1, 70), (5, 40), (3, 0), (30, 30)]
