@@ -2,6 +2,7 @@
 
 import torch
 import triton
+import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape
@@ -11,6 +12,24 @@ from common.spec import AttentionShape
 def padded(head_size):
     """Lanes that hold a head: a power of two, and at least the 16 that a matrix product needs."""
     return max(16, triton.next_power_of_2(head_size))
+
+
+@triton.constexpr_function
+def value_dtype(query_dtype, token_scales):
+    """Of P and V as operands: the query's, but fp16 could not hold P times V's scale per token."""
+    return tl.bfloat16 if token_scales and query_dtype == tl.float16 else query_dtype
+
+
+@triton.constexpr_function
+def largest(dtype):
+    """The largest number of an 8-bit dtype."""
+    return {"fp8e4nv": 448.0, "fp8e4b8": 240.0, "fp8e5": 57344.0, "int8": 127.0}[dtype.name]
+
+
+@triton.constexpr_function
+def probability_bits(dtype):
+    """P in fp8 is at most 2 to this."""
+    return 7.0 if dtype.name == "fp8e4b8" else 8.0
 
 
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:

@@ -10,7 +10,9 @@ import triton.language as tl
 
 from common.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
-from dsl_triton.primitives import bundle, find_slots, kv_tile_range, load_kv_tile
+from dsl_triton.features import bundle
+from dsl_triton.masks import kv_tile_range
+from dsl_triton.primitives import find_slots, load_kv_tile
 
 SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
 
@@ -52,25 +54,31 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
     return seq, begin, total
 
 
+@triton.jit
+def store_whole_rows(ptr, row, x, LANES: tl.constexpr):
+    """x [TILE_SIZE, LANES] to rows of a contiguous [rows, LANES]."""
+    place = tl.expand_dims(row * LANES, 1) + tl.expand_dims(tl.arange(0, LANES), 0)
+    tl.store(ptr + place, x)
+
+
 @triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
-    value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
+    value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, VALUE_PADDED]
     num_seqs,
     tiles,
     f,
     key_strides, value_strides, block_table_strides,
-    NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
-    SHORT: tl.constexpr, NEW_KV: tl.constexpr, OVERLAP: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, NEW_KV: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    lane = tl.arange(0, padded(HEAD_SIZE))
     item = tl.program_id(0)
     kv_head = item % NUM_KV_HEADS
     at = item // NUM_KV_HEADS
@@ -81,12 +89,12 @@ def _copy_kernel(
         wanted = key_pos < tl.load(seq_lens_ptr + seq)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         page, slot = find_slots(table_ptr, key_pos, wanted, BLOCK_SIZE, True)
-        k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, True)
-        v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, True)
+        DTYPE: tl.constexpr = key_ptr.dtype.element_ty
+        k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, DTYPE, True)
+        v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, DTYPE, True)
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        place = tl.expand_dims(row * padded(HEAD_SIZE), 1) + tl.expand_dims(lane, 0)
-        tl.store(key_ptr + place, k)
-        tl.store(value_ptr + place, v)
+        store_whole_rows(key_ptr, row, k, padded(HEAD_SIZE))
+        store_whole_rows(value_ptr, row, v, padded(VALUE_SIZE))
         item += tl.num_programs(0)
         kv_head = item % NUM_KV_HEADS
         at = item // NUM_KV_HEADS
@@ -104,6 +112,7 @@ def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         key, value, batch.num_seqs, tiles, bundle(features),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, BLOCK_SIZE=shape.block_size,
-        TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, NEW_KV=new_kv, OVERLAP=config.overlap, num_warps=4,
+        NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
+        BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, NEW_KV=new_kv,
+        OVERLAP=config.overlap, num_warps=4,
     )  # fmt: skip

@@ -4,9 +4,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from common.spec import PagedBatch
+from common.spec import Features, PagedBatch
 from dsl_triton.binding import padded
-from dsl_triton.primitives import base2_scale, score, softmax_step, visible
+from dsl_triton.features import new_tokens
+from dsl_triton.masks import zero_unseen
+from dsl_triton.primitives import base2_scale, logits, softmax_step
 
 
 @triton.jit
@@ -20,31 +22,31 @@ def masked_tile(i, left, lo, full_hi):
 
 @triton.jit
 def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, column,
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, column,
     TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
 ):  # fmt: skip
     """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
 
     FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
     """
+    key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
-    s = score(q, k, softmax_scale, f)
-    if MASKED:
-        key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+    s, wanted = logits(q, k, 0, query_pos, key_pos, seq_len, key_pos < seq_len, softmax_scale, f, r, MASKED)
     v = values.load([row, column])
     if MASKED and FOREIGN:
-        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+        v = tl.where(tl.expand_dims(wanted, 1), v, 0.0)
+    elif MASKED:
+        v = zero_unseen(v, wanted, f)
+    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
 
 
-def new_blocks(batch: PagedBatch, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
+def new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
     """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
 
     A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
     """
     head_size = batch.query.shape[2]
-    given = (batch.key, batch.value)
-    if batch.key is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
+    given = new_tokens(batch, features)
+    if given[0] is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
         return None
     return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)

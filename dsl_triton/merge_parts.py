@@ -12,6 +12,7 @@ import triton.language as tl
 
 from common.spec import AttentionShape
 from dsl_triton.binding import padded, strides
+from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
 
 RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
@@ -28,7 +29,7 @@ class Workspace:
     capacity, else 0.
     """
 
-    acc: torch.Tensor  # [rows, 1, head_size]
+    acc: torch.Tensor  # [rows, 1, value_lanes]
     m: torch.Tensor  # [rows]
     l: torch.Tensor  # [rows]
     records: torch.Tensor  # i32 [programs, RECORD]
@@ -41,7 +42,7 @@ def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) ->
     """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
     floats = {"dtype": torch.float32, "device": capacity.device}
     return Workspace(
-        torch.empty((rows, 1, shape.head_size), **floats),
+        torch.empty((rows, 1, shape.value_lanes), **floats),
         torch.empty(rows, **floats),
         torch.empty(rows, **floats),
         torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
@@ -64,14 +65,15 @@ def write_record(record_ptr, cuts, which, first_row, part_rows, query_row, real_
 
 @triton.jit
 def _merge_parts_kernel(
-    acc_ptr,  # f32 [rows, 1, HEAD_SIZE]
+    acc_ptr,  # f32 [rows, 1, VALUE_SIZE]
     m_ptr,  # f32 [rows]
     l_ptr,  # f32 [rows]
     records_ptr,  # i32 [programs, RECORD]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
+    f,
     out_strides, lse_strides,
-    QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, RECORD: tl.constexpr, HELPERS: tl.constexpr,
+    QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, RECORD: tl.constexpr, HELPERS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     record_ptr = records_ptr + tl.program_id(0) // HELPERS * RECORD
@@ -85,13 +87,13 @@ def _merge_parts_kernel(
         query_row = tl.load(record_ptr + 4)
         real_rows = tl.load(record_ptr + 5)
         kv_head = tl.load(record_ptr + 6)
-        lane = tl.arange(0, padded(HEAD_SIZE))
+        lane = tl.arange(0, padded(VALUE_SIZE))
         for begin in range(helper * ROWS, real_rows, cuts * HELPERS * ROWS):
             row = begin + tl.arange(0, ROWS)
             live = row < real_rows
             top = tl.full([ROWS], float("-inf"), tl.float32)
             total = tl.zeros([ROWS], tl.float32)
-            x = tl.zeros([ROWS, padded(HEAD_SIZE)], tl.float32)
+            x = tl.zeros([ROWS, padded(VALUE_SIZE)], tl.float32)
             for first_part in range(0, cuts + 1, PARTS):
                 part = first_part + tl.arange(0, PARTS)
                 # the first is the second part of its program, the others the first of theirs
@@ -100,8 +102,8 @@ def _merge_parts_kernel(
                 there = tl.expand_dims(part <= cuts, 1) & tl.expand_dims(live, 0)
                 m = tl.load(m_ptr + at, mask=there, other=float("-inf"))
                 l = tl.load(l_ptr + at, mask=there, other=0.0)
-                address = acc_ptr + tl.expand_dims(at.to(tl.int64) * HEAD_SIZE, 2) + lane
-                acc = tl.load(address, mask=tl.expand_dims(there, 2) & (lane < HEAD_SIZE), other=0.0)
+                address = acc_ptr + tl.expand_dims(at.to(tl.int64) * VALUE_SIZE, 2) + lane
+                acc = tl.load(address, mask=tl.expand_dims(there, 2) & (lane < VALUE_SIZE), other=0.0)
                 new = tl.maximum(top, tl.max(m, 0))
                 shift = tl.where(new == float("-inf"), 0.0, new)
                 weight = tl.exp2(m - tl.expand_dims(shift, 0))
@@ -110,15 +112,15 @@ def _merge_parts_kernel(
                 x = x * tl.expand_dims(alpha, 1) + tl.sum(acc * tl.expand_dims(weight, 2), 0)
                 top = new
             token, head = query_row + row // QUERIES_PER_KV, kv_head * QUERIES_PER_KV + row % QUERIES_PER_KV
-            store_rows(out_ptr, out_strides, token, head, live, normalise(x, total), HEAD_SIZE)
+            store_rows(out_ptr, out_strides, token, head, live, normalise(x, total, kv_head, f), VALUE_SIZE)
             store_lse(lse_ptr, lse_strides, token, head, live, top, total)
 
 
-def merge_parts(batch, out, workspace: Workspace, programs: int, lse, overlap: bool) -> None:
+def merge_parts(batch, features, out, workspace: Workspace, programs: int, lse, overlap: bool) -> None:
     """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     shape = batch.shape
     _merge_parts_kernel[(programs * HELPERS,)](
-        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, out.stride(), strides(lse),
-        QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, RECORD=RECORD, HELPERS=HELPERS,
-        OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
+        workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, bundle(features),
+        out.stride(), strides(lse), QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes, RECORD=RECORD,
+        HELPERS=HELPERS, OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

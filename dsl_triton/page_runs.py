@@ -16,16 +16,8 @@ import triton
 import triton.language as tl
 
 from common.spec import PagedBatch
-from dsl_triton.binding import padded
-from dsl_triton.primitives import (
-    attend_tile,
-    base2_scale,
-    dequantise,
-    find_slots,
-    score,
-    softmax_step,
-    visible,
-)
+from dsl_triton.binding import padded, value_dtype
+from dsl_triton.primitives import attend_tile, base2_scale, dequantise, find_slots, logits, softmax_step
 
 # How K and V are addressed through the block table; both give the same result.
 #   key   a page id for each key: any strides, any page
@@ -39,7 +31,7 @@ def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
     Also 1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
     """
     span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
-    if asked == "key" or span + batch.shape.head_size >= 2**31:
+    if asked == "key" or span + max(batch.shape.head_size, batch.shape.value_lanes) >= 2**31:
         return 1
     return math.gcd(batch.shape.block_size, tile_size)
 
@@ -72,8 +64,8 @@ def find_runs(
 
 @triton.jit
 def load_runs(
-    cache_ptr, strides, page, slot, kv_head, wanted, f,
-    HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
+    cache_ptr, strides, page, slot, kv_head, wanted,
+    HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, loaded as [runs, RUN, HEAD_PADDED].
 
@@ -98,14 +90,32 @@ def load_runs(
         x = tl.load(ptrs, mask=inside, other=0.0)
     else:
         x = tl.load(ptrs)
-    return dequantise(tl.reshape(x, [TILE_SIZE, HEAD_PADDED]), f)
+    return dequantise(tl.reshape(x, [TILE_SIZE, HEAD_PADDED]), DTYPE)
+
+
+@triton.jit
+def load_run_scales(
+    scales_ptr, strides, page, slot, kv_head, wanted, TILE_SIZE: tl.constexpr, RUN: tl.constexpr
+):  # fmt: skip
+    """primitives.load_token_scales by runs."""
+    if scales_ptr is not None:
+        offset = page * strides[0] + slot * strides[1]
+        along = tl.arange(0, RUN) * strides[1]
+        if RUN == TILE_SIZE:
+            offset = offset + along
+        else:
+            offset = tl.reshape(tl.expand_dims(offset, 1) + tl.expand_dims(along, 0), [TILE_SIZE])
+        return tl.load(scales_ptr + kv_head.to(tl.int64) * strides[2] + offset, mask=wanted, other=0.0)
+    else:
+        return 0
 
 
 @triton.jit
 def attend_runs(
-    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
     key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
+    RUN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """attend_tile by runs of RUN keys; 1: attend_tile itself.
 
@@ -115,17 +125,26 @@ def attend_runs(
     v_strides = key_strides if value_strides is None else value_strides
     if RUN == 1:
         return attend_tile(
-            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, v_strides,
-            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
+            HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
         )  # fmt: skip
     else:
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
         page, slot = find_runs(block_table_ptr, j, first_key, end_key, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
-        k = load_runs(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, False)
-        s = score(q, k, softmax_scale, f)
-        if MASKED:
-            s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-        v = load_runs(value_cache_ptr, v_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, TILE_SIZE, RUN, MASKED)
-        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+        k = load_runs(
+            key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, TILE_SIZE, RUN, q.dtype, False
+        )
+        scales = load_run_scales(
+            f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
+        )  # fmt: skip
+        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+        V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
+        v = load_runs(
+            value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, V_DTYPE, MASKED
+        )
+        scales = load_run_scales(
+            f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
+        )  # fmt: skip
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)

@@ -22,21 +22,20 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.features import SEAMS, bundle, row_operands
+from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
-    bundle,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
-    segment_range,
     softmax_init,
     store_lse,
     store_rows,
 )
 from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 
 
@@ -73,22 +72,22 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _segments_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, HEAD_SIZE]
+    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, VALUE_SIZE]
     m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
     l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
     num_seqs,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr,
-    LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
+    OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -134,33 +133,34 @@ def _segments_kernel(
             query_pos = context_len + token
             row = query_start + token
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, HEAD_SIZE)
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
                 m, l, acc = attend_tile(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
             for j in range(full_start, full_stop):
                 m, l, acc = attend_tile(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
                 )  # fmt: skip
             for j in range(full_stop, stop):
                 m, l, acc = attend_tile(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
             if NUM_SEGMENTS == 1 or used <= 1:
-                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l), HEAD_SIZE)
+                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
                 part = segment.to(tl.int64)
-                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, HEAD_SIZE)
+                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, VALUE_SIZE)
                 stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
                 tl.store(m_ptr + stat, m, mask=live)
                 tl.store(l_ptr + stat, l, mask=live)
@@ -207,8 +207,8 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments,
-        OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if config.num_segments > 1:

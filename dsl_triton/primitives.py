@@ -1,39 +1,22 @@
 """The nouns of an attention kernel, in Triton; dsl_helion/primitives.py says the same in Helion.
 
-Every feature lives here, at four seams: `dequantise` (after a load), `score`, `visible` with `kv_tile_range`, and
-`softmax_init`. Kernel files pass the bundle `f` on and never name a feature; a feature that is off is None and its
-branch is not compiled. Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
+Every feature lives at five seams: `dequantise` (after a load), `logits`, masks.py (`visible` with `kv_tile_range`),
+`softmax_init` and `normalise`. Kernel files pass the bundle `f` and the row operands `r` (features.py) on and never
+name a feature; a feature that is off is None and its branch is not compiled. Scores, m and l are in base 2 (log2 e is
+folded into the scale): exp2 is one instruction.
 
-Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes.
+Shapes: BLOCK_M rows of a Q Block (a row is one query token under one query head), TILE_SIZE keys, HEAD_PADDED lanes of
+Q and K, VALUE_PADDED of V and of the output.
 """
 
-from typing import NamedTuple
-
-import torch
 import triton
 import triton.language as tl
 
-from common.spec import Features
-from dsl_triton.binding import padded
+from dsl_triton.binding import largest, padded, probability_bits, value_dtype
+from dsl_triton.masks import seen_keys, visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-WIDEST = 2**30  # a window that no sequence can exceed; position + window then stays inside int32
-
-
-class Bundle(NamedTuple):
-    """common.spec.Features as a kernel argument."""
-
-    non_causal: int | None
-    sliding_window: int | None
-    softcap: float | None
-    sinks: torch.Tensor | None  # float [num_query_heads]
-
-
-def bundle(features: Features) -> Bundle:
-    window = features.sliding_window
-    window = None if window is None else min(window, WIDEST)
-    return Bundle(None if features.causal else 1, window, features.softcap, features.sinks)
 
 
 @triton.jit
@@ -65,7 +48,17 @@ def store_rows(ptr, strides, row, head, live, x, HEAD_SIZE: tl.constexpr):
     lane = tl.arange(0, padded(HEAD_SIZE))
     offset = row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
+    x = cut(x, ptr.dtype.element_ty)
     tl.store(ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), x.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def cut(x, DTYPE: tl.constexpr):
+    """x between the largest numbers of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
+    if DTYPE.primitive_bitwidth == 8:
+        x = tl.where(x > largest(DTYPE), largest(DTYPE), x)
+        x = tl.where(x < -largest(DTYPE), -largest(DTYPE), x)
+    return x
 
 
 @triton.jit
@@ -77,8 +70,8 @@ def store_lse(ptr, strides, row, head, live, m, l):
 
 
 @triton.jit
-def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, HEAD_SIZE: tl.constexpr):
-    """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, HEAD_PADDED] before any key.
+def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, VALUE_SIZE: tl.constexpr):
+    """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, VALUE_PADDED] before any key.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
     so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
@@ -89,80 +82,8 @@ def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, HEAD_SI
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
         m = tl.where((segment == 0) & (seq_len > 0), sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
-    acc = tl.zeros([BLOCK_M, padded(HEAD_SIZE)], tl.float32)
+    acc = tl.zeros([BLOCK_M, padded(VALUE_SIZE)], tl.float32)
     return m, l, acc
-
-
-@triton.jit
-def visible(query_pos, key_pos, seq_len, f):
-    """bool [BLOCK_M, TILE_SIZE]: may the query at absolute position q see the key at k. `kv_tile_range` must agree."""
-    q = tl.expand_dims(query_pos, 1)
-    k = tl.expand_dims(key_pos, 0)
-    if f.non_causal is None:
-        seen = k <= q
-    else:
-        seen = k < seq_len
-    if f.sliding_window is not None:
-        seen = seen & (q - k < f.sliding_window)
-        if f.non_causal is not None:
-            seen = seen & (k - q < f.sliding_window)
-    return seen
-
-
-@triton.jit
-def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
-    """Which keys and tiles the rows at absolute positions first_pos .. last_pos need.
-
-    Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices
-    lo <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi).
-    """
-    first_key = 0
-    end_key = seq_len
-    full_end = seq_len
-    lo = 0
-    full_lo = 0
-    if f.non_causal is None:
-        end_key = last_pos + 1
-        full_end = first_pos + 1
-    elif f.sliding_window is not None:
-        end_key = tl.minimum(seq_len, last_pos + f.sliding_window)
-        full_end = tl.minimum(seq_len, first_pos + f.sliding_window)
-    # a sequence without keys has negative positions: nothing is visible, every range is empty
-    end_key = tl.maximum(tl.minimum(end_key, seq_len), 0)
-    full_end = tl.maximum(full_end, 0)
-    hi = tl.cdiv(end_key, TILE_SIZE)
-    if f.sliding_window is not None:
-        first_key = tl.maximum(first_pos - f.sliding_window + 1, 0)
-        lo = tl.minimum(first_key // TILE_SIZE, hi)
-        full_lo = tl.cdiv(tl.maximum(last_pos - f.sliding_window + 1, 0), TILE_SIZE)
-        full_lo = tl.minimum(tl.maximum(full_lo, lo), hi)
-    full_hi = tl.minimum(tl.maximum(full_end // TILE_SIZE, full_lo), hi)
-    return first_key, end_key, lo, full_lo, full_hi, hi
-
-
-@triton.jit
-def clip_range(start, stop, full_lo, full_hi, f):
-    """Of the tiles [start, stop) those that every row sees entirely, [full_start, full_stop), both inside it."""
-    full_start = start
-    if f.sliding_window is not None:
-        full_start = tl.minimum(tl.maximum(full_lo, start), stop)
-    full_stop = tl.minimum(tl.maximum(full_hi, full_start), stop)
-    return full_start, full_stop
-
-
-@triton.jit
-def segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS: tl.constexpr):
-    """The tiles of one segment of [lo, hi), and how many segments have any.
-
-    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
-    most NUM_SEGMENTS segments, so a short sequence uses few.
-    """
-    per_segment = tl.maximum(tl.cdiv(hi - lo, NUM_SEGMENTS), 1)
-    used = tl.cdiv(hi - lo, per_segment)
-    start = tl.minimum(lo + segment * per_segment, hi)
-    stop = tl.minimum(start + per_segment, hi)
-    full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
-    return start, full_start, full_stop, stop, used
 
 
 @triton.jit
@@ -179,13 +100,15 @@ def find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE: tl.constexpr, MASKE
 
 
 @triton.jit
-def dequantise(x, f):
-    """Stored K or V to the values that it stands for."""
-    return x
+def dequantise(x, DTYPE: tl.constexpr):
+    """Stored K or V as an operand of a product, exactly: the scales come in with the scores, with P, or at the end."""
+    return x.to(DTYPE)
 
 
 @triton.jit
-def load_kv_tile(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: tl.constexpr, MASKED: tl.constexpr):
+def load_kv_tile(
+    cache_ptr, strides, page, slot, kv_head, wanted, HEAD_SIZE: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr
+):
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, gathered page by page.
 
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
@@ -202,54 +125,108 @@ def load_kv_tile(cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: 
         x = tl.load(ptrs, mask=tl.expand_dims(lane < HEAD_SIZE, 0), other=0.0)
     else:
         x = tl.load(ptrs)
-    return dequantise(x, f)
+    return dequantise(x, DTYPE)
 
 
 @triton.jit
-def score(q, k, softmax_scale, f):
-    """Logits [BLOCK_M, TILE_SIZE], which `base2_scale` takes to base 2: raw products, or soft-capped natural logits.
+def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
+    """float32 [TILE_SIZE] of the `wanted` keys, elsewhere 0; 0 where there are no such scales (scales_ptr is None)."""
+    if scales_ptr is not None:
+        offset = page * strides[0] + slot * strides[1] + kv_head.to(tl.int64) * strides[2]
+        return tl.load(scales_ptr + offset, mask=wanted, other=0.0)
+    else:
+        return 0
 
+
+@triton.jit
+def products(q, k):
+    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]."""
+    return tl.dot(q, tl.trans(k), input_precision="ieee")
+
+
+@triton.jit
+def logit_scale(softmax_scale, f, r):
+    """What a product of stored elements is multiplied by, scales per token aside."""
+    if f.key_scale is not None or f.query_scale is not None:
+        return softmax_scale * r.logit_scale
+    else:
+        return softmax_scale
+
+
+@triton.jit
+def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED: tl.constexpr):
+    """Scores [BLOCK_M, TILE_SIZE], -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
+
+    `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
     tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
     """
-    s = tl.dot(q, tl.trans(k), input_precision="ieee")
+    s = products(q, k)
+    scale = logit_scale(softmax_scale, f, r)
+    if f.key_token_scales is not None:
+        s *= tl.expand_dims(key_scales, 0)
     if f.softcap is not None:
-        y = s * (softmax_scale / f.softcap)
+        y = s * (scale / f.softcap)
         s = f.softcap * (1.0 - 2.0 / (tl.exp2(y * (2.0 * LOG2E)) + 1.0))
-    return s
+    elif f.alibi_slopes is not None or f.tree_bias is not None:
+        s *= scale
+    if f.alibi_slopes is not None:
+        distance = (tl.expand_dims(query_pos, 1) - tl.expand_dims(key_pos, 0)).to(tl.float32)
+        if f.alibi_sqrt is not None:
+            distance = tl.sqrt(tl.maximum(distance, 0.0))
+        s -= tl.expand_dims(r.slope, 1) * distance
+    if MASKED:
+        if f.tree_bias is not None:
+            token = tl.expand_dims(r.token, 1)
+            column = tl.expand_dims(key_pos - r.context_len, 0)
+            inside = (token < f.tree_size) & (column >= 0) & (column < f.tree_size)
+            at = token * f.tree_strides[0] + column * f.tree_strides[1]
+            s += tl.load(f.tree_bias + at, mask=inside, other=0.0).to(tl.float32)
+        seen = visible(query_pos, key_pos, seq_len, f, r)
+        s = tl.where(seen, s, float("-inf"))
+        wanted = seen_keys(wanted, seen, f, r)
+    return s, wanted
 
 
 @triton.jit
-def base2_scale(softmax_scale, f):
+def base2_scale(softmax_scale, f, r):
     """Score x this = base-2 logit: the scale waits until here, where it is one operand of a multiply-add."""
-    if f.softcap is not None:
+    if f.softcap is not None or f.alibi_slopes is not None or f.tree_bias is not None:
         return LOG2E
     else:
-        return softmax_scale * LOG2E
+        return logit_scale(softmax_scale, f, r) * LOG2E
 
 
 @triton.jit
-def softmax_step(s, v, m, l, acc, base2, MASKED: tl.constexpr):
-    """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, HEAD_PADDED].
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr):
+    """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six and the
     registers of a second copy of s (128 rows x 64 keys on sm_90: 769 to 624 instructions a tile, 33 spills to none).
+    Where P becomes fp8, m stays below the maximum by as many bits as P may exceed 1: small P keep their mantissa, and
+    sums, sinks and LSE need no correction, for all of them count from m.
     """
-    m_new = tl.maximum(m, tl.max(s, 1) * base2)
+    m_new = tl.max(s, 1) * base2
+    if v.dtype.is_fp8():
+        m_new -= probability_bits(v.dtype)
+    m_new = tl.maximum(m, m_new)
     shift = m_new
     if MASKED:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * base2 - tl.expand_dims(shift, 1))
     alpha = tl.exp2(m - shift)
     l = l * alpha + tl.sum(p, 1)
+    if f.value_token_scales is not None:
+        p *= tl.expand_dims(value_scales, 0)
     acc = tl.dot(p.to(v.dtype), v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 
 
 @triton.jit
 def attend_tile(
-    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
     key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, MASKED: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """Tile j of the sequence: load K, score, mask where MASKED, load V, step. Returns the new m, l, acc.
 
@@ -259,15 +236,29 @@ def attend_tile(
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     wanted = (key_pos >= first_key) & (key_pos < end_key)
     page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
-    k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, False)
-    s = score(q, k, softmax_scale, f)
-    if MASKED:
-        s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, MASKED)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+    k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, q.dtype, False)
+    scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
+    s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+    V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
+    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, V_DTYPE, MASKED)
+    scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
 
 
 @triton.jit
-def normalise(acc, l):
-    """acc / l [BLOCK_M, HEAD_PADDED]; a row that saw nothing gives zeros."""
-    return acc / tl.expand_dims(tl.where(l > 0.0, l, 1.0), 1)
+def normalise(acc, l, kv_head, f):
+    """The output's rows [BLOCK_M, VALUE_PADDED]: acc / l, and what is left of the scales; zeros where nothing was seen.
+
+    The sums of a row's parts come here once, when they have been added.
+    """
+    return rescale(acc / tl.expand_dims(tl.where(l > 0.0, l, 1.0), 1), kv_head, f)
+
+
+@triton.jit
+def rescale(x, kv_head, f):
+    """Rows x of one KV head, of any shape, from stored V to stored output."""
+    if f.value_scale is not None:
+        x *= tl.load(f.value_scale + kv_head * f.value_scale_stride)
+    if f.out_scale is not None:
+        x /= tl.load(f.out_scale)
+    return x

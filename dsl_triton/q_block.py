@@ -19,10 +19,10 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.features import SEAMS, bundle, row_operands
+from dsl_triton.masks import kv_tile_range
 from dsl_triton.primitives import (
     attend_tile,
-    bundle,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
@@ -31,7 +31,7 @@ from dsl_triton.primitives import (
     store_rows,
 )
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 
 
@@ -60,18 +60,18 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _q_block_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
@@ -103,30 +103,31 @@ def _q_block_kernel(
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        r = row_operands(f, seq, kv_head, token, head, live, context_len)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
             )  # fmt: skip
         for j in range(full_lo, full_hi):
             m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
             )  # fmt: skip
         for j in range(full_hi, hi):
             m, l, acc = attend_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
             )  # fmt: skip
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 
 
@@ -156,6 +157,6 @@ def launch(
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

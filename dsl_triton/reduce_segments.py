@@ -12,14 +12,16 @@ import triton.language as tl
 
 from common.spec import AttentionShape
 from dsl_triton.binding import padded, strides
-from dsl_triton.primitives import bundle, kv_tile_range, segment_range, store_lse
+from dsl_triton.features import bundle
+from dsl_triton.masks import kv_tile_range, segment_range
+from dsl_triton.primitives import cut, rescale, store_lse
 
 
 @dataclass(frozen=True)
 class Workspace:
     """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
 
-    acc: torch.Tensor  # [num_segments, rows, num_query_heads, head_size]
+    acc: torch.Tensor  # [num_segments, rows, num_query_heads, value_lanes]
     m: torch.Tensor  # [num_segments, rows, num_query_heads]
     l: torch.Tensor  # [num_segments, rows, num_query_heads]
 
@@ -28,7 +30,7 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
     """Scratch for `rows` query tokens."""
     sizes = (num_segments, rows, shape.num_query_heads)
     return Workspace(
-        torch.empty((*sizes, shape.head_size), dtype=torch.float32, device=device),
+        torch.empty((*sizes, shape.value_lanes), dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
     )
@@ -40,18 +42,18 @@ def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _reduce_segments_kernel(
-    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, HEAD_SIZE]
+    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, VALUE_SIZE]
     m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
     l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     f,
     acc_strides, m_strides, out_strides, lse_strides,
-    NUM_QUERY_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
+    NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
     LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
@@ -95,14 +97,15 @@ def _reduce_segments_kernel(
         l = tl.load(l_ptr + stat, mask=live, other=0.0)
         top = tl.max(m, 0)
         weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
-        lane = tl.arange(0, padded(HEAD_SIZE))
+        lane = tl.arange(0, padded(VALUE_SIZE))
         offset = part.to(tl.int64) * acc_strides[0] + place.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
-        mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
+        mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < VALUE_SIZE, 0)
         acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
         total = tl.sum(l * weight, 0)
-        x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [HEAD_PADDED]
+        x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [VALUE_PADDED]
+        x = cut(rescale(x, head // QUERIES_PER_KV, f), out_ptr.dtype.element_ty)
         out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
-        tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
+        tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
@@ -118,9 +121,9 @@ def reduce_segments(
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
         *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
         *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
-        NUM_QUERY_HEADS=shape.num_query_heads, HEAD_SIZE=shape.head_size, BLOCK_Q=block_q, TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, SHORTEST_QUERY=shortest_query,
-        LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
+        BLOCK_Q=block_q, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
+        SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
         # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
         num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),

@@ -19,9 +19,9 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
+from dsl_triton.features import SEAMS, bundle, new_tokens, row_operands
+from dsl_triton.masks import kv_tile_range
 from dsl_triton.primitives import (
-    bundle,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
@@ -31,7 +31,7 @@ from dsl_triton.primitives import (
 )
 from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
+SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed"}
 CONTRACT = Precision()
 
 
@@ -86,15 +86,15 @@ def _prefill_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     key_ptr,  # [num_tokens, num_kv_heads, HEAD_SIZE] or None: every key is read from the pages
     value_ptr,  # the same
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
     softmax_scale,
     f,
     f_paged,
     query_strides, key_strides, value_strides, block_table_strides, new_strides, out_strides, lse_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
@@ -125,7 +125,8 @@ def _prefill_kernel(
         token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
         last = tl.minimum(first + BLOCK_Q, query_len) - 1
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        r = row_operands(f, seq, kv_head, token, head, live, context_len)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
 
         # the context, which every row sees but for a window; all keys where the new ones are in pages alone
         cached = seq_len
@@ -137,21 +138,21 @@ def _prefill_kernel(
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
         for j in range(full_lo, full_hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
             )  # fmt: skip
         for j in range(full_hi, hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
+                j, q, m, l, acc, context_len + token, cached, first_key, end_key, kv_head, softmax_scale, f_paged, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
 
         if key_ptr is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
@@ -159,20 +160,20 @@ def _prefill_kernel(
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(first, last, new_len, f, TILE_SIZE)
             for j in range(lo, full_lo):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
             for j in range(full_lo, full_hi):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=False,
                 )  # fmt: skip
             for j in range(full_hi, hi):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 
 
@@ -184,13 +185,13 @@ def _decode_kernel(
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     seq = tl.program_id(0) // NUM_KV_HEADS
@@ -200,28 +201,29 @@ def _decode_kernel(
         token, head, live = q_block_rows(0, kv_head, 1, QUERIES_PER_KV, BLOCK_M)
         query_pos = seq_len - 1 + token
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
+        r = row_operands(f, seq, kv_head, token, head, live, seq_len - 1)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
         for j in range(full_lo, full_hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=False,
             )  # fmt: skip
         for j in range(full_hi, hi):
             m, l, acc = attend_paged_tile(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
-        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+        store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 
 
@@ -251,15 +253,16 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
     # the context lies before every new token: causality has no say there, and its mask would let new tokens in
-    paged = features if batch.key is None else replace(features, causal=False)
+    key, value = new_tokens(batch, features)
+    paged = features if key is None else replace(features, causal=False)
     _prefill_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        batch.key, batch.value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features), bundle(paged),
+        key, value, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features), bundle(paged),
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-        None if batch.key is None else (0, *batch.key.stride()), out.stride(), strides(lse),
+        None if key is None else (0, *key.stride()), out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=block_m,
+        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 
 
@@ -271,6 +274,7 @@ def _launch_decode(batch, features, out, config, lse) -> None:
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, X=packed_lanes(batch), BLOCK_M=max(16, smallest_block_m(shape)),
-        TILE_SIZE=config.tile_size, num_warps=config.num_warps, num_stages=config.num_stages,
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, X=packed_lanes(batch),
+        BLOCK_M=max(16, smallest_block_m(shape)), TILE_SIZE=config.tile_size,
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

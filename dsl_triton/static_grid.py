@@ -22,11 +22,11 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
+from dsl_triton.features import SEAMS, bundle, row_operands
+from dsl_triton.masks import clip_range
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
-    bundle,
-    clip_range,
     load_rows,
     normalise,
     q_block_rows,
@@ -36,7 +36,7 @@ from dsl_triton.primitives import (
 )
 from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 
 
@@ -97,13 +97,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _attend_items_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [rows, 1, HEAD_SIZE]
+    acc_ptr,  # f32 [rows, 1, VALUE_SIZE]
     m_ptr,  # f32 [rows]
     l_ptr,  # f32 [rows]
     records_ptr,  # i32 [programs, RECORD]
@@ -114,9 +114,9 @@ def _attend_items_kernel(
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, SEQS: tl.constexpr, SHORTEST: tl.constexpr,
-    LONGEST: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, SEQS: tl.constexpr,
+    SHORTEST: tl.constexpr, LONGEST: tl.constexpr,
     PROGRAMS: tl.constexpr, SNAP: tl.constexpr, FIRST_ROW: tl.constexpr, FIRST_RECORD: tl.constexpr,
     RECORD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -155,33 +155,34 @@ def _attend_items_kernel(
             query_pos = seq_len - query_len + token
             row = query_start + token
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
-            m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, BLOCK_M, HEAD_SIZE)
+            r = row_operands(f, seq, kv_head, token, head, live, seq_len - query_len)
+            m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, BLOCK_M, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start_tile, full_start):
                 m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             for j in range(full_start, full_stop):
                 m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
                 )  # fmt: skip
             for j in range(full_stop, stop_tile):
                 m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             if (from_slot == begin) & (to_slot == end):
                 unserved = tl.where(refused, float("nan"), 0.0)
-                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l) + unserved, HEAD_SIZE)
+                store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f) + unserved, VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m + unserved, l)
             else:
                 at = FIRST_ROW + (2 * program + (from_slot == begin).to(tl.int32)) * BLOCK_M + tl.arange(0, BLOCK_M)
-                store_rows(acc_ptr, acc_strides, at, tl.zeros_like(at), live, acc, HEAD_SIZE)
+                store_rows(acc_ptr, acc_strides, at, tl.zeros_like(at), live, acc, VALUE_SIZE)
                 tl.store(m_ptr + at, m, mask=live)
                 tl.store(l_ptr + at, l, mask=live)
                 if to_slot < end:
@@ -237,7 +238,7 @@ def launch(
         _launch_items(batch, features, out, config, workspace, lse, prefill=True)
         programs += config.prefill.programs
     _launch_items(batch, features, out, config, workspace, lse, prefill=False)
-    merge_parts(batch, out, workspace, programs, lse, config.overlap)
+    merge_parts(batch, features, out, workspace, programs, lse, config.overlap)
 
 
 def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
@@ -264,8 +265,8 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         bundle(features), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
         batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part), TILE_SIZE=part.tile_size,
-        RUN=run_length(part.gather, batch, part.tile_size),
+        VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part),
+        TILE_SIZE=part.tile_size, RUN=run_length(part.gather, batch, part.tile_size),
         SEQS=triton.next_power_of_2(workspace.num_seqs), SHORTEST=SHORT_QUERY + 1 if prefill else 1,
         LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap,
         FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,

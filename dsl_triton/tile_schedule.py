@@ -13,7 +13,7 @@ closed form. Where that is a slot short, the item's last slot holds what remains
 import triton
 import triton.language as tl
 
-from dsl_triton.primitives import kv_tile_range
+from dsl_triton.masks import kv_tile_range
 
 
 @triton.jit

@@ -7,16 +7,16 @@ import triton
 import triton.language as tl
 
 from common.spec import Layout, PagedBatch, SpecError
-from dsl_triton.binding import padded
+from dsl_triton.binding import padded, value_dtype
 from dsl_triton.primitives import (
     attend_tile,
     base2_scale,
     dequantise,
     find_slots,
     load_kv_tile,
-    score,
+    load_token_scales,
+    logits,
     softmax_step,
-    visible,
 )
 
 
@@ -35,8 +35,9 @@ def packed_lanes(batch: PagedBatch) -> int | None:
 
 @triton.jit
 def load_packed_tile(
-    cache_ptr, strides, page, slot, kv_head, wanted, f, HEAD_SIZE: tl.constexpr, X: tl.constexpr, MASKED: tl.constexpr
-):
+    cache_ptr, strides, page, slot, kv_head, wanted,
+    HEAD_SIZE: tl.constexpr, X: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """K [TILE_SIZE, HEAD_PADDED] of one KV head out of [num_blocks, num_kv_heads, HEAD_SIZE / X, BLOCK_SIZE, X].
 
     V, [num_blocks, num_kv_heads, HEAD_SIZE, BLOCK_SIZE], is the same with X = 1. Keys that are not `wanted` give zeros.
@@ -52,37 +53,41 @@ def load_packed_tile(
         x = tl.load(ptrs, mask=inside, other=0.0)
     else:
         x = tl.load(ptrs)
-    return dequantise(x, f)
+    return dequantise(x, DTYPE)
 
 
 @triton.jit
 def attend_paged_tile(
-    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
     key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, X: tl.constexpr, MASKED: tl.constexpr,
+    HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
+    X: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """attend_tile over pages of either layout; X: lanes that lie together in an x-packed K, None for whole heads."""
     if X is None:
         return attend_tile(
-            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, block_table_ptr, key_strides, value_strides,
-            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
+            HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED,
         )  # fmt: skip
     else:
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
         page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
-        k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, X, False)
-        s = score(q, k, softmax_scale, f)
-        if MASKED:
-            s = tl.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-        v = load_packed_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, f, HEAD_SIZE, 1, MASKED)
-        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+        k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, X, q.dtype, False)
+        scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
+        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+        V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
+        v = load_packed_tile(
+            value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, V_DTYPE, MASKED
+        )
+        scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
 
 
 @triton.jit
 def attend_new_tile(
-    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
+    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
     key_ptr, value_ptr, query_start, strides,
     HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -97,9 +102,7 @@ def attend_new_tile(
     if MASKED:
         row = tl.where(wanted, row, query_start)
     page = tl.zeros_like(row)
-    k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, f, HEAD_SIZE, False)
-    s = score(q, k, softmax_scale, f)
-    if MASKED:
-        s = tl.where(visible(token, key_pos, new_len, f), s, float("-inf"))
-    v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, f, HEAD_SIZE, MASKED)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), MASKED)
+    k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, False)
+    s, wanted = logits(q, k, 0, token, key_pos, new_len, wanted, softmax_scale, f, r, MASKED)
+    v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, MASKED)
+    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)

@@ -30,20 +30,19 @@ from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, new_blocks
+from dsl_triton.features import SEAMS, bundle, row_operands
+from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
-    bundle,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
-    segment_range,
     softmax_init,
     store_lse,
     store_rows,
 )
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
 
@@ -105,13 +104,13 @@ def _unpaged_kernel(
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
-    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
+    value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
-    out_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
+    out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, HEAD_SIZE] or None
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, VALUE_SIZE] or None
     m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
     l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
     num_seqs,
@@ -119,8 +118,8 @@ def _unpaged_kernel(
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
-    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
     NEW_KV: tl.constexpr, NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
@@ -175,7 +174,8 @@ def _unpaged_kernel(
     if mine:
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, HEAD_SIZE)
+        r = row_operands(f, seq, kv_head, token, head, live, context_len)
+        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -184,30 +184,30 @@ def _unpaged_kernel(
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, stop):
                 m, l, acc = attend_tile(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
         else:
             for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f,
+                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
         place = query_start + token
         if NUM_SEGMENTS == 1 or used <= 1:
             if segment == 0:
-                store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l), HEAD_SIZE)
+                store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, place, head, live, m, l)
         else:
             part = segment.to(tl.int64)
-            store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, HEAD_SIZE)
+            store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, VALUE_SIZE)
             stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
             tl.store(m_ptr + stat, m, mask=live)
             tl.store(l_ptr + stat, l, mask=live)
@@ -259,7 +259,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
-    new = new_blocks(batch, tile_size)
+    new = new_blocks(batch, features, tile_size)
     copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new is not None)
     block = [tile_size, padded(shape.head_size)]
     copied = tuple(TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
@@ -279,8 +279,9 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
             out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
             NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-            BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size, SHORT=SHORT_QUERY, SOURCE=source,
-            NEW_KV=new is not None, NUM_SEGMENTS=segments, HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
+            VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
+            SHORT=SHORT_QUERY, SOURCE=source, NEW_KV=new is not None, NUM_SEGMENTS=segments,
+            HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
             num_warps=config.num_warps, num_stages=config.num_stages,
             **({"launch_pdl": True} if config.overlap else {}),
         )  # fmt: skip

@@ -8,6 +8,9 @@ from typing import Any
 
 import triton
 
+# Nothing serves with them, so they are held to what the evidence needs.
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+
 
 def with_nouns(function: triton.JITFunction, **nouns: triton.JITFunction) -> triton.JITFunction:
     """`function` with other functions behind some of the names that it calls; not a line of it is written again."""

@@ -15,10 +15,11 @@ from common.gpus import Gpu
 from common.kernel import Capacity, require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
 from dsl_triton.binding import smallest_block_m, strides
-from dsl_triton.primitives import bundle
-from dsl_triton.q_block import CONTRACT, DEFAULT, SUPPORTS, Config, space
+from dsl_triton.features import bundle
+from dsl_triton.q_block import CONTRACT, DEFAULT, Config, space
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 

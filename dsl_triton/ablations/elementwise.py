@@ -17,10 +17,10 @@ from common.kernel import require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import primitives, q_block
-from dsl_triton.ablations import with_nouns
+from dsl_triton.ablations import SUPPORTS, with_nouns
 from dsl_triton.binding import smallest_block_m, strides
-from dsl_triton.primitives import LOG2E, bundle
-from dsl_triton.q_block import CONTRACT, SUPPORTS, Config, workspace
+from dsl_triton.features import bundle
+from dsl_triton.q_block import CONTRACT, Config, workspace
 
 __all__ = ["CONTRACT", "SUPPORTS", "Config", "workspace"]
 
@@ -40,17 +40,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 @triton.jit
-def _score(q, k, softmax_scale, f):
+def _products(q, k):
     products = tl.expand_dims(q.to(tl.float32), 1) * tl.expand_dims(k.to(tl.float32), 0)  # [BLOCK_M, TILE_SIZE, lanes]
-    s = tl.sum(products, 2)
-    if f.softcap is not None:
-        y = s * (softmax_scale / f.softcap)
-        s = f.softcap * (1.0 - 2.0 / (tl.exp2(y * (2.0 * LOG2E)) + 1.0))
-    return s
+    return tl.sum(products, 2)
 
 
 @triton.jit
-def _softmax_step(s, v, m, l, acc, base2, MASKED: tl.constexpr):
+def _softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr):
     m_new = tl.maximum(m, tl.max(s, 1) * base2)
     shift = m_new
     if MASKED:
@@ -64,7 +60,8 @@ def _softmax_step(s, v, m, l, acc, base2, MASKED: tl.constexpr):
     return m_new, l, acc * tl.expand_dims(alpha, 1) + tl.sum(products, 2)
 
 
-_attend_tile = with_nouns(primitives.attend_tile, score=_score, softmax_step=_softmax_step)
+_logits = with_nouns(primitives.logits, products=_products)
+_attend_tile = with_nouns(primitives.attend_tile, logits=_logits, softmax_step=_softmax_step)
 _elementwise_kernel = with_nouns(q_block._q_block_kernel, attend_tile=_attend_tile)
 
 
@@ -90,6 +87,6 @@ def launch(
         batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        VALUE_SIZE=shape.head_size, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -18,10 +18,11 @@ from common.gpus import Gpu
 from common.kernel import require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block, find_sequence
 from dsl_triton.binding import fits, smallest_block_m, strides
-from dsl_triton.primitives import bundle
-from dsl_triton.q_block import CONTRACT, SUPPORTS, workspace
+from dsl_triton.features import bundle
+from dsl_triton.q_block import CONTRACT, workspace
 
 __all__ = ["CONTRACT", "SUPPORTS", "workspace"]
 

@@ -17,10 +17,13 @@ from common.kernel import Capacity, require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
+from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import find_sequence
 from dsl_triton.binding import padded, smallest_block_m, strides
-from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, SUPPORTS, Config, _segments_kernel, space
-from dsl_triton.primitives import bundle, kv_tile_range, segment_range, store_lse
+from dsl_triton.features import bundle
+from dsl_triton.masks import kv_tile_range, segment_range
+from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, Config, _segments_kernel, space
+from dsl_triton.primitives import store_lse
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 
@@ -62,7 +65,7 @@ def _last_arriver_kernel(
         query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, query_start_loc_ptr, seq_lens_ptr,
         out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, num_seqs, softmax_scale, f,
         query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
-        m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, NUM_SEGMENTS,
+        m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, NUM_SEGMENTS,
         OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
     )  # fmt: skip
     if NUM_SEGMENTS > 1:

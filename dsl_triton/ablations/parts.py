@@ -3,9 +3,10 @@
 import triton
 import triton.language as tl
 
+from dsl_triton.features import row_operands
+from dsl_triton.masks import kv_tile_range
 from dsl_triton.primitives import (
     attend_tile,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
@@ -47,26 +48,27 @@ def attend_q_block(
     query_pos = context_len + token
     last_pos = context_len + tl.minimum(first + BLOCK_M // QUERIES_PER_KV, query_len) - 1
     q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
+    r = row_operands(f, seq, kv_head, token, head, live, context_len)
     m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE)
     first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(context_len + first, last_pos, seq_len, f, TILE_SIZE)
     table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
     for j in range(lo, full_lo):
         m, l, acc = attend_tile(
-            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
         )  # fmt: skip
     for j in range(full_lo, full_hi):
         m, l, acc = attend_tile(
-            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+            HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
         )  # fmt: skip
     for j in range(full_hi, hi):
         m, l, acc = attend_tile(
-            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f,
+            j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
             key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-            HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+            HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
         )  # fmt: skip
-    store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l), HEAD_SIZE)
+    store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), HEAD_SIZE)
     store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)

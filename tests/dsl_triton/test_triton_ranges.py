@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from common.spec import Features
-from dsl_triton.primitives import bundle, kv_tile_range, segment_range, visible
+from dsl_triton.features import bundle, row_operands
+from dsl_triton.masks import kv_tile_range, segment_range, visible
 
 TILE = 4
 
@@ -24,7 +25,8 @@ def _range_probe(out_ptr, mask_ptr, first_pos, last_pos, seq_len, f, TILE_SIZE: 
     tl.store(out_ptr + 5, hi)
     row = tl.arange(0, 4)
     key = tl.arange(0, KEYS)
-    seen = visible(first_pos + row, key, seq_len, f)
+    r = row_operands(f, tl.cast(0, tl.int32), 0, row, row, row >= 0, first_pos)
+    seen = visible(first_pos + row, key, seq_len, f, r)
     tl.store(mask_ptr + row[:, None] * KEYS + key[None, :], seen.to(tl.int32))
 
 

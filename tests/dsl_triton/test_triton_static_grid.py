@@ -14,7 +14,7 @@ from common.reference import reference
 from common.spec import AttentionShape, Features, SpecError
 from common.tolerance import check
 from dsl_triton import static_grid
-from dsl_triton.primitives import bundle
+from dsl_triton.features import bundle
 from dsl_triton.static_grid import Config, Part
 from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of
 

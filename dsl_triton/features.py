@@ -1,0 +1,152 @@
+"""What features bring to a kernel, in Triton: one argument, and what of it is loaded once per row.
+
+Kernel files pass both on and never name a feature. dsl_helion/features.py says the same in Helion.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from common.spec import Features, PagedBatch
+
+# What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
+SEAMS = frozenset({
+    "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
+    "causal_per_sequence", "cross", "tree_bias",
+})  # fmt: skip
+WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
+
+
+class Bundle(NamedTuple):
+    """common.spec.Features as a kernel argument. What is off is None, so that its branch is not compiled."""
+
+    non_causal: int | None
+    sliding_window: int | None
+    softcap: float | None
+    sinks: torch.Tensor | None  # float [num_query_heads]
+    alibi_slopes: torch.Tensor | None  # f32 [num_query_heads]
+    alibi_sqrt: int | None
+    chunk: int | None
+    chunk_lookback: int | None
+    spans: torch.Tensor | None  # i32 [num_seqs, max_spans, 2]
+    spans_strides: tuple[int, ...] | None
+    max_spans: int | None
+    causal_per_sequence: torch.Tensor | None  # i32 or i8 [num_seqs]
+    tree_bias: torch.Tensor | None  # float [tree_size, tree_size]
+    tree_strides: tuple[int, ...] | None
+    tree_size: int | None
+    key_scale: torch.Tensor | None  # f32 [1] or [num_kv_heads]
+    key_scale_stride: int | None
+    value_scale: torch.Tensor | None  # f32 [1] or [num_kv_heads]
+    value_scale_stride: int | None
+    key_token_scales: torch.Tensor | None  # f32 [num_blocks, BLOCK_SIZE, num_kv_heads]
+    key_token_strides: tuple[int, ...] | None
+    value_token_scales: torch.Tensor | None  # f32 [num_blocks, BLOCK_SIZE, num_kv_heads]
+    value_token_strides: tuple[int, ...] | None
+    query_scale: torch.Tensor | None  # f32 [1]
+    out_scale: torch.Tensor | None  # f32 [1]
+
+
+def bundle(features: Features) -> Bundle:
+    window, chunk, flags = features.sliding_window, features.chunk, features.causal_per_sequence
+    spans, tree = features.spans, features.tree_bias
+    return Bundle(
+        None if features.causal else 1,
+        None if window is None else min(window, WIDEST),
+        features.softcap,
+        features.sinks,
+        features.alibi_slopes,
+        1 if features.alibi_sqrt and features.alibi_slopes is not None else None,
+        None if chunk is None else min(chunk, WIDEST),
+        # further back than WIDEST keys there are none
+        None if chunk is None else min(features.chunk_lookback, WIDEST // min(chunk, WIDEST)),
+        spans,
+        None if spans is None else spans.stride(),
+        None if spans is None else spans.shape[1],
+        flags.view(torch.int8) if flags is not None and flags.dtype == torch.bool else flags,
+        tree,
+        None if tree is None else tree.stride(),
+        None if tree is None else tree.shape[0],
+        *_per_head(features.key_scale),
+        *_per_head(features.value_scale),
+        *_per_token(features.key_scale),
+        *_per_token(features.value_scale),
+        features.query_scale,
+        features.out_scale,
+    )
+
+
+def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
+
+    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where keys
+    are another sequence's, and where a feature speaks of absolute positions: new tokens are counted from the first.
+    """
+    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
+    if features.cross or batch.shape.cache_dtype != batch.shape.dtype or any(one is not None for one in absolute):
+        return None, None
+    return batch.key, batch.value
+
+
+def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:
+    """One number per KV head, or for all, and the distance of one head's from the next; None where it is per token."""
+    if scale is None or scale.dim() == 3:
+        return None, None
+    return scale, 0 if scale.numel() == 1 else scale.stride(-1)
+
+
+def _per_token(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
+    """One number per token and KV head, and its strides."""
+    return (scale, scale.stride()) if scale is not None and scale.dim() == 3 else (None, None)
+
+
+class RowOperands(NamedTuple):
+    """What features need of the rows of one Q Block, loaded once; 0 where its feature is off."""
+
+    live: tl.tensor  # [BLOCK_M]
+    slope: tl.tensor  # f32 [BLOCK_M]
+    chunk_first: tl.tensor  # [BLOCK_M]: first key of the oldest chunk that the row sees
+    span_first: tl.tensor  # [BLOCK_M]: first and last key of the span that holds the row; 1 and 0 where none does
+    span_last: tl.tensor
+    causal: tl.tensor  # of the sequence: 0: not causal
+    token: tl.tensor  # [BLOCK_M]
+    context_len: tl.tensor
+    logit_scale: tl.tensor  # f32: of K and Q, beside the softmax scale
+
+
+@triton.jit
+def row_operands(f, seq, kv_head, token, head, live, context_len):
+    """RowOperands of the Q Block with these rows: query tokens and heads as primitives.q_block_rows gives them."""
+    query_pos = context_len + token
+    slope = 0
+    if f.alibi_slopes is not None:
+        slope = tl.load(f.alibi_slopes + head, mask=live, other=0.0)
+    chunk_first = 0
+    if f.chunk is not None:
+        chunk_first = (query_pos // f.chunk - f.chunk_lookback) * f.chunk
+    span_first = 0
+    span_last = 0
+    if f.spans is not None:
+        span_first = tl.full(token.shape, 1, tl.int32)
+        span_last = tl.full(token.shape, 0, tl.int32)
+        span_ptr = f.spans + seq.to(tl.int64) * f.spans_strides[0]
+        for _ in range(f.max_spans):
+            first = tl.load(span_ptr)
+            last = tl.load(span_ptr + f.spans_strides[2])
+            inside = (query_pos >= first) & (query_pos <= last) & (first < last)
+            span_first = tl.where(inside, first, span_first)
+            span_last = tl.where(inside, last, span_last)
+            span_ptr += f.spans_strides[1]
+    causal = 0
+    if f.causal_per_sequence is not None:
+        causal = tl.load(f.causal_per_sequence + seq)
+    logit_scale = 0
+    if f.key_scale is not None:
+        logit_scale = tl.load(f.key_scale + kv_head * f.key_scale_stride)
+        if f.query_scale is not None:
+            logit_scale *= tl.load(f.query_scale)
+    elif f.query_scale is not None:
+        logit_scale = tl.load(f.query_scale)
+    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale)
