@@ -11,9 +11,11 @@ from typing import Any, Literal
 import torch
 
 from common.batch import CacheStyle, make_batch
+from common.case_features import ScaleForm, Spans, alibi_slopes, between_guards, spans_tensor, tree_bias, with_scales
 from common.case_layouts import Arrange, far_query, far_rows
 from common.fills import Fill, structured
 from common.guards import Guards
+from common.kernel import asked_of_shape
 from common.spec import AttentionShape, Features, Layout, PagedBatch
 
 HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
@@ -58,11 +60,35 @@ class Case:
     tile_size: int | None = None
     large: bool = False
     refused: str | None = None
+    alibi: Literal["linear", "sqrt", "zero"] | None = None
+    chunk: int | None = None
+    chunk_lookback: int = 0
+    spans: Spans | None = None
+    non_causal: tuple[int, ...] | None = None
+    cross: bool = False
+    tree: tuple[int, ...] | None = None
+    value_size: int | None = None
+    kv_dtype: torch.dtype | None = None
+    scales: ScaleForm | None = None
+    scale_factor: float = 1.0
+    fp8_query: torch.dtype | None = None
+    out_dtype: torch.dtype | None = None
+    out_scale: float = 1.0
+    batch_invariant: bool = False
+    apart: bool = False
 
     @property
     def shape(self) -> AttentionShape:
         """Raises SpecError in a case that refuses the shape itself."""
-        return AttentionShape(*self.heads, self.head_size, self.block_size, self.dtype)
+        dtypes = (self.fp8_query, self.fp8_query) if self.fp8_query else (self.dtype, self.kv_dtype)
+        sizes = (*self.heads, self.head_size, self.block_size)
+        return AttentionShape(*sizes, dtypes[0], self.value_size, dtypes[1])
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The members that a kernel's SUPPORTS must have; those of a launch without LSE."""
+        packed = {"x_packed"} if self.layout is Layout.X_PACKED else set()
+        return self.features().names() | asked_of_shape(self.shape) | packed
 
     @property
     def seed(self) -> int:
@@ -73,17 +99,39 @@ class Case:
         """Whether the checker may not assume independent rounding errors."""
         return self.loud != 1.0 or structured(self.fill)
 
+    def _sinks(self) -> torch.Tensor | None:
+        if self.sinks is None:
+            return None
+        mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
+        near = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
+        off = torch.full_like(near, -math.inf)
+        some = torch.where(torch.arange(self.heads[0]) % 2 == 0, off, near)
+        return {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[self.sinks]
+
     def features(self, device: torch.device | str = "cpu") -> Features:
-        sinks = None
-        if self.sinks is not None:
-            mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
-            near = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
-            off = torch.full_like(near, -math.inf)
-            some = torch.where(torch.arange(self.heads[0]) % 2 == 0, off, near)
-            sinks = {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[self.sinks].to(
-                device
-            )
-        return Features(self.causal, self.sliding_window, self.softcap, sinks)
+        """But for scales of what a batch holds, which `build` adds."""
+        slopes, flags, bias = None, None, None
+        if self.alibi is not None:
+            slopes = torch.tensor(alibi_slopes(self.heads[0]))
+            slopes *= self.alibi != "zero"
+        if self.non_causal is not None:
+            flags = torch.tensor([seq not in self.non_causal for seq in range(len(self.lens))], dtype=torch.int32)
+        if self.tree is not None:
+            bias = tree_bias(self.tree, torch.Generator().manual_seed(self.seed))
+        tensors = {
+            "sinks": self._sinks(),
+            "alibi_slopes": slopes,
+            "spans": None if self.spans is None else spans_tensor(self.spans),
+            "causal_per_sequence": flags,
+            "tree_bias": bias,
+            "out_scale": None if self.out_dtype is None else torch.tensor([self.out_scale]),
+        }
+        return Features(
+            self.causal and not self.cross, self.sliding_window, self.softcap, alibi_sqrt=self.alibi == "sqrt",
+            chunk=self.chunk, chunk_lookback=self.chunk_lookback, cross=self.cross,
+            batch_invariant=self.batch_invariant,
+            **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()},
+        )  # fmt: skip
 
 
 _BATCH_OPTIONS = (
@@ -106,18 +154,20 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
         case.fill(batch, features)
     if case.arrange is not None:
         batch = case.arrange(batch, guards)
-    return batch, features
+    generator = torch.Generator().manual_seed(case.seed)
+    features = with_scales(features, batch, case.scales, case.scale_factor, generator)
+    return batch, between_guards(features, guards, case.apart)
 
 
 def outputs(
     case: Case, batch: PagedBatch, guards: Guards, poison: float = math.nan
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) for a launch on `batch`, filled with `poison`, between guards."""
-    tokens, heads, size = batch.query.shape
+    tokens, heads, size = *batch.query.shape[:2], batch.shape.value_lanes
     if case.arrange is far_query:
         out = far_rows(batch.query, "out", guards).fill_(poison)
     else:
-        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), batch.query.dtype, poison)
+        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.out_dtype or case.dtype, poison)
     return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
 
 

@@ -12,6 +12,7 @@ from common import case_layouts as layouts
 from common.case import MIXED, ONE_HEAD, RAGGED, Case, build, config_for, decodes, named, outputs, prompts
 from common.edge_cases import EDGES
 from common.family_cases import FAMILY
+from common.feature_cases import FEATURE_CASES
 from common.spec import Layout
 
 __all__ = ["BY_NAME", "CASES", "Case", "build", "config_for", "outputs"]
@@ -165,5 +166,5 @@ _NUMBERED: tuple[Case, ...] = (
     ),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = (*_NUMBERED, *FAMILY, *EDGES)
+CASES: tuple[Case, ...] = (*_NUMBERED, *FAMILY, *EDGES, *FEATURE_CASES)
 BY_NAME = {case.name: case for case in CASES}

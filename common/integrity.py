@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -56,8 +56,9 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 def _inputs(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
     names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
-    found = {name: getattr(batch, name) for name in names} | {"sinks": features.sinks}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    found = {name: getattr(batch, name) for name in names}
+    found |= {field.name: getattr(features, field.name) for field in fields(features)}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 
 from common.case import Case, decodes, named
 from common.cases import CASES
+from common.feature_cases import FEATURE_CASES
 from common.random_cases import random_case
 from common.spec import DTYPES, SpecError
 
@@ -28,7 +29,8 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
-KIT_CASES = tuple(case for case in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if case.refused is None)
+_OUTSIDE = set(FEATURE_CASES)  # ask for what a call from outside cannot be told
+KIT_CASES = tuple(c for c in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if c.refused is None and c not in _OUTSIDE)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (

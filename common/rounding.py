@@ -39,7 +39,7 @@ def half_subnormal(dtype: torch.dtype) -> float:
 
 
 def probabilities_of(contract: Precision, batch: PagedBatch, features: Features) -> torch.dtype:
-    """The dtype of P in P.V: the contract's, or the query's; bf16 where fp16 could not hold P times a scale per token."""
+    """The dtype of P in P.V: the contract's, or the query's; bf16 where fp16 could not hold P times a token's scale."""
     if contract.probabilities is not None:
         return contract.probabilities
     per_token = features.value_scale is not None and features.value_scale.dim() == 3

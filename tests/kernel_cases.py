@@ -11,7 +11,7 @@ from common.guards import Guards
 from common.integrity import Snapshot, damage, same_bits
 from common.kernel import Capacity
 from common.reference import reference
-from common.spec import Layout, SpecError, UnsupportedFeature
+from common.spec import SpecError, UnsupportedFeature
 from common.tolerance import check
 
 OTHER = 7.0  # the second poison: what is not written shows as a difference of bits
@@ -47,8 +47,7 @@ def conform(
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument == case.refused
         return {"outcome": "refused", "argument": case.refused, "reason": str(refusal.value)}
-    packed = {"x_packed"} if case.layout is Layout.X_PACKED else set()
-    missing = (case.features().names() | {"lse"} | packed) - kernel.SUPPORTS
+    missing = (case.asked | {"lse"}) - kernel.SUPPORTS
     if missing:
         with pytest.raises(UnsupportedFeature) as refusal:
             launch(kernel, case, config, device, math.nan)

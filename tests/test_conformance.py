@@ -13,6 +13,7 @@ import pytest
 
 from common.cases import BY_NAME, CASES
 from common.edge_cases import EDGES
+from common.feature_cases import FEATURE_CASES
 from common.spec import DTYPES
 from compare import registry
 from kernel_cases import cell, conform
@@ -36,6 +37,7 @@ TOO_SLOW = {"batch-257"}  # 2 s of CPU and more in each kernel
 DEALT = [kernel for kernel in registry.OWN if kernel.startswith("helion/") and not kernel.endswith("/naive")]
 TRITON = [kernel for kernel in registry.OWN if kernel.startswith("triton/") and not kernel.endswith("/naive")]
 EDGE_NAMES = {case.name for case in EDGES}
+FEATURE_NAMES = {case.name for case in FEATURE_CASES}
 assert set(BY_NAME) >= NOBODY_MAY_MISS | TOO_SLOW
 
 
@@ -44,7 +46,9 @@ def every_day(kernel_id: str, case_name: str, case_number: int) -> bool:
         return True
     if case_name in TOO_SLOW or kernel_id.endswith("/naive"):
         return False
-    if case_name in EDGE_NAMES:
+    if case_name in FEATURE_NAMES and kernel_id in DEALT:
+        return case_number % (8 * len(DEALT)) == 8 * DEALT.index(kernel_id)
+    if case_name in EDGE_NAMES | FEATURE_NAMES:
         return kernel_id in TRITON and case_number % len(TRITON) == TRITON.index(kernel_id)
     return kernel_id not in DEALT or case_number % (2 * len(DEALT)) == 2 * DEALT.index(kernel_id)
 

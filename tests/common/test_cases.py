@@ -29,7 +29,7 @@ def test_a_case_is_well_formed_and_between_guards(case):
     batch, features = build(case, guards=guards)
     validate(batch, features)
     assert batch.shape == case.shape
-    validate_output(batch, *outputs(case, batch, guards))
+    validate_output(batch, *outputs(case, batch, guards), features)
     assert guards.violated() == []
 
 

@@ -77,7 +77,7 @@ def test_random_cases_are_well_formed_and_between_guards(part):
         batch, features = build(case, guards=guards)
         validate(batch, features)
         assert batch.shape == case.shape, case
-        validate_output(batch, *outputs(case, batch, guards))
+        validate_output(batch, *outputs(case, batch, guards), features)
         assert guards.violated() == [], case
 
 
