@@ -43,9 +43,9 @@ class Arena:
         self.device = torch.device(device)
         self.guards = Guards(self.device)
         self.batches = workload.batches(sets, self.device, self.guards, pad_tokens)
-        self.features = workload.features(self.device)
-        shape = tuple(self.batches[0].query.shape)
-        self.outs = [self.guards.empty(f"out_{i}", shape, workload.shape.dtype) for i in range(sets)]
+        self.features = workload.features(self.batches[0])
+        shape = (*self.batches[0].query.shape[:2], workload.shape.value_lanes)
+        self.outs = [self.guards.empty(f"out_{i}", shape, workload.out_dtype) for i in range(sets)]
         self.lse = self.guards.empty("lse", shape[:2], torch.float32)
         self._pages = [_used_pages(batch, workload.lens).to(self.device) for batch in self.batches]
         self._expected: dict[int, Expected] = {}
@@ -54,11 +54,12 @@ class Arena:
         self._replicate()
 
     def _replicate(self) -> None:
-        """Copy the pages of set 0 to those of every other set."""
-        first = self.batches[0]
+        """Copy the pages of set 0 to those of every other set, with what their tokens are scaled by."""
+        first, scales = self.batches[0], (self.features.key_scale, self.features.value_scale)
+        by_page = [first.key_cache, first.value_cache, *(s for s in scales if s is not None and s.dim() == 3)]
         for pages in self._pages[1:]:
-            for cache in (first.key_cache, first.value_cache):
-                cache[pages] = cache[self._pages[0]]
+            for tensor in by_page:
+                tensor[pages] = tensor[self._pages[0]]
 
     def set_values(self, index: int) -> None:
         """The index-th values in the same buffers: what a captured graph meets in another step."""

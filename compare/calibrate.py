@@ -73,7 +73,7 @@ class Calibration:
         lens = random_lens(random.Random(seed), self.longest)
         batch = make_batch(lens, shape, seed=seed, device=self.device)
         keys = min(batch.stats.max_seq_len, ask.sliding_window or batch.stats.max_seq_len)
-        features = ask.features(shape, keys, seed, self.device)
+        features = ask.features(batch, seed, keys)
         expected = reference(batch, features)
         for kernel_id, tally in self.tallies.items():
             self._judge(kernel_id, tally, batch, features, expected, case_name(seed, lens, shape))

@@ -37,11 +37,25 @@ def _sum_capped(first: int, last: int, cap: int | None) -> int:
     return rising + max(flat, 0)
 
 
+def _of_chunks(context: int, seq_len: int, ask: Ask) -> int:
+    """Visible pairs where a query sees its chunk, from the lookback's first key on."""
+    firsts = (max(q // ask.chunk - ask.chunk_lookback, 0) * ask.chunk for q in range(context, seq_len))
+    return sum(q + 1 - first for q, first in zip(range(context, seq_len), firsts, strict=True))
+
+
 def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
-    """Visible (query, key) pairs of one sequence."""
+    """Visible (query, key) pairs of one sequence. Of what only some sequences or tokens have (`encoders`, `spans`), and
+    of a draft tree, no more than every kernel must do: the causal pairs, without those that a tree hides.
+    """
     if query_len == 0 or seq_len == 0:
         return 0
+    if ask.cross:
+        return query_len * seq_len
     context = seq_len - query_len
+    if ask.chunk is not None:
+        return _of_chunks(context, seq_len, ask)
+    if ask.tree is not None and query_len >= ask.tree:
+        return _sum_capped(context + 1, seq_len, ask.sliding_window) - ask.hidden()
     window = ask.sliding_window
     left = _sum_capped(context + 1, seq_len, window)  # keys up to and with the query's own
     if ask.causal:
@@ -53,7 +67,9 @@ def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
     """Keys of one sequence that at least one query sees."""
     if query_len == 0 or seq_len == 0:
         return 0
-    if ask.sliding_window is None:
+    if ask.chunk is not None:
+        return seq_len - max((seq_len - query_len) // ask.chunk - ask.chunk_lookback, 0) * ask.chunk
+    if ask.sliding_window is None or ask.spans is not None:
         return seq_len
     return seq_len - max(seq_len - query_len - ask.sliding_window + 1, 0)
 
@@ -63,11 +79,13 @@ def cost(workload: Workload) -> Cost:
     shape, ask = workload.shape, workload.ask
     pairs = sum(visible_keys(q, s, ask) for q, s in workload.lens)
     keys = sum(touched_keys(q, s, ask) for q, s in workload.lens) - _shared_keys(workload)
-    item = shape.dtype.itemsize
+    lanes = shape.head_size + shape.value_lanes
+    rows = workload.stats.num_tokens * shape.num_query_heads
+    scales = 2 * 4 if ask.scales == "tokens" else 0  # float32, of K and of V
     return Cost(
-        kv_bytes=2 * keys * shape.num_kv_heads * shape.head_size * item,
-        io_bytes=2 * workload.stats.num_tokens * shape.num_query_heads * shape.head_size * item,
-        flops=4 * pairs * shape.num_query_heads * shape.head_size,
+        kv_bytes=keys * shape.num_kv_heads * (lanes * shape.cache_dtype.itemsize + scales),
+        io_bytes=rows * (shape.head_size * shape.dtype.itemsize + shape.value_lanes * workload.out_dtype.itemsize),
+        flops=2 * pairs * shape.num_query_heads * lanes,
     )
 
 

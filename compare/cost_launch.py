@@ -22,6 +22,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import SpecError
 from compare import registry
+from compare.asked import empty_output
 from compare.hosttime import enqueue_us
 from compare.subject import failure
 from compare.workloads import Workload
@@ -108,9 +109,10 @@ def launch(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
 
 def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     kernel = registry.load(kernel_id)
-    batch, features = row.batches(1, "cuda")[0], row.features("cuda")
+    batch = row.batches(1, "cuda")[0]
+    features = row.features(batch)
     config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu)
-    made, out = kernel.workspace(row.shape, Capacity.of(batch), config), torch.empty_like(batch.query)
+    made, out = kernel.workspace(row.shape, Capacity.of(batch), config), empty_output(batch, features)
     if hasattr(kernel, "prepare"):
         made = kernel.prepare(batch, features, config, made)
 

@@ -23,6 +23,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import Features, PagedBatch
 from compare import jit
+from compare.asked import empty_output
 from compare.codeobject import CodeFacts, read
 from compare.compiled import CompiledLaunch, Executor, from_triton
 from compare.helion_target import helion_as
@@ -196,6 +197,6 @@ def static_facts(
         batch = beyond_2gib(batch)
     workspace = kernel_module.workspace(batch.shape, Capacity.of(batch), config)
     with helion_as(gpu), jit.recorded() as launches:
-        kernel_module.launch(batch, features, torch.empty_like(batch.query), config, workspace, lse=lse)
+        kernel_module.launch(batch, features, empty_output(batch, features), config, workspace, lse=lse)
     launches = [dataclasses.replace(launch, kwargs=launch.kwargs | (options or {})) for launch in launches]
     return [compile_launch(launch, gpu, BEYOND if large_cache else WITHIN) for launch in launches]

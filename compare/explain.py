@@ -111,7 +111,7 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     auto = registry.load(f"{dsl}/auto")
     told = BatchStats.of(lens)
     stats = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    needs = ask.features(shape, told.max_seq_len, 0, "cpu").names()
+    needs = ask.members(shape)
     choice = auto.choose(shape, told, gpu, needs)
     lines = [f"{dsl}: {choice.kernel}"]
     for name, config, served in parts(choice.config, lens):

@@ -15,6 +15,7 @@ import torch
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch
 from compare import registry
+from compare.asked import empty_output
 
 EVERY = 20
 SLOWER = 1 + 1 / EVERY
@@ -54,7 +55,7 @@ class Slow(Twin):
     def prepare(self, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
         if not any(batch is known for known in self._batches):
             self._batches.append(batch)
-            self._spare = torch.empty_like(batch.query)
+            self._spare = empty_output(batch, features)
         return workspace
 
     def launch(

@@ -77,7 +77,8 @@ def main() -> None:
     number, failed, compiled = 0, [], 0
     for plain in task["workloads"]:
         row = Workload.from_dict(plain)
-        batch, features = row.batches(1, "cpu")[0], row.features("cpu")
+        batch = row.batches(1, "cpu")[0]
+        features = row.features(batch)
         for kernel_id in task["kernels"]:
             try:
                 kernel = registry.load(kernel_id)

@@ -22,6 +22,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import PagedBatch, UnsupportedFeature
 from compare import crosscompile, jit, registry
+from compare.asked import empty_output
 from compare.helion_target import helion_as
 from compare.tune_space import DEFAULT, Policy
 from compare.workloads import Workload
@@ -84,11 +85,11 @@ class Lane:
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
         if (size := _tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
-        features = row.features("cpu")
+        features = row.features(batch)
         if hasattr(kernel, "prepare"):
             workspace = kernel.prepare(batch, features, config, workspace)
         with helion_as(self.gpu), jit.recorded() as launches:
-            kernel.launch(batch, features, torch.empty_like(batch.query), config, workspace)
+            kernel.launch(batch, features, empty_output(batch, features), config, workspace)
         return launches
 
     def _compiled(self, launch: jit.Launch) -> crosscompile.KernelFacts:

@@ -18,6 +18,7 @@ from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import Features, PagedBatch
 from compare import registry
+from compare.asked import empty_output
 from compare.task import Channel, rotated
 from compare.workloads import Workload
 
@@ -51,7 +52,8 @@ def _job(
     """How many kernels of one workload did not compile."""
     failed = 0
     try:
-        batch, features = workload.batches(1, device, fill=False)[0], workload.features(device)
+        batch = workload.batches(1, device, fill=False)[0]
+        features = workload.features(batch)
     except torch.OutOfMemoryError:
         return len(kernels)
     for kernel_id in kernels:
@@ -76,4 +78,4 @@ def _compile(
     from compare.jit import compiled_only
 
     with compiled_only():
-        kernel.launch(batch, features, torch.empty_like(batch.query), config, workspace)
+        kernel.launch(batch, features, empty_output(batch, features), config, workspace)

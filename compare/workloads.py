@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from common.batch import make_batches
 from common.guards import Guards
 from common.metadata import BatchStats
 from common.spec import DTYPES, AttentionShape, Features, PagedBatch
+from compare.asked import FP8_OUT, Ask
 
 MODELS = {  # query heads, KV heads, head size of public models
     "llama-3-8b": (32, 8, 128),
@@ -33,6 +33,7 @@ MODELS = {  # query heads, KV heads, head size of public models
     "phi-2": (32, 32, 80),
     "gpt-oss-20b": (64, 8, 64),
 }
+PLAIN = Ask()
 LLAMA_3_8B = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
     "fp16": torch.float16,
@@ -49,31 +50,6 @@ class GrammarError(ValueError):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """`common.spec.Features` before there are tensors: sinks are drawn when a batch is made."""
-
-    causal: bool = True
-    sliding_window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-
-    def names(self) -> tuple[str, ...]:
-        """What differs from plain causal attention, as text."""
-        asked = [] if self.causal else ["non_causal"]
-        asked += [f"{k}={v}" for k in ("sliding_window", "softcap") if (v := getattr(self, k)) is not None]
-        return tuple(asked + ["sinks"] * self.sinks)
-
-    def features(self, shape: AttentionShape, max_seq_len: int, seed: int, device: torch.device | str) -> Features:
-        """The features of a batch. A sink near ln(keys) takes about half of a row's mass, so that losing it shows."""
-        sinks = None
-        if self.sinks:
-            generator = torch.Generator().manual_seed(seed)
-            centre = math.log(max(max_seq_len, 1))
-            sinks = (centre + torch.randn(shape.num_query_heads, generator=generator)).to(device, torch.float32)
-        return Features(self.causal, self.sliding_window, self.softcap, sinks)
-
-
-@dataclass(frozen=True)
 class Workload:
     """What one row of a suite asks of every kernel. `label` is unique in its suite; `lens` are (query_len, seq_len).
 
@@ -83,7 +59,7 @@ class Workload:
     label: str
     lens: tuple[tuple[int, int], ...]
     shape: AttentionShape = LLAMA_3_8B
-    ask: Ask = Ask()
+    ask: Ask = PLAIN
     style: str = "nhd"
     shared_pages: int = 0
     seed: int = 0
@@ -108,6 +84,10 @@ class Workload:
         return self.ask.names() + (("new_kv",) if self.new_kv else ())
 
     @property
+    def out_dtype(self) -> torch.dtype:
+        return FP8_OUT if self.ask.fp8_out else self.shape.dtype
+
+    @property
     def stats(self) -> BatchStats:
         return BatchStats.of(self.lens)
 
@@ -124,7 +104,7 @@ class Workload:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the worker's pipe and the manifest."""
         plain = dataclasses.asdict(self)
-        plain["shape"] = self.shape.to_dict()
+        plain["shape"], plain["ask"] = self.shape.to_dict(), self.ask.to_dict()
         plain["lens"] = [list(pair) for pair in self.lens]
         return plain
 
@@ -134,8 +114,9 @@ class Workload:
         lens = tuple((query_len, seq_len) for query_len, seq_len in plain["lens"])
         return cls(**plain | {"shape": shape, "lens": lens, "ask": Ask(**plain["ask"])})
 
-    def features(self, device: torch.device | str) -> Features:
-        return self.ask.features(self.shape, self.stats.max_seq_len, self.seed + 1, device)
+    def features(self, batch: PagedBatch) -> Features:
+        """What is asked, for the first of this workload's batches."""
+        return self.ask.features(batch, self.seed + 1)
 
     def batches(
         self,

@@ -110,7 +110,7 @@ def compiled_for(gpu_name: str) -> dict[str, list[str]]:
             workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
             with helion_as(gpu), jit.recorded() as launches:
                 out = torch.empty_like(batch.query)
-                kernel.launch(batch, row.features(torch.device("cpu")), out, config, workspace)
+                kernel.launch(batch, row.features(batch), out, config, workspace)
             for launch in launches:
                 code = crosscompile.compiled_launch(launch, gpu, known)
                 for mnemonic, _ in amd_code.parse(code.assembly).instructions:
