@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from common import interpreter
+from process_groups import pytest_xdist_make_scheduler  # noqa: F401  a hook
 
 interpreter.install()
 

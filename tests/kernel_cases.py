@@ -35,6 +35,11 @@ def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poi
     return out[: expected.num_tokens]
 
 
+def lacking(kernel: Any, case: Case) -> set[str]:
+    """What the case asks of a kernel beyond its SUPPORTS."""
+    return (case.asked | {"lse"}) - kernel.SUPPORTS
+
+
 def conform(
     kernel: Any, case: Case, config: Any, device: torch.device | str = "cpu", *, twice: bool = False
 ) -> dict[str, str]:
@@ -47,8 +52,7 @@ def conform(
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument == case.refused
         return {"outcome": "refused", "argument": case.refused, "reason": str(refusal.value)}
-    missing = (case.asked | {"lse"}) - kernel.SUPPORTS
-    if missing:
+    if missing := lacking(kernel, case):
         with pytest.raises(UnsupportedFeature) as refusal:
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument in missing

@@ -32,7 +32,7 @@ def _cells():
     for kernel_id in ("triton/q_block", "helion/q_block"):
         for relation in RELATIONS:
             daily = kernel_id.startswith("triton") or relation.name in HELION_DAILY
-            marks = [pytest.mark.xdist_group(f"relations-{kernel_id}"), *([] if daily else [pytest.mark.slow])]
+            marks = [] if daily else [pytest.mark.slow]
             yield pytest.param(kernel_id, relation, marks=marks, id=f"{kernel_id}-{relation.name}")
 
 

@@ -1,7 +1,7 @@
 """Everything in this folder needs a GPU: marked `gpu`, skipped where there is none.
 
-With `-n 14 --dist loadgroup` a process has the cells of one kernel and dtype: Helion generates code for seconds a
-specialisation and keeps it in the process.
+With `-n 14 --dist loadgroup` a process has the cells of one kernel and dtype (tests/process_groups.py): Helion
+generates code for seconds a specialisation and keeps it in the process.
 """
 
 from pathlib import Path
@@ -17,8 +17,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
-            asked = item.callspec.params if hasattr(item, "callspec") else {}
-            if kernel := asked.get("kernel_id") or asked.get("dsl"):
-                item.add_marker(pytest.mark.xdist_group(f"{kernel}-{asked.get('dtype', asked.get('mix'))}"))
             if not torch.cuda.is_available():
                 item.add_marker(pytest.mark.skip(reason="no GPU here"))

@@ -23,6 +23,7 @@ if not torch.cuda.is_available():
 os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is an error and never a search
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
