@@ -11,7 +11,7 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
-from compare import figure_suites, suites, thresholds, trace
+from compare import feature_suite, figure_suites, suites, thresholds, trace
 from compare.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
 from compare.registry import ABLATIONS, BASELINES, HEURISTICS, NATIVE, OWN, select
 from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
@@ -243,6 +243,8 @@ def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
     if arguments.suite == "ablations":
         kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
         kernels += tuple(ABLATIONS)
+    if arguments.suite == "features":
+        kernels = feature_suite.KERNELS
     if arguments.suite in figure_suites.KERNELS:
         wanted = figure_suites.KERNELS[arguments.suite]
         kernels = tuple(kernel for kernel in wanted if now.measure or kernel not in BASELINES)

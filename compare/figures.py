@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from compare import figures_paper, standing
+from compare import figures_features, figures_paper, standing
 from compare.figure_style import WIDTH_IN, in_order, legend, line, marks, plain_log, plain_steps, pyplot, save
 from compare.records import Record
 from compare.summary import FA3, KINDS
@@ -195,6 +195,8 @@ def draw(
     class. A run without a time gets no axis of time."""
     folder.mkdir(parents=True, exist_ok=True)
     made = figures_paper.draw(suite, records, folder)
+    if suite == "features":
+        made = figures_features.draw(records, folder)
     for kind in () if made else KINDS:
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
             made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from compare import evidence, figures_paper, report_verdicts, summary, tables
+from compare import evidence, figures_features, figures_paper, report_verdicts, summary, tables
 from compare.records import Evidence, Record, Status
 from compare.report_absent import absent
 from compare.report_beside import capabilities, code, cost_tables
@@ -72,6 +72,15 @@ def paper(run: RunData) -> Section | None:
     words = "How these rows differ from the paper's, and what the paper reports: docs/paper.md."
     pictures = [Picture(name, figures_paper.CAPTIONS[name]) for name in names]
     return Section("paper", "The paper's figure", (*pictures, Text(words)))
+
+
+def features(run: RunData) -> Section | None:
+    """What each feature costs, where the suite is about that."""
+    if figures_features.NAME not in run.figures:
+        return None
+    words = "A window or a chunk leaves keys out, and a smaller cache is fewer bytes: those may cost less than nothing."
+    picture = Picture(figures_features.NAME, figures_features.CAPTION)
+    return Section("features", "What features cost", (picture, Text(words)))
 
 
 def load(run: RunData) -> Section | None:
@@ -178,8 +187,8 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, absent, report_verdicts.sections, means, paper, load, workloads, search, cost_tables, capabilities, code,
-    checker, facts, failures, others, reading,
+    coverage, absent, report_verdicts.sections, means, paper, features, load, workloads, search, cost_tables,
+    capabilities, code, checker, facts, failures, others, reading,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from common.spec import AttentionShape
-from compare import figure_suites, tuning_rows
+from compare import feature_suite, figure_suites, tuning_rows
 from compare.workloads import LLAMA_3_8B, Ask, Workload, parse_lens, vary
 
 _KB = 1024
@@ -120,7 +120,7 @@ def _serving_row(number: int, text: str, shape: AttentionShape, ask: Ask, name: 
 
 def serving(seed: int = 0) -> tuple[Workload, ...]:
     """What an engine sends: prompts over contexts, mixtures, verification of drafts, wide decodes; and one row of each
-    class under other heads and pages. No row over an fp8 cache: no kernel reads one yet.
+    class under other heads and pages. Rows over fp8 caches are in `features`.
     """
     plain = [(text, LLAMA_3_8B, Ask(), "") for text in (*_EXTEND, *_MIXED, *_VERIFY, *_DECODE)]
     variants = [(name, AttentionShape(*heads), ask) for name, heads, ask in _HEADS]
@@ -156,6 +156,7 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "fig7": lambda seed: tuple(_seeded(figure_suites.fig7(), seed)),
     "fig8": lambda seed: tuple(_seeded(figure_suites.fig8(), seed)),
     "fig9": lambda seed: tuple(_seeded(figure_suites.fig9(), seed)),
+    "features": lambda seed: tuple(_seeded(feature_suite.rows(), seed)),
 }
 
 

@@ -1,0 +1,72 @@
+"""The suite `features`: what it asks, and what its figure shows of invented times."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import synthetic_figures
+
+from common.spec import SpecError
+from common.validation import validate
+from compare import feature_suite, figures_features
+from compare.cost import cost
+from compare.figures_paper import points
+from compare.suites import suite
+from compare.workloads import Workload
+
+ROWS = {row.label: row for row in suite("features")}
+
+
+def small(row):
+    """The same row with four short sequences."""
+    lens = tuple((min(query_len, 40), min(seq_len, 90 + 8 * i)) for i, (query_len, seq_len) in enumerate(row.lens[:4]))
+    return Workload.from_dict(row.to_dict() | {"lens": [list(pair) for pair in lens]})
+
+
+@pytest.mark.parametrize("label", ROWS)
+def test_a_row_is_well_formed_and_survives_the_pipe(label):
+    row = small(ROWS[label])
+    batch = row.batches(1, "cpu")[0]
+    validate(batch, row.features(batch))
+    assert Workload.from_dict(row.to_dict()).id == row.id
+
+
+def test_every_feature_has_a_row():
+    asked = set().union(*(row.ask.members(row.shape) for row in ROWS.values()))
+    missing = {"non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm"}
+    missing |= {"causal_per_sequence", "cross", "tree_bias", "fp8_kv", "int8_kv", "fp8_query", "fp8_out", "value_size"}
+    assert missing - {"non_causal"} <= asked and "batch_invariant" in asked
+
+
+@pytest.mark.parametrize("label", ["32q1s4k~+window-1024", "4q2k+chunk-1024", "32q1s4k~+fp8-kv"])
+def test_what_leaves_out_keys_or_bytes_needs_fewer(label):
+    plain = ROWS[label.split(feature_suite.MARK)[0]]
+    assert cost(ROWS[label]).bytes < cost(plain).bytes or cost(ROWS[label]).flops < cost(plain).flops
+
+
+def test_a_contradiction_reaches_nobody():
+    row = small(ROWS["4q2k+chunk-1024"])
+    batch = row.batches(1, "cpu")[0]
+    asked = type(row.ask)(**row.ask.to_dict() | {"sliding_window": 9})
+    with pytest.raises(SpecError, match="sliding_window"):
+        validate(batch, asked.features(batch, 0))
+
+
+def test_the_figure_names_every_class_feature_and_kernel(tmp_path):
+    records = synthetic_figures.records("features", feature_suite.KERNELS)
+    (path,) = figures_features.draw(records, tmp_path).values()
+    texts = {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
+    features = {name for asked in feature_suite.ASKED.values() for name in asked}
+    assert features | set(feature_suite.KERNELS) <= texts
+    assert {f"{name}: {label}" for name, label in feature_suite.PLAIN.items()} <= texts
+
+
+def test_a_ratio_is_to_the_same_kernels_plain_row():
+    records = synthetic_figures.records("features", ["triton/auto"])
+    us = {point.load.label: point.us for point in points(records)}
+    found = figures_features.ratios(points(records))
+    assert found["decode"]["alibi"] == {"triton/auto": us["32q1s4k~+alibi"] / us["32q1s4k~"]}
+
+
+def test_without_the_plain_row_nothing_is_drawn(tmp_path):
+    records = [r for r in synthetic_figures.records("features", ["triton/auto"]) if "+" in r.workload.label]
+    assert figures_features.draw(records, tmp_path) == {}
