@@ -63,7 +63,7 @@ def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
     """`config` and its parts with the nearest number of segments of GRID, by ratio, and few enough for
     MOST_PARTS_BYTES of partial results; what is no dataclass stays as it is."""
     tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
-    most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.head_size + 2))
+    most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
     return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
 
 
@@ -138,6 +138,9 @@ def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
         at = step(at + 1)
 
 
+INVARIANT = on_grid(8, 7, 2048, 8192)  # what a batch-invariant choice is made for, whatever the batch
+
+
 @dataclass
 class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
@@ -170,7 +173,10 @@ class Family:
         needs: members that the kernel's SUPPORTS must have (`common.kernel.asked_of`). Where the tree's kernel lacks
         one, the first of `kernels` that has all serves with its default. With none, the tree's choice comes back: its
         launch names what is missing. heuristics: `tree`, or the name of another module of the folder.
+        With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
         """
+        if "batch_invariant" in needs:
+            stats = INVARIANT
         stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)

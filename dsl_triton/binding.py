@@ -34,10 +34,10 @@ def probability_bits(dtype):
 
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
-    head = max(16, triton.next_power_of_2(shape.head_size))
+    head, values = (max(16, triton.next_power_of_2(lanes)) for lanes in (shape.head_size, shape.value_lanes))
     # K and V of each stage in flight, and Q beside them
-    shared = (2 * tile_size * max(num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
-    accumulators = block_m * (head + tile_size) * 4
+    shared = (tile_size * max(num_stages - 1, 1) * (head + values) + block_m * head) * shape.dtype.itemsize
+    accumulators = block_m * (values + tile_size) * 4
     # 4 bytes x 160 of a thread's 255 registers
     return shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4
 

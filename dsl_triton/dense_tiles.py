@@ -1,12 +1,14 @@
 """Tiles whose keys lie one behind the other, as blocks of a tensor descriptor: TMA on NVIDIA from sm_90 on (ours)."""
 
+import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
 from dsl_triton.binding import padded
-from dsl_triton.features import new_tokens
+from dsl_triton.features import new_tokens, scales_per_token
 from dsl_triton.masks import zero_unseen
 from dsl_triton.primitives import base2_scale, logits, softmax_step
 
@@ -40,7 +42,27 @@ def attend_block(
     return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
 
 
-def new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
+def tile_sources(
+    batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int
+) -> tuple[dict[str, tuple[TensorDescriptor, ...]], int]:
+    """Descriptors for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds.
+
+    -1 tiles: every sequence is beyond the scratch, for it has no place for scales.
+    """
+    copied = tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
+    if scales_per_token(features):
+        return {"paged": copied}, -1
+    tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
+    sources = {"copied": copied}
+    new = _new_blocks(batch, features, tile_size)
+    if new is not None:
+        sources["new"] = new
+    if _may_overflow(batch, tiles, tile_size):
+        sources["paged"] = copied
+    return sources, tiles
+
+
+def _new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[TensorDescriptor, ...] | None:
     """Descriptors of the step's new K and V; None where they are not given, or no descriptor can describe them.
 
     A block is HEAD_PADDED lanes wide: a head of another size would read its neighbour's. TMA wants 16-byte addresses.
@@ -50,3 +72,9 @@ def new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[T
     if given[0] is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
         return None
     return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)
+
+
+def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
+    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
+    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -14,7 +14,8 @@ from common.spec import Features, PagedBatch
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
-    "causal_per_sequence", "cross", "tree_bias",
+    "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv", "fp8_query",
+    "fp8_out",
 })  # fmt: skip
 WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
 
@@ -81,13 +82,19 @@ def bundle(features: Features) -> Bundle:
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
 
-    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where keys
-    are another sequence's, and where a feature speaks of absolute positions: new tokens are counted from the first.
+    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where they
+    differ in size (kernels have strides for one), and where a feature speaks of absolute positions: new tokens are
+    counted from the first.
     """
     absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
-    if features.cross or batch.shape.cache_dtype != batch.shape.dtype or any(one is not None for one in absolute):
+    if batch.shape.quantised or batch.shape.value_size is not None or any(one is not None for one in absolute):
         return None, None
     return batch.key, batch.value
+
+
+def scales_per_token(features: Features) -> bool:
+    """Whether a stored K or V means something only beside a number of its token."""
+    return any(scale is not None and scale.dim() == 3 for scale in (features.key_scale, features.value_scale))
 
 
 def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:

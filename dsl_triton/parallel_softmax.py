@@ -35,7 +35,7 @@ from dsl_triton.primitives import (
 )
 from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
-SUPPORTS = SEAMS | {"lse", "full_graph"}
+SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -134,7 +134,7 @@ def _segments_kernel(
             row = query_start + token
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE)
+            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
                 m, l, acc = attend_tile(

@@ -70,7 +70,9 @@ def store_lse(ptr, strides, row, head, live, m, l):
 
 
 @triton.jit
-def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, VALUE_SIZE: tl.constexpr):
+def softmax_init(
+    f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, VALUE_SIZE: tl.constexpr, QUERY_DTYPE: tl.constexpr
+):
     """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, VALUE_PADDED] before any key.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
@@ -82,6 +84,9 @@ def softmax_init(f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, VALUE_S
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
         m = tl.where((segment == 0) & (seq_len > 0), sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
+        if QUERY_DTYPE.is_fp8():  # as softmax_step counts
+            m -= probability_bits(QUERY_DTYPE)
+            l *= tl.exp2(probability_bits(QUERY_DTYPE))
     acc = tl.zeros([BLOCK_M, padded(VALUE_SIZE)], tl.float32)
     return m, l, acc
 

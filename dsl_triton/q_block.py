@@ -31,7 +31,7 @@ from dsl_triton.primitives import (
     store_rows,
 )
 
-SUPPORTS = SEAMS | {"lse", "full_graph"}
+SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -104,7 +104,7 @@ def _q_block_kernel(
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )

@@ -31,7 +31,7 @@ from dsl_triton.primitives import (
 )
 from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
 
-SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed"}
+SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -126,7 +126,7 @@ def _prefill_kernel(
         last = tl.minimum(first + BLOCK_Q, query_len) - 1
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
 
         # the context, which every row sees but for a window; all keys where the new ones are in pages alone
         cached = seq_len
@@ -202,7 +202,7 @@ def _decode_kernel(
         query_pos = seq_len - 1 + token
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, seq_len - 1)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):

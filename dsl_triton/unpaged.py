@@ -10,7 +10,8 @@ The attention is one kernel launched for each SOURCE of tiles that a batch may n
 decided on the device, so a wrong hint costs time and never correctness:
     "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
     "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch, and alone where
+              scales per token would have to be copied too
 """
 
 import itertools
@@ -20,7 +21,6 @@ from dataclasses import dataclass, field, replace
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, beside, join, require, side_stream
@@ -29,7 +29,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_triton.dense_tiles import attend_block, masked_tile, new_blocks
+from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import SEAMS, bundle, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
@@ -92,7 +92,7 @@ class Workspace:
     """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
 
     key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the cache's dtype
-    value: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED]
+    value: torch.Tensor  # [num_kv_heads, rows, VALUE_PADDED]
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
@@ -102,7 +102,7 @@ class Workspace:
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
-    values,  # the same
+    values,  # the same of V
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
@@ -175,7 +175,7 @@ def _unpaged_kernel(
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -217,14 +217,14 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
-    rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, padded(shape.head_size))
+    rows = shape.num_kv_heads * tiles * config.prefill.tile_size
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     return Workspace(
-        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
-        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, padded(shape.value_lanes)), dtype=shape.dtype, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
@@ -256,18 +256,11 @@ def launch(
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, tile_size = batch.shape, config.tile_size
-    tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
-    new = new_blocks(batch, features, tile_size)
-    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new is not None)
-    block = [tile_size, padded(shape.head_size)]
-    copied = tuple(TensorDescriptor.from_tensor(tensor, block) for tensor in (workspace.key, workspace.value))
-    sources = {"copied": copied}
-    if new is not None:
-        sources["new"] = new
-    if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = copied
+    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size)
+    if "copied" in sources:
+        copy_pages(batch, features, workspace.key, workspace.value, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
     if parts is None or batch.num_tokens > parts.m.shape[1]:
         parts, segments = None, 1
@@ -280,7 +273,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
             NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
             VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
-            SHORT=SHORT_QUERY, SOURCE=source, NEW_KV=new is not None, NUM_SEGMENTS=segments,
+            SHORT=SHORT_QUERY, SOURCE=source, NEW_KV="new" in sources, NUM_SEGMENTS=segments,
             HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
             num_warps=config.num_warps, num_stages=config.num_stages,
             **({"launch_pdl": True} if config.overlap else {}),
@@ -289,9 +282,3 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         block_q = block_m // shape.queries_per_kv
         merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
-
-
-def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
-    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
-    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
-    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles
