@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from common.choice import hinted_stats
-from common.spec import Features, Layout, PagedBatch, SpecError
+from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
 
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
 WITHIN = 2**31 - 1 if torch.version.hip else None
@@ -49,6 +49,25 @@ def batch_of(
     scale = max(query.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
     layout = Layout.X_PACKED if packed else Layout.PAGED
     return PagedBatch(*tensors[:6], scale, stats, layout, key, value)
+
+
+def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
+    """What a call's signature holds of its features, `...` for each tensor; and those tensors, in order."""
+    values = vars(features).values()
+    tensors = tuple([value for value in values if isinstance(value, torch.Tensor)])
+    return tuple([... if isinstance(value, torch.Tensor) else value for value in values]), tensors
+
+
+def new_out(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, features: Features | None
+) -> torch.Tensor:
+    """`out` of a call without one. Raises SpecError where its dtype is for the caller to choose."""
+    if query.dtype not in DTYPES or (features is not None and features.out_scale is not None):
+        raise SpecError("out", None, "a tensor beside an fp8 query or out_scale: its dtype says what is written")
+    lanes = value_cache.shape[2 if key_cache.dim() == 5 else -1]
+    if lanes == query.shape[-1]:
+        return torch.empty_like(query)
+    return torch.empty(*query.shape[:-1], lanes, dtype=query.dtype, device=query.device)
 
 
 def signature(tensors: Sequence[torch.Tensor | None], pointers: tuple[int, ...], others: tuple) -> tuple:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from common import handle
-from common.arguments import batch_of, features_of, signature
+from common.arguments import asked_of_call, batch_of, features_of, new_out, signature
 from common.choice import GRID, Family
 from common.device_check import check_values
 from common.library import traced
@@ -22,7 +22,7 @@ from common.validation import validate as validate_batch
 from common.validation import validate_output
 
 LEVELS = ("off", "host", "full")
-_OUT = 9  # where out stands among the tensors of a call, lse behind it
+_OUT, _LSE = -3, -2  # places among the tensors of a call, which end with out, lse and workspace
 MOST_SIGNATURES = 4096  # a serving engine's batch sizes are fewer; past them all are prepared again
 
 
@@ -32,7 +32,8 @@ class PagedAttention:
     The tensors are common.spec.PagedBatch's; a key_cache of five dimensions is Layout.X_PACKED.
     max_query_len, max_seq_len, num_decodes: host hints. A wrong one costs time, never correctness; None = unknown: the
     choice then uses shapes alone, and nothing waits for the device.
-    out: like query, allocated where None. lse: float32 [num_tokens, num_query_heads], written where given.
+    out: like query with the lanes of V, allocated where None; has to be given beside an fp8 query or out_scale.
+    lse: float32 [num_tokens, num_query_heads], written where given.
     softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
@@ -77,14 +78,14 @@ class PagedAttention:
             tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
             return traced(self.family.name, tensors, hints, softmax_scale, features, validate, (out, lse, workspace))
-        asked, sinks = None, None
+        asked, operands = None, ()
         try:
-            if out is None:
-                out = torch.empty_like(query)
             if features is not None:
-                asked, sinks = (features.causal, features.sliding_window, features.softcap), features.sinks
+                asked, operands = asked_of_call(features)
+            if out is None:
+                out = new_out(query, key_cache, value_cache, features)
             tensors = (
-                query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value, sinks, out, lse,
+                query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value, *operands, out, lse,
                 workspace,
             )  # fmt: skip
             pointers = tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
@@ -102,7 +103,7 @@ class PagedAttention:
 
     def _again(self, prepared: Prepared, tensors: tuple, pointers: tuple[int, ...], validate: str) -> bool:
         """Replay a tape; False where this call has to go through the kernel's launch."""
-        query, (out, lse) = tensors[0], pointers[_OUT : _OUT + 2]
+        query, out, lse = tensors[0], pointers[_OUT], pointers[_LSE]
         device = query.get_device()
         written_over = pointers.count(out) > 1 or (lse and pointers.count(lse) > 1)
         if written_over or validate == "full" or handle.current_device() != device or handle.observed():

@@ -8,26 +8,24 @@ result and is not implemented is refused by its name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from common.spec import Features, SpecError, UnsupportedFeature
+from common.arguments import new_out
+from common.spec import FP8, Features, SpecError, UnsupportedFeature
 
-# Steer FlashAttention's schedule, never its result. Descales belong to fp8 tensors, which the spec refuses by dtype;
-# beside other dtypes FlashAttention ignores them too, and vLLM always passes them.
+# Steer FlashAttention's schedule, never its result.
 IGNORED = frozenset({
-    "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata", "fa_version", "deterministic", "q_descale",
-    "k_descale", "v_descale", "rotary_interleaved", "cp_rank",
+    "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata", "fa_version", "deterministic", "rotary_interleaved",
+    "cp_rank",
 })  # fmt: skip
 # Change the result: refused unless the value is the one that means "off".
 REFUSED: dict[str, tuple[Any, ...]] = {
     "dropout_p": (0.0,),
-    "alibi_slopes": (None,),
     "q_v": (None,),
     "qv": (None,),
-    "attention_chunk": (0,),
     "rotary_cos": (None,),
     "rotary_sin": (None,),
     "rotary_seqlens": (None,),
@@ -49,6 +47,31 @@ def _refuse(call: str, others: dict[str, Any]) -> None:
             raise TypeError(f"{call}: found argument {name!r}, allowed FlashAttention's arguments")
         if not any(value is off or (not isinstance(value, torch.Tensor) and value == off) for off in REFUSED[name]):
             raise UnsupportedFeature(call, name, " or ".join(map(str, REFUSED[name])))
+
+
+def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
+    """FlashAttention's [batch, kv_heads] as one number, or one per KV head. Beside other dtypes than fp8 FlashAttention
+    ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
+    if descale is None or tensor.dtype not in FP8:
+        return None
+    if not isinstance(descale, torch.Tensor) or descale.dim() != 2 or descale.stride(0) != 0:
+        found = f"strides {descale.stride()}" if isinstance(descale, torch.Tensor) else type(descale).__name__
+        raise SpecError(name, found, "[batch, kv_heads] expanded over the batch: one number, or one per KV head")
+    return descale[0, :1] if descale.stride(1) == 0 else descale[0]
+
+
+def _expect_one(name: str, scale: torch.Tensor | None) -> torch.Tensor | None:
+    if scale is not None and scale.numel() > 1:
+        raise SpecError(name, f"{scale.numel()} numbers", "one number, expanded over batch and heads")
+    return scale
+
+
+def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
+    """FlashAttention's slopes [heads] weigh -|q - k|, which is ours where no key lies behind its query."""
+    if slopes is not None and not (causal and isinstance(slopes, torch.Tensor) and slopes.dim() == 1):
+        found = f"slopes {tuple(getattr(slopes, 'shape', ()))}, causal={causal}"
+        raise UnsupportedFeature("flash_attn_varlen_func", "alibi_slopes", f"float32 [heads], causal=True; not {found}")
+    return slopes
 
 
 def _features(causal: bool, window_size: Any, softcap: float, sinks: torch.Tensor | None) -> Features:
@@ -102,6 +125,11 @@ class FlashAttention:
         softcap: float = 0.0,
         s_aux: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        attention_chunk: int = 0,
+        q_descale: torch.Tensor | None = None,
+        k_descale: torch.Tensor | None = None,
+        v_descale: torch.Tensor | None = None,
         return_softmax_lse: bool = False,
         out: torch.Tensor | None = None,
         **others: Any,
@@ -114,6 +142,12 @@ class FlashAttention:
         _refuse("flash_attn_varlen_func", others)
         if block_table is None:
             raise SpecError("block_table", None, "int32 [num_seqs, max_blocks]: K and V are read from a paged cache")
+        features = replace(
+            _features(causal, window_size, softcap, _one_of(s_aux=s_aux, sinks=sinks)),
+            alibi_slopes=_alibi(alibi_slopes, causal), chunk=attention_chunk or None,
+            query_scale=_expect_one("q_descale", _descale("q_descale", q_descale, q)),
+            key_scale=_descale("k_descale", k_descale, k), value_scale=_descale("v_descale", v_descale, k),
+        )  # fmt: skip
         lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if return_softmax_lse else None
         out = self.paged_attention(
             q,
@@ -124,10 +158,10 @@ class FlashAttention:
             _lengths(seqused_k, cu_seqlens_k),
             max_query_len=max_seqlen_q,
             max_seq_len=max_seqlen_k,
-            out=torch.empty_like(q) if out is None else out,
+            out=new_out(q, k, v, features) if out is None else out,
             lse=None if lse is None else lse.t(),
             softmax_scale=softmax_scale,
-            features=_features(causal, window_size, softcap, _one_of(s_aux=s_aux, sinks=sinks)),
+            features=features,
         )
         return out if lse is None else (out, lse)
 
@@ -176,8 +210,8 @@ class FlashAttention:
         options |= dict(cu_seqlens_q=starts, max_seqlen_q=queries, out=None if out is None else out.flatten(0, 1))
         found = self.flash_attn_varlen_func(q.flatten(0, 1), k_cache, v_cache, **options)
         if not return_softmax_lse:
-            return found.view(q.shape)
-        return found[0].view(q.shape), found[1].view(-1, batch, queries).transpose(0, 1)
+            return found.view(*q.shape[:3], -1)
+        return found[0].view(*q.shape[:3], -1), found[1].view(-1, batch, queries).transpose(0, 1)
 
 
 def _dense_table(q: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:

@@ -7,15 +7,30 @@ from typing import Any
 
 import torch
 
+from common.arguments import new_out
 from common.spec import Features, SpecError
 
 # one description of the arguments for both: `paged_attention` returns a new tensor, `paged_attention_out` writes
-_INPUTS = (
-    "Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor query_start_loc, Tensor seq_lens, "
-    "Tensor? key, Tensor? value, Tensor? sinks, SymInt? max_query_len, SymInt? max_seq_len, SymInt? num_decodes, "
-    "float? softmax_scale, bool causal, SymInt? sliding_window, float? softcap, str validate"
+_OPERANDS = (
+    "sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", "key_scale", "value_scale", "query_scale",
+    "out_scale",
+)  # fmt: skip
+_SETTINGS = {
+    "causal": "bool", "sliding_window": "SymInt?", "softcap": "float?", "alibi_sqrt": "bool", "chunk": "SymInt?",
+    "chunk_lookback": "SymInt", "cross": "bool", "batch_invariant": "bool",
+}  # fmt: skip
+_INPUTS = ", ".join(
+    [
+        "Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor query_start_loc",
+        "Tensor seq_lens, Tensor? key, Tensor? value",
+        *(f"Tensor? {name}" for name in _OPERANDS),
+        "SymInt? max_query_len, SymInt? max_seq_len, SymInt? num_decodes, float? softmax_scale",
+        *(f"{kind} {name}" for name, kind in _SETTINGS.items()),
+        "str validate",
+    ]
 )
 _WRITTEN = "Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? workspace"
+_TENSORS, _HINTS = 8, 4  # of _INPUTS: those before the operands, and those behind
 
 
 def register(family: str, call: Any) -> None:
@@ -23,20 +38,23 @@ def register(family: str, call: Any) -> None:
 
     def paged_attention_out(*args: Any) -> None:
         inputs, (out, lse, workspace) = args[:-3], args[-3:]
-        *tensors, key, value, sinks, max_query_len, max_seq_len, num_decodes, scale, causal, window, cap, level = inputs
-        features = Features(causal, window, cap, sinks)
+        (*tensors, key, value), rest = inputs[:_TENSORS], inputs[_TENSORS:-1]
+        operands, rest = rest[: len(_OPERANDS)], rest[len(_OPERANDS) :]
+        max_query_len, max_seq_len, num_decodes, scale = rest[:_HINTS]
+        settings = zip(_SETTINGS, rest[_HINTS:], strict=True)
+        features, level = Features(**dict(zip(_OPERANDS, operands, strict=True)), **dict(settings)), inputs[-1]
         call(
             *tensors, max_query_len=max_query_len, max_seq_len=max_seq_len, num_decodes=num_decodes, key=key,
             value=value, out=out, lse=lse, softmax_scale=scale, features=features, workspace=workspace, validate=level,
         )  # fmt: skip
 
     def paged_attention(query: torch.Tensor, *args: Any) -> torch.Tensor:
-        out = torch.empty_like(query)
+        out = new_out(query, *args[:2], None)
         paged_attention_out(query, *args, out, None, None)
         return out
 
     def fake(query: torch.Tensor, *args: Any) -> torch.Tensor:
-        return torch.empty_like(query)
+        return new_out(query, *args[:2], None)
 
     name = f"diptych_{family}::paged_attention"
     for suffix, schema, run, shapes in (
@@ -65,13 +83,13 @@ def traced(
         if isinstance(value, torch.Tensor):
             raise SpecError(name, "a tensor", "None or an integer")
     operators = getattr(torch.ops, f"diptych_{family}")
-    cap = None if features.softcap is None else float(features.softcap)
-    inputs = (
-        *tensors, features.sinks, *hints, softmax_scale, features.causal, features.sliding_window, cap, validate,
-    )  # fmt: skip
+    settings = {name: getattr(features, name) for name in _SETTINGS}
+    settings["softcap"] = None if features.softcap is None else float(features.softcap)
+    operands = [getattr(features, name) for name in _OPERANDS]
+    inputs = (*tensors, *operands, *hints, softmax_scale, *settings.values(), validate)
     out, lse, workspace = written
-    if out is None and lse is None and workspace is None:
+    if out is None and lse is None and workspace is None and features.out_scale is None:
         return operators.paged_attention(*inputs)
-    out = torch.empty_like(tensors[0]) if out is None else out
+    out = new_out(*tensors[:3], features) if out is None else out
     operators.paged_attention_out(*inputs, out, lse, workspace)
     return out

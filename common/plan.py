@@ -14,7 +14,7 @@ import torch
 from common import scratch
 from common.call import PagedAttention
 from common.choice import GRID, Choice, Family, gpu_of, hinted_stats, on_grid
-from common.kernel import Capacity, asked_of
+from common.kernel import Capacity, asked_of, asked_of_shape
 from common.metadata import BatchStats, cdiv
 from common.prepared import Prepared
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
@@ -55,10 +55,14 @@ class Plan:
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
         self._call = PagedAttention(family, self._prepare)
 
+    @property
+    def _needs(self) -> frozenset[str]:
+        return self.features.names() | asked_of_shape(self.shape)
+
     def _choices(self) -> dict[Choice, list[BatchStats]]:
         gpu, limits = gpu_of(self.device), (self.max_tokens, self.max_seqs, self.max_seq_len)
         if self.kernel is None:
-            return self.family.reachable(self.shape, gpu, *limits, self.features.names())
+            return self.family.reachable(self.shape, gpu, *limits, self._needs)
         stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
         return {self.family.named(self.kernel, self.shape, stats, gpu): [stats]}
 
@@ -133,7 +137,7 @@ class Plan:
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
         """What a call of these sizes, hinted as `_hints` does, gets."""
         hints = self._hints(seqs, stats).values()
-        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self.features.names())
+        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self._needs)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
         decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
@@ -148,28 +152,33 @@ class Plan:
         block_table: torch.Tensor | None = None,
         lse: bool = False,
         new_kv: bool = False,
+        out_dtype: torch.dtype | None = None,
     ) -> int:
         """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
 
         Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
         block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
-        lse, new_kv: whether these will have `lse`, and `key` and `value`.
+        lse, new_kv: whether these will have `lse`, and `key` and `value`. out_dtype: of `out`, where that is not the
+        query's. Features' tensors with an entry per page or sequence need caches and table of their sizes.
         """
         shape, count = self.shape, 0
         width = cdiv(self.max_seq_len, shape.block_size)
-        page = (2, shape.block_size, shape.num_kv_heads, shape.head_size)
+        page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
         make = partial(torch.zeros, device=self.device)
-        caches = [make(page, dtype=shape.dtype) if c is None else c for c in (key_cache, value_cache)]
+        given = zip((key_cache, value_cache), lanes, strict=True)
+        caches = [make((*page, size), dtype=shape.cache_dtype) if c is None else c for c, size in given]
         table = make(self.max_seqs, width, dtype=torch.int32) if block_table is None else block_table
         starts, lens = make(self.max_seqs + 1, dtype=torch.int32), make(self.max_seqs, dtype=torch.int32)
         query = make(self.max_tokens, shape.num_query_heads, shape.head_size, dtype=shape.dtype)
-        new = make(self.max_tokens, shape.num_kv_heads, shape.head_size, dtype=shape.dtype) if new_kv else None
-        out, sums = torch.empty_like(query), make(query.shape[:2]) if lse else None
+        rows = (self.max_tokens, shape.num_kv_heads)
+        new = [make(*rows, size, dtype=shape.dtype) for size in lanes] if new_kv else None
+        out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
+        sums = make(query.shape[:2]) if lse else None
         for tokens, seqs, stats in self.sizes():
-            given = None if new is None else new[:tokens]
+            key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
             self(
                 query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
-                lse=None if sums is None else sums[:tokens], key=given, value=given, features=self.features,
+                lse=None if sums is None else sums[:tokens], key=key, value=value, features=self.features,
                 **self._hints(seqs, stats),
             )  # fmt: skip
             count += 1

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from common import handle, scratch
+from common.arguments import asked_of_call
 from common.choice import Choice, Family, gpu_of
 from common.kernel import Capacity, asked_of
 from common.metadata import cdiv
@@ -60,7 +61,7 @@ class Prepared:
         if launches:
             slots = (
                 batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
-                batch.seq_lens, batch.key, batch.value, features.sinks, out, lse, buffer,
+                batch.seq_lens, batch.key, batch.value, *asked_of_call(features)[1], out, lse, buffer,
             )  # fmt: skip
             stream = handle.current_stream(batch.device.index)
             self.tape = Tape.of(launches, slots, stream, self._layout.kept)

@@ -11,6 +11,13 @@ from common.spec import AttentionShape, Features, SpecError
 
 DSLS = ("triton", "helion")
 NAMES = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+OPERANDS = (
+    "sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", "key_scale", "value_scale", "query_scale",
+    "out_scale",
+)  # fmt: skip
+SETTINGS = (
+    "causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant",
+)  # fmt: skip
 HINTS = {"max_query_len": 3, "max_seq_len": 20}
 
 
@@ -43,7 +50,8 @@ def test_a_compiled_function_is_one_graph_and_bitwise_the_eager_one(dsl: str, te
 def test_opcheck_passes(dsl: str, suffix: str, tensors) -> None:
     call_of(dsl)
     operator = getattr(getattr(torch.ops, f"diptych_{dsl}"), f"paged_attention{suffix}")
-    inputs = (*tensors, None, None, None, 3, 20, None, None, True, None, None, "host")
+    settings = (True, None, None, False, None, 0, False, False)
+    inputs = (*tensors, *[None] * 11, 3, 20, None, None, *settings, "host")
     written = (torch.empty_like(tensors[0]), torch.empty(tensors[0].shape[:2]), None) if suffix else ()
     found = torch.library.opcheck(operator, (*inputs, *written))
     assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
@@ -57,19 +65,22 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
         arrived.update(dict(zip(NAMES, args, strict=True)) | options)
 
     register("probe", call)
-    sinks, key, value = torch.ones(4), torch.ones(4, 2, 16), torch.zeros(4, 2, 16)
+    key, value = torch.ones(4, 2, 16), torch.zeros(4, 2, 16)
     out, lse, workspace = torch.empty_like(tensors[0]), torch.empty(4, 4), torch.empty(8, dtype=torch.uint8)
+    operands = {name: torch.full((1,), float(i)) for i, name in enumerate(OPERANDS)}
+    settings = (False, 9, 2.0, True, 5, 2, True, False)
     torch.ops.diptych_probe.paged_attention_out(
-        *tensors, key, value, sinks, 3, 20, 1, 0.5, False, 9, 2.0, "off", out, lse, workspace
+        *tensors, key, value, *operands.values(), 3, 20, 1, 0.5, *settings, "off", out, lse, workspace
     )
     features = arrived.pop("features")
-    assert (features.causal, features.sliding_window, features.softcap) == (False, 9, 2.0)
+    assert tuple(getattr(features, name) for name in SETTINGS) == settings
+    assert all(getattr(features, name).data_ptr() == operand.data_ptr() for name, operand in operands.items())
+    assert {*OPERANDS, *SETTINGS} == set(Features.__dataclass_fields__)
     plain = {"max_query_len": 3, "max_seq_len": 20, "num_decodes": 1, "softmax_scale": 0.5, "validate": "off"}
     assert {name: arrived.pop(name) for name in plain} == plain
     given = {**dict(zip(NAMES, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
     given["workspace"] = workspace
     assert arrived.keys() == given.keys() and all(arrived[name].data_ptr() == given[name].data_ptr() for name in given)
-    assert features.sinks.data_ptr() == sinks.data_ptr()
 
 
 def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:

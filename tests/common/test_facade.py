@@ -178,3 +178,24 @@ def test_appending_to_the_cache_is_refused(name: str) -> None:
 def test_an_argument_that_nobody_knows_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="'windowsize'"):
         FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)), windowsize=3)
+
+
+def test_descales_of_fp8_caches_are_scales_per_head() -> None:
+    batch = make_batch([(3, 20), (1, 9)], AttentionShape(4, 2, 16, 8, torch.bfloat16, None, torch.float8_e4m3fn))
+    heads, one = torch.tensor([0.5, 2.0]), torch.tensor([0.25])
+    scales = {"k_descale": heads.expand(2, 2), "v_descale": one.expand(2, 2)}
+    found = FLASH.flash_attn_varlen_func(**words(batch) | scales)
+    wanted = reference(batch, Features(key_scale=heads, value_scale=one))
+    assert torch.equal(found, wanted.out.to(found.dtype))
+    with pytest.raises(SpecError, match="v_descale"):
+        FLASH.flash_attn_varlen_func(**words(batch) | {"v_descale": torch.ones(2, 2)})
+
+
+def test_slopes_and_chunks_are_ours() -> None:
+    batch, slopes = make_batch(LENS, SHAPE), torch.tensor([0.5, 0.25, 0.125, 1.0])
+    found = FLASH.flash_attn_varlen_func(**words(batch) | {"alibi_slopes": slopes, "attention_chunk": 4})
+    wanted = reference(batch, Features(alibi_slopes=slopes, chunk=4))
+    assert torch.equal(found, wanted.out.to(found.dtype))
+    for changes in ({"causal": False}, {"alibi_slopes": slopes.expand(3, 4)}):
+        with pytest.raises(UnsupportedFeature, match="alibi_slopes"):
+            FLASH.flash_attn_varlen_func(**words(batch) | {"alibi_slopes": slopes} | changes)
