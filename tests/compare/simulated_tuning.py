@@ -1,12 +1,11 @@
-"""Stand-ins for the tuner's two kinds of process on a CPU: `compile` answers by rule, `time` is the real lane over
-kernels that return the reference and a clock that a formula drives.
+"""Stand-ins for the tuner's two kinds of process on a CPU: simulated_compile.py answers by rule, `time` is the real
+lane over kernels that return the reference and a clock that a formula drives.
 
 The formula: a batch of short queries wants tile_size 128 and block_m 16, a prompt block_m 64; every doubling away from
 that costs half again. num_stages 4 spills, tile_size 16 gives wrong results, num_warps 2 ends the
 process at a decode of 21 keys.
 """
 
-import json
 import math
 import os
 import sys
@@ -15,15 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+import simulated_compile
 import torch
 
 from common.gpus import resolve
 from common.reference import reference
 from common.spec import AttentionShape
 from compare import registry, timing, tune, tune_worker
-from compare.task import Channel
 from compare.tune_arm import Machine
-from compare.tune_space import Policy, flatten
+from compare.tune_space import flatten
 from compare.workloads import Workload
 
 SHAPE = AttentionShape(4, 2, 64, 16, torch.bfloat16)
@@ -42,21 +41,6 @@ def model_us(config, row: Workload) -> float:
     wanted = {"block_m": 64 if row.stats.max_query_len > 16 else 16, "tile_size": 128}
     away = sum(abs(math.log2(flat[name] / value)) for name, value in wanted.items())
     return FAST_US * 1.5**away + flat["num_warps"] / 10
-
-
-def compile_by_rule() -> None:
-    channel = Channel()
-    channel.send("ready", versions={"lane": "compile"})
-    task = json.loads(sys.stdin.readline())
-    assert task["deadline"] > time.time() and not task["lost"]
-    for job in map(json.loads, sys.stdin):
-        policy, labels = Policy.from_dict(job["policy"]), job["rows"]
-        flat = dict(policy.set)
-        bad = flat.get("num_stages") == 4
-        verdict = {"status": "spills", "reason": "spills 128 B, allowed 64"} if bad else {"status": "ok", "reason": ""}
-        code = "one" if flat.get("num_stages") == 1 else policy.name  # all with one stage are the same code
-        channel.send("row", cell=job["id"], answers={n: verdict | {"config": flat, "code": code} for n in labels})
-        channel.send("finished", job=job["id"])
 
 
 class Kernel:
@@ -115,8 +99,8 @@ def time_by_formula() -> None:
 
 
 def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:
-    command = (sys.executable, __file__)
-    return Machine(resolve("h200"), devices, cores, "cpu", (*command, "compile"), (*command, "time"))
+    answers = (sys.executable, simulated_compile.__file__)
+    return Machine(resolve("h200"), devices, cores, "cpu", answers, (sys.executable, __file__, "time"))
 
 
 def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine | None = None) -> int:
@@ -128,5 +112,5 @@ def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine 
 
 
 if __name__ == "__main__":
-    modes = {"compile": compile_by_rule, "time": time_by_formula, "run": lambda: run(*sys.argv[2:])}
+    modes = {"time": time_by_formula, "run": lambda: run(*sys.argv[2:])}
     modes[sys.argv[1]]()
