@@ -188,7 +188,7 @@ def test_descales_of_fp8_caches_are_scales_per_head() -> None:
     wanted = reference(batch, Features(key_scale=heads, value_scale=one))
     assert torch.equal(found, wanted.out.to(found.dtype))
     with pytest.raises(SpecError, match="v_descale"):
-        FLASH.flash_attn_varlen_func(**words(batch) | {"v_descale": torch.ones(2, 2)})
+        FLASH.flash_attn_varlen_func(**words(batch) | scales | {"v_descale": torch.ones(2, 2)})
 
 
 def test_slopes_and_chunks_are_ours() -> None:
