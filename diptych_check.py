@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing could run, 130 interrupted"
 # name -> (default, type, what it is)
 OPTIONS: dict[str, tuple[object, type, str]] = {
-    "level": ("smoke", str, "smoke or full: every case in three dtypes"),
+    "level": ("smoke", str, "smoke, or full: every case in three dtypes, and random ones"),
     "seed": (None, int, "of the values; drawn and printed where none is given"),
     "adapter": ("auto", str, "paged, flash_attn_varlen, flash_attn_kvcache or protocol; auto looks at the parameters"),
     "device": ("auto", str, "cuda, cpu or auto"),

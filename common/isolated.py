@@ -23,7 +23,12 @@ from typing import Any
 
 import torch
 
-FEATURES = ("causal", "sliding_window", "softcap")  # of a call; sinks are a tensor
+INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+FEATURES = ("causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant")
+SCALES = ("key_scale", "value_scale", "query_scale", "out_scale")
+OPERANDS = ("sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", *SCALES)  # tensors
+IMPLIED = {"cross", "batch_invariant"}  # a kernel may do them without being told
+FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi is another: -slope |q - k|
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
 
@@ -75,17 +80,16 @@ def _word(value: Any) -> Any:
 def describe(kernel: str, adapter: str) -> dict[str, Any]:
     """Plain values: adapter, supports, limits, contract, version."""
     target = load(kernel)
-    supports = declared(kernel, target, "SUPPORTS")
-    contract = declared(kernel, target, "CONTRACT") or {}
-    fields = ("probabilities", "accumulator", "dot")
+    supports, contract = declared(kernel, target, "SUPPORTS"), declared(kernel, target, "CONTRACT") or {}
     read = contract.get if isinstance(contract, dict) else lambda name: getattr(contract, name, None)
+    said = {name: _word(read(name)) for name in ("probabilities", "accumulator", "dot") if read(name) is not None}
     limits = declared(kernel, target, "LIMITS") or {}
     listed = {k: [_word(v) for v in value] if isinstance(value, tuple | list) else value for k, value in limits.items()}
     return {
         "adapter": adapter_of(target) if adapter == "auto" else adapter,
         "supports": None if supports is None else sorted(supports),
         "limits": listed,
-        "contract": {name: _word(read(name)) for name in fields if read(name) is not None},
+        "contract": said,
         "torch": torch.__version__,
     }
 
@@ -111,12 +115,17 @@ def views(request: dict[str, Any], memory: list[torch.Tensor]) -> dict[str, torc
     return found
 
 
+def asked_for(t: dict[str, torch.Tensor], call: dict[str, Any]) -> dict[str, Any]:
+    """What a case asks for beyond plain causal attention."""
+    on = {name: call[name] for name in FEATURES if (call[name] is False if name == "causal" else call[name])}
+    return on | {name: t[name] for name in OPERANDS if name in t}
+
+
 def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
     """target(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, what it has a name for)."""
     names, anything = accepted(target)
-    asked = {name: call[name] for name in FEATURES if call[name] not in (None, name == "causal")}
-    asked |= {"sinks": t["sinks"]} if "sinks" in t else {}
-    if missing := set() if anything else set(asked) - names:
+    asked = asked_for(t, call)
+    if missing := set() if anything else set(asked) - names - IMPLIED:
         raise Declined(f"SUPPORTS names {', '.join(sorted(missing))}, and there is no parameter of that name")
     offered = {name: call[name] for name in ("softmax_scale", "max_query_len", "max_seq_len", *FEATURES)}
     offered |= {name: t[name] for name in ("out", "lse", "key", "value") if name in t}
@@ -124,19 +133,19 @@ def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
         if not anything and not names & {"lse", "return_lse"}:
             raise Declined("SUPPORTS names lse, and there is no parameter lse to write to, and no return_lse")
         offered["return_lse"] = True
-    options = asked | {name: value for name, value in offered.items() if name in names}
-    order = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
-    return target(*(t[name] for name in order), **options)
+    options = {n: value for n, value in (asked | offered).items() if n in names or (anything and n in asked)}
+    return target(*(t[name] for name in INPUTS), **options)
 
 
 def _flash_options(t: dict[str, torch.Tensor], call: dict[str, Any], names: frozenset[str], anything: bool) -> dict:
     """The arguments that FlashAttention's two calls share; its window counts keys beside the query's own."""
+    if missing := sorted(set(asked_for(t, call)) - FLASH):
+        raise NotImplementedError(f"FlashAttention's call has no argument for {', '.join(missing)}")
     window = call["sliding_window"]
     left = -1 if window is None else window - 1
-    options = {"softmax_scale": call["softmax_scale"], "causal": call["causal"]}
-    options["window_size"] = (left, 0 if call["causal"] and window is not None else left)
-    if call["softcap"] is not None:
-        options["softcap"] = call["softcap"]
+    both = (left, 0 if call["causal"] and window is not None else left)
+    options = {"softmax_scale": call["softmax_scale"], "causal": call["causal"], "window_size": both}
+    options |= {"softcap": call["softcap"]} if call["softcap"] else {}
     if "sinks" in t:
         options["s_aux" if "s_aux" in names or anything else "sinks"] = t["sinks"]
     if "lse" in t:
@@ -146,9 +155,8 @@ def _flash_options(t: dict[str, torch.Tensor], call: dict[str, Any], names: froz
 
 def _flash_result(found: Any, with_lse: bool) -> Any:
     """FlashAttention's LSE is [heads, tokens]; ours is [tokens, heads]."""
-    if not isinstance(found, tuple):
-        return found
-    return (found[0], found[1].t()) if with_lse else found[0]
+    out, *rest = found if isinstance(found, tuple) else (found,)
+    return (out, rest[0].t()) if with_lse and rest else out
 
 
 def flash_attn_varlen(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
@@ -175,7 +183,7 @@ def flash_attn_kvcache(target: Any, t: dict[str, torch.Tensor], call: dict[str, 
         raise NotImplementedError("without cu_seqlens_q this call takes one query token a sequence")
     tokens = starts[-1]
     found = target(t["query"][:tokens, None], t["key_cache"], t["value_cache"], **options)
-    out, lse = (found[0], found[1]) if isinstance(found, tuple) else (found, None)
+    out, lse = (*found, None)[:2] if isinstance(found, tuple) else (found, None)
     return (out.squeeze(1), lse.squeeze(-1)) if "lse" in t else out.squeeze(1)
 
 
@@ -186,11 +194,10 @@ def protocol(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> N
     except KeyError as error:
         raise Declined("launch: the kernel imports no common.spec of Diptych; pass a plain function instead") from error
     stats = metadata.BatchStats(**call["stats"])
-    names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
     new = {name: t[name] for name in ("key", "value") if name in t}
     layout = spec.Layout(call["layout"])
-    batch = spec.PagedBatch(*(t[name] for name in names), call["softmax_scale"], stats, layout, **new)
-    features = spec.Features(call["causal"], call["sliding_window"], call["softcap"], t.get("sinks"))
+    batch = spec.PagedBatch(*(t[name] for name in INPUTS), call["softmax_scale"], stats, layout, **new)
+    features = spec.Features(**{"causal": True} | asked_for(t, call))
     capacity, config = kernel.Capacity.of(batch), target.DEFAULT
     key = (id(target), batch.shape, capacity)
     if key not in _workspaces:
@@ -220,9 +227,8 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
     memory = buffers(request)
     t = views(request, memory)
     found = ADAPTERS[request["adapter"]](load(request["kernel"]), t, request["call"])
-    if isinstance(found, tuple) and len(found) == 1:
-        found = found[0]
-    out, lse = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    found = found if isinstance(found, tuple) and len(found) in (1, 2) else (found,)
+    out, lse = (*found, None)[:2]
     cuda = memory[0].is_cuda
     if cuda:
         torch.cuda.current_stream().synchronize()  # and no other stream: work that nobody waits for is not done
@@ -270,25 +276,23 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def main() -> None:
-    channel, interpreter, num_bytes = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-    me = os.getpid()
+    channel, interpreter, num_bytes, me = socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:4], os.getpid()
     sys.path.insert(0, os.getcwd())
     if interpreter:
         spec = importlib.util.spec_from_file_location("diptych_interpreter", interpreter)
         repairs = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(repairs)
         repairs.install()
-    if num_bytes and os.path.exists("/proc/self/statm"):
-        limit_memory(num_bytes)
+    if int(num_bytes) and os.path.exists("/proc/self/statm"):
+        limit_memory(int(num_bytes))
     for line in channel.makefile("r"):
         request = json.loads(line)
         channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)
         if os.getpid() != me:
             os._exit(0)  # a copy that the kernel forked came back from the call
-        sick = reply["status"] == "crash" and "CUDA error" in reply.get("reason", "")
         channel.sendall(json.dumps(reply | {"nonce": request["nonce"]}).encode() + b"\n")
-        if sick:
+        if reply["status"] == "crash" and "CUDA error" in reply["reason"]:
             os._exit(3)  # the context answers no more; the parent starts another process
 
 

@@ -25,6 +25,7 @@ from common.isolate import Child, Reply
 from common.kernel import Precision, asked_of
 from common.kit_cases import BEFORE, read, seeded, simpler, write
 from common.kit_wire import Image
+from common.quantise import negate
 from common.reference import reference
 from common.spec import Features, PagedBatch
 from common.tolerance import check
@@ -186,10 +187,10 @@ class Kit:
         first = self._judged(case, batch, features, guards, math.nan, "call 1")
         flipped = [t for t in (batch.query, batch.value_cache, batch.value) if t is not None]
         for tensor in flipped:
-            tensor.neg_()
+            negate(tensor)
         self._judged(case, batch, features, guards, math.nan, "call 2, other values at the same addresses")
         for tensor in flipped:
-            tensor.neg_()
+            negate(tensor)
         third = self._judged(case, batch, features, guards, OTHER, "call 3, the values of call 1")
         if self.declared.limits.get("deterministic", True) and not same_bits(first, third):
             raise _Wrong("nondeterministic", "call 3 gave other bits than call 1 for the same values")

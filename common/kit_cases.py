@@ -16,8 +16,7 @@ import torch
 
 from common.case import Case, decodes, named
 from common.cases import CASES
-from common.feature_cases import FEATURE_CASES
-from common.random_cases import random_case
+from common.random_cases import num_pairs, random_case
 from common.spec import DTYPES, SpecError
 
 _TWO_HEADS = {"heads": (2, 1)}
@@ -29,8 +28,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
-_OUTSIDE = set(FEATURE_CASES)  # ask for what a call from outside cannot be told
-KIT_CASES = tuple(c for c in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if c.refused is None and c not in _OUTSIDE)
+KIT_CASES = tuple(case for case in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (
@@ -47,11 +45,18 @@ LEVELS = ("smoke", "full")
 
 
 def level(name: str) -> Iterator[str]:
-    """The expressions of a level. full: every case that is not one to refuse, in all three dtypes."""
+    """The expressions of a level. full: every case that is not one to refuse, in all three dtypes, and the random cases
+    that hold every pair of values of two axes."""
     if name == "smoke":
         yield from SMOKE
     else:
         yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in DTYPES)
+        yield from (f"random-{seed}" for seed in range(num_pairs()))
+
+
+_DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
+_INTEGERS = ("tree", "non_causal")
+_FLOATS = ("softcap", "loud", "scale_factor", "out_scale")
 
 
 @dataclass(frozen=True)
@@ -70,32 +75,45 @@ def seeded(case: Case, kit_seed: int) -> Case:
     return _Seeded(**values, kit_seed=kit_seed)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, field: str = "") -> str:
+    """A value of a field as one word."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple) and field == "spans":
+        return "_".join(".".join(f"{first}/{last}" for first, last in pairs) for pairs in value)
+    if isinstance(value, tuple) and field in _INTEGERS:
+        return ".".join(map(str, value))
     if isinstance(value, tuple):
         pairs = value if value and isinstance(value[0], tuple) else (value,)
         return ".".join("/".join(map(str, pair)) for pair in pairs)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(last)) for first, last in (pair.split("/") for pair in filter(None, text.split("."))))
+
+
 def _value(field: str, text: str) -> Any:
     """The inverse of _text for one field. Raises ValueError."""
-    if field in ("dtype", "table_dtype"):
+    words = {"none": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
+    if field in _DTYPES:
         if not isinstance(found := getattr(torch, text, None), torch.dtype):
             raise ValueError(text)
         return found
     if field == "lens":
-        return tuple((int(q), int(s)) for q, s in (pair.split("/") for pair in filter(None, text.split("."))))
+        return _pairs(text)
+    if field == "spans":
+        return tuple(map(_pairs, text.split("_")))
+    if field in _INTEGERS:
+        return tuple(int(number) for number in filter(None, text.split(".")))
     if field == "heads":
         query, key = map(int, text.split("/"))
         return (query, key)
-    words = {"none": None, "true": True, "false": False}
-    if text in words:
-        return words[text]
-    if field in ("style", "sinks"):
+    if field in ("style", "sinks", "alibi", "scales"):
         return text
-    return float(text) if field in ("softcap", "loud") else int(text)
+    return float(text) if field in _FLOATS else int(text)
 
 
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
@@ -116,7 +134,7 @@ def write(case: Case) -> str:
     """The expression of a case that was changed from the one of its name."""
     base = _base(case.name)
     changed = [name for name in _FIELDS if getattr(case, name) != getattr(base, name)]
-    return "@".join([case.name, *(f"{name}={_text(getattr(case, name))}" for name in changed)])
+    return "@".join([case.name, *(f"{name}={_text(getattr(case, name), name)}" for name in changed)])
 
 
 def read(expression: str) -> Case:
@@ -143,22 +161,36 @@ def size(case: Case) -> tuple[int, int, int]:
     return keys * case.heads[0], case.head_size * case.block_size + case.spare_pages, unplain
 
 
+# Whole features off: a field, and what means nothing without it.
+_OFF: tuple[dict[str, Any], ...] = (
+    {"sliding_window": None}, {"softcap": None}, {"sinks": None}, {"arrange": None}, {"fill": None}, {"loud": 1.0},
+    {"style": "nhd"}, {"shared_pages": 0}, {"pad_tokens": 0}, {"new_kv": False}, {"pad_out": False}, {"causal": True},
+    {"spare_pages": 3}, {"table_dtype": torch.int32}, {"block_size": 16}, {"head_size": 32}, {"alibi": None},
+    {"chunk": None, "chunk_lookback": 0}, {"chunk_lookback": 0}, {"spans": None}, {"non_causal": None}, {"tree": None},
+    {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
+    {"out_dtype": None, "out_scale": 1.0}, {"batch_invariant": False}, {"apart": False},
+)  # fmt: skip
+
+
+def _with_lens(case: Case, kept: list[int], lens: tuple[tuple[int, int], ...]) -> Case:
+    """The case of some of its sequences, with what it says of each."""
+    spans = None if case.spans is None else tuple(case.spans[i] for i in kept)
+    flags = None if case.non_causal is None else tuple(i for i, old in enumerate(kept) if old in case.non_causal)
+    return replace(case, lens=lens, spans=spans, non_causal=flags)
+
+
 def simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less, the boldest first; each smaller than `case` by `size`."""
-    lens, group = case.lens, case.heads[0] // case.heads[1]
+    lens, group, everyone = case.lens, case.heads[0] // case.heads[1], list(range(len(case.lens)))
     half = len(lens) // 2
-    shorter = [lens[:half], lens[half:]] if half else []
-    shorter += [lens[:i] + lens[i + 1 :] for i in range(len(lens)) if 1 < len(lens) <= 8]
+    parts = [everyone[:half], everyone[half:]] if half else []
+    parts += [everyone[:i] + everyone[i + 1 :] for i in everyone if 1 < len(lens) <= 8]
+    candidates = [_with_lens(case, kept, tuple(lens[i] for i in kept)) for kept in parts]
     for i, (query_len, seq_len) in enumerate(lens[:8]):
         for q, s in ((1, seq_len), (query_len, query_len), (1, seq_len // 2), (1, seq_len - 16), (1, seq_len - 1)):
             if 0 < q <= s and (q, s) != (query_len, seq_len):
-                shorter.append((*lens[:i], (q, s), *lens[i + 1 :]))
-    candidates = [replace(case, lens=each) for each in shorter]
+                candidates.append(_with_lens(case, everyone, (*lens[:i], (q, s), *lens[i + 1 :])))
     candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
-    off = {
-        "sliding_window": None, "softcap": None, "sinks": None, "arrange": None, "fill": None, "loud": 1.0,
-        "style": "nhd", "shared_pages": 0, "pad_tokens": 0, "new_kv": False, "pad_out": False, "causal": True,
-        "spare_pages": 3, "table_dtype": torch.int32, "block_size": 16, "head_size": 32,
-    }  # fmt: skip
-    candidates += [replace(case, **{name: value}) for name, value in off.items()]
+    off = [values for values in _OFF if not (case.cross and "causal" in values)]
+    candidates += [replace(case, **values) for values in off]
     yield from (each for each in candidates if size(each) < size(case))

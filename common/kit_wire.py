@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ class Image:
     def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> Image:
         """written: out, and lse where it is asked for, filled with poison."""
         tensors = {name: getattr(batch, name) for name in _INPUTS if getattr(batch, name) is not None}
-        tensors |= ({} if features.sinks is None else {"sinks": features.sinks}) | written
+        asked = {field.name: getattr(features, field.name) for field in fields(features)}
+        tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
         storages: dict[int, Tensor] = {}
         for tensor in tensors.values():
             storages.setdefault(tensor.untyped_storage().data_ptr(), _bytes(tensor))
         order = list(storages)
         place = {name: order.index(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
-        call = {name: getattr(features, name) for name in ("causal", "sliding_window", "softcap")}
+        call = {name: value for name, value in asked.items() if not isinstance(value, Tensor)}
         call |= {"softmax_scale": batch.softmax_scale, "layout": batch.layout.value, "stats": asdict(batch.stats)}
         call |= {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
         return cls(tensors, frozenset(written), list(storages.values()), place, call)

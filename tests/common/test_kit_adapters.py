@@ -72,7 +72,7 @@ def test_a_limit_that_nobody_knows_is_refused(child):
 
 def test_every_feature_of_the_spec_reaches_a_kernel():
     """A feature that the spec gains must be passed on by common/isolated.py, or kernels fail cases they never saw."""
-    assert {field.name for field in fields(Features)} == {*isolated.FEATURES, "sinks"}
+    assert {field.name for field in fields(Features)} == {*isolated.FEATURES, *isolated.OPERANDS}
 
 
 @pytest.mark.slow
