@@ -79,10 +79,13 @@ def _check(gpu, jobs):
     assert seen >= len({job.kernel for job in jobs if "naive" not in job.kernel})
 
 
-@pytest.mark.parametrize("dsl", ["triton", "helion"])
-def test_the_choices_for_an_mi300_hold(dsl):
-    """The rungs whose code the others share; `auto` runs one of them."""
-    jobs = [_job(f"{dsl}/{rung}", 128, "prefill-2k") for rung in ("q_block", "static_grid", "unpaged")]
+@pytest.mark.parametrize(
+    ("dsl", "rungs"), [("triton", ("q_block", "static_grid", "unpaged")), ("helion", ("q_block",))]
+)
+def test_the_choices_for_an_mi300_hold(dsl, rungs):
+    """The rungs whose code the others share; `auto` runs one of them. Helion generates and compiles static_grid and
+    unpaged in 27 s, which the test of every choice does."""
+    jobs = [_job(f"{dsl}/{rung}", 128, "prefill-2k") for rung in rungs]
     _check("mi300", [*jobs, _job(f"{dsl}/parallel_softmax", 128, "decode-8x2k", large_cache=True)])
 
 

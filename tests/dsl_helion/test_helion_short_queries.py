@@ -23,7 +23,7 @@ def short_queries(batch: PagedBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "lens",
-    [[(1, 90), (20, 30), (3, 70), (0, 4), (4, 9)], [(1, 90), (4, 30), (3, 70)]],
+    [pytest.param([(1, 90), (20, 30), (3, 70), (0, 4), (4, 9)], marks=pytest.mark.slow), [(1, 90), (4, 30), (3, 70)]],
     ids=["places-by-sequence", "places-by-token"],
 )
 def test_only_rows_of_short_queries_are_written_and_as_alone(lens: list[tuple[int, int]]) -> None:
