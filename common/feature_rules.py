@@ -132,6 +132,14 @@ def check_features(batch: PagedBatch, features: Features) -> None:
         _expect_softcap(batch, f.softcap)
     if f.sinks is not None:
         expect_operand(f.sinks, "sinks", ((batch.query.shape[1],),), DTYPES, batch)
+    if not f.plain:
+        _expect_more(batch, f)
+    elif batch.key_cache.dtype not in DTYPES:
+        _expect_scales(batch, f)
+
+
+def _expect_more(batch: PagedBatch, f: Features) -> None:
+    """What is asked for behind the first four fields."""
     for name in ("alibi_sqrt", "cross", "batch_invariant"):
         value = getattr(f, name)
         expect(value is False or value is True, name, repr(value), "True or False")

@@ -6,7 +6,8 @@ one extra logit -> P.V -> scales of V and of the output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 
@@ -64,12 +65,21 @@ class Features:
     out_scale: torch.Tensor | None = None
     batch_invariant: bool = False
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing is asked for behind the first four fields: what most launches can skip looking at."""
+        return all(getattr(self, name) is default for name, default in _OFF.items())
+
     def names(self) -> frozenset[str]:
         """The features that a kernel must list in SUPPORTS to serve this.
 
         What follows from a batch's tensors (fp8_kv, int8_kv, fp8_query, value_size, head_size_512, x_packed)
         `common.kernel.asked_of` adds.
         """
+        return self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
         asked = {"causal" if self.causal else "cross" if self.cross else "non_causal"}
         asked |= {member for name, member in _MEMBERS.items() if getattr(self, name) is not None}
         if self.alibi_slopes is not None:
@@ -77,3 +87,6 @@ class Features:
         if self.batch_invariant:
             asked.add("batch_invariant")
         return frozenset(asked)
+
+
+_OFF = {field.name: field.default for field in fields(Features)[4:]}
