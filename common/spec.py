@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -138,6 +139,9 @@ class AttentionShape:
         return cls(**plain | dtypes)
 
 
+_shape_of = lru_cache(maxsize=256)(AttentionShape)  # a launch asks several times, and checking the sizes takes 3 us
+
+
 @dataclass(frozen=True)
 class PagedBatch:
     """One step's inputs.
@@ -182,7 +186,7 @@ class PagedBatch:
             _, block_size, num_kv_heads, _ = self.key_cache.shape
             values = self.value_cache.shape[3]
         dtypes = self.query.dtype, self.key_cache.dtype
-        return AttentionShape(num_query_heads, num_kv_heads, head_size, block_size, dtypes[0], values, dtypes[1])
+        return _shape_of(num_query_heads, num_kv_heads, head_size, block_size, dtypes[0], values, dtypes[1])
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of either layout as views that begin [num_blocks, block_size, num_kv_heads].
