@@ -64,10 +64,10 @@ def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Gen
 def with_scales(
     features: Features, batch: PagedBatch, form: ScaleForm | None, factor: float, generator: torch.Generator
 ) -> Features:
-    """Scales of K and V that make stored elements numbers of about `factor`, and of an fp8 query."""
+    """Scales that make elements of K numbers of about 1 and those of V of about `factor`, and one of an fp8 query."""
     if form is not None:
-        size = factor / SPREAD[batch.shape.cache_dtype]
-        key, value = (_scale(form, batch, size, generator) for _ in range(2))
+        size = 1.0 / SPREAD[batch.shape.cache_dtype]
+        key, value = (_scale(form, batch, size * gain, generator) for gain in (1.0, factor))
         features = replace(features, key_scale=key, value_scale=value)
     if batch.query.dtype.itemsize == 1:
         features = replace(features, query_scale=torch.tensor([0.75], device=batch.device))

@@ -41,15 +41,7 @@ CORNERS: tuple[str, ...] = (
     "fp8, a scale per head; query in bf16 and fp8", "e4m3fnuz against e4m3fn; e5m2",
     "a graph replayed with smaller and larger batches", "scratch kept over batches of other sizes",
 )  # fmt: skip
-_FP8 = "waits for the fp8 KV cache: `Features` cannot ask for it yet"
-ELSEWHERE: dict[int, str] = {  # numbers that no batch of today can be: what they wait for, or where they are tested
-    54: "waits for head sizes past 256, which `AttentionShape` refuses by name today",
-    55: "waits for `value_size`: K and V have one head size today",
-    92: "waits for ALiBi: `Features` cannot ask for it yet",
-    95: _FP8,
-    96: _FP8,
-    97: _FP8,
-    98: _FP8,
+ELSEWHERE: dict[int, str] = {  # numbers that no batch can be: where they are tested
     99: "not one batch: captured and replayed in `tests/gpu/test_gpu_static_grid.py` and, before any time, by "
     "`compare.gate`",
     100: "not one batch: the mutant `scratch_not_cleared`; the kit's cases `scratch-after-longer` and "
@@ -70,9 +62,10 @@ def _summary() -> list[str]:
     covered = sum(bool(cases_of(number)) for number in range(1, len(CORNERS) + 1))
     bitwise = sum(relation.kind == "bitwise" for relation in RELATIONS)
     return [
-        f"- {len(CASES)} named cases (`common/cases.py`, `common/family_cases.py`, `common/edge_cases.py`), {large} of",
-        "  them for a GPU alone. (GPU): too long or large for an interpreter. (refused): the typed error is checked.",
-        f"- {covered} of the {len(CORNERS)} corners have named cases; the others say what they wait for.",
+        f"- {len(CASES)} named cases (`common/cases.py`, `common/family_cases.py`, `common/edge_cases.py`,",
+        f"  `common/feature_cases.py`), {large} of them for a GPU alone. (GPU): too long or large for an interpreter.",
+        "  (refused): the typed error is checked.",
+        f"- {covered} of the {len(CORNERS)} corners have named cases; the others say where they are tested.",
         f"- Random cases (`common/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values that",
         f"  may go together, the {num_triples()} behind them every triple of page, context, query and ratio.",
         f"- {len(RELATIONS)} metamorphic relations (`common/relations_layout.py`, `common/relations_math.py`),",

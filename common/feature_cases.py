@@ -9,6 +9,7 @@ import torch
 
 from common import case_layouts as layouts
 from common.case import MIXED, ONE_HEAD, RAGGED, Case, decodes, named, prompts
+from common.fills import FILLS
 from common.spec import FP8, Layout
 
 H, F = torch.float16, torch.float32  # the others are bfloat16
@@ -68,7 +69,7 @@ _MASKS: tuple[Case, ...] = (
     _chunk("of-1-lookback-1", 1, 1, lens=RAGGED, dtype=H),
     _chunk("hides-leading-segments", 64, lens=((1, 500), (3, 300)), sinks="near", dtype=H),
     _chunk("with-alibi", 16, 1, alibi="linear", heads=(4, 2)),
-    _spans("in-a-prompt", (), ((60, 80),), ((0, 12), (20, 37)), dtype=H),
+    _spans("in-a-prompt", (), ((60, 68), (75, 80)), ((0, 12), (20, 37)), dtype=H),
     _spans("over-pages-and-tiles", (), ((57, 89), (10, 20)), ((30, 39),), tile_size=32),
     _spans("with-a-decode-row-inside", ((290, 310),), (), ((2, 3),), dtype=F),
     _spans("of-1-token-and-none", ((299, 299),), ((60, 60), (70, 69)), ((0, 0),)),
@@ -117,6 +118,10 @@ _CACHES: tuple[Case, ...] = (
     _stored("fp8-scales-of-tokens", FN, 97, scales="tokens"),
     _stored("fp8-scales-of-tokens-fp16", FN, 97, scales="tokens", dtype=H),
     _stored("fp8-small-scales-of-tokens-fp16", FN, 97, scales="tokens", scale_factor=2.0**-12, dtype=H),
+    _stored(
+        "fp8-large-scales-of-tokens-fp16", FN, 97, scales="tokens", scale_factor=2.0**17, out_dtype=FN,
+        out_scale=2.0**14, dtype=H,
+    ),
     _stored("fp8-scales-of-tokens-sinks", FN, 97, scales="tokens", scale_factor=0.25, sinks="near", dtype=H),
     _stored("fp8-fnuz", FNUZ, 98, scales="one", scale_factor=0.5),
     _stored("fp8-fnuz-scales-of-tokens", FNUZ, 98, scales="tokens", dtype=H),
@@ -140,6 +145,7 @@ _CACHES: tuple[Case, ...] = (
     _fp8_query("fnuz", torch.bfloat16, FNUZ, scales="one"),
     _fp8_query("to-fp8", torch.bfloat16, FN, scales="heads", out_dtype=FN, out_scale=0.02),
     _fp8_query("mixed-long", torch.bfloat16, FN, lens=_LONG, heads=(2, 1), scales="one", sliding_window=70),
+    _fp8_query("tail-mass", torch.bfloat16, FN, lens=decodes(700, 90), heads=ONE_HEAD, fill=FILLS["tail-mass"]),
     named("fp8-out", out_dtype=FN, out_scale=0.0625),
     named("fp8-out-saturated", lens=decodes(1, 2, 3, 45), out_dtype=FN, out_scale=2.0**-9, dtype=H),
     named("fp8-out-fnuz", out_dtype=FNUZ, out_scale=0.03125, sinks="near", dtype=F),

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from common import case
 from common.batch import make_batch
 from common.emulation import Edits, Schedule, emulate
 from common.fills import Fill, structured
@@ -54,6 +55,24 @@ class Case:
             sinks = self.sink + torch.randn(self.shape.num_query_heads, generator=generator)
         return Features(self.causal, self.sliding_window, self.softcap, sinks)
 
+    @property
+    def structured(self) -> bool:
+        return self.loud != 1.0 or structured(self.fill)
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.tile, self.segments)
+
+    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
+        return self.batch(guards), self.features()
+
+    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
+        """Filled with NaN; lse where it is asked for."""
+        found = {"out": guards.full("out", tuple(batch.query.shape), self.shape.dtype, math.nan)}
+        if self.lse:
+            found["lse"] = guards.full("lse", tuple(batch.query.shape[:2]), torch.float32, math.nan)
+        return found
+
     def batch(self, guards: Guards | None = None) -> PagedBatch:
         options = {"seed": self.seed, "pad_tokens": 2, "spare_pages": self.spare_pages, "guards": guards}
         batch = make_batch(self.lens, self.shape, extra_columns=self.extra_columns, **options)
@@ -61,6 +80,29 @@ class Case:
         if self.fill is not None:
             self.fill(batch, self.features())
         return batch
+
+
+@dataclass(frozen=True)
+class Named:
+    """A case of `common.case`, the LSE judged too, and how the emulation runs it."""
+
+    case: case.Case
+    tile: int = 32
+    segments: int = 1
+
+    @property
+    def structured(self) -> bool:
+        return self.case.structured
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.tile, self.segments)
+
+    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
+        return case.build(self.case, guards=guards)
+
+    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
+        return dict(zip(("out", "lse"), case.outputs(self.case, batch, guards), strict=True))
 
 
 @dataclass(frozen=True)
@@ -88,17 +130,17 @@ class Mutant:
 
     name: str
     scope: Scope
-    case: Case
+    case: Case | Named
     edits: Callable[[], Edits]
 
     def run(self) -> Outcome:
         return judge(self.case, self.edits())
 
 
-def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case], Callable[[type[Edits]], type[Edits]]]:
+def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable[[type[Edits]], type[Edits]]]:
     """A decorator that appends an `Edits` to `mutants`, under its class's name in lower case with underscores."""
 
-    def mutant(scope: Scope, case: Case) -> Callable[[type[Edits]], type[Edits]]:
+    def mutant(scope: Scope, case: Case | Named) -> Callable[[type[Edits]], type[Edits]]:
         def register(edits: type[Edits]) -> type[Edits]:
             name = "".join("_" + c.lower() if c.isupper() else c for c in edits.__name__).lstrip("_")
             mutants.append(Mutant(name, scope, case, edits))
@@ -109,19 +151,16 @@ def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case], Callable[[type[E
     return mutant
 
 
-def judge(case: Case, edits: Edits) -> Outcome:
+def judge(case: Case | Named, edits: Edits) -> Outcome:
     """Run the emulation with `edits` on `case` between guards and poison, and check it as the gate checks a kernel."""
     guards = Guards()
-    batch, features = case.batch(guards), case.features()
+    batch, features = case.problem(guards)
     expected = reference(batch, features)
-    outputs = {"out": guards.full("out", tuple(batch.query.shape), case.shape.dtype, math.nan)}
-    if case.lse:
-        outputs["lse"] = guards.full("lse", tuple(batch.query.shape[:2]), torch.float32, math.nan)
+    outputs = case.outputs(batch, guards)
     before = Snapshot.of(batch, features)
-    lse = outputs.get("lse")
-    emulate(batch, features, outputs["out"], Schedule(case.tile, case.segments), lse=lse, edits=edits)
-    apart = case.loud != 1.0 or structured(case.fill)
-    verdict = check(outputs["out"], lse, batch, features, Precision(), expected, structured=apart)
+    out, lse = outputs["out"], outputs.get("lse")
+    emulate(batch, features, out, case.schedule, lse=lse, edits=edits)
+    verdict = check(out, lse, batch, features, Precision(), expected, structured=case.structured)
     return Outcome(verdict, damage(before, batch, features, outputs, math.nan, guards))
 
 

@@ -7,8 +7,9 @@ in one sequence, in one head, or past 2,048 keys, where one tolerance for all ro
 from __future__ import annotations
 
 from common.mutant_cases import Mutant
+from common.mutants_features import FEATURES
 from common.mutants_keys import KEYS
 from common.mutants_known import KNOWN
 from common.mutants_math import MATH
 
-MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN)
+MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN, *FEATURES)

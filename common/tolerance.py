@@ -18,7 +18,8 @@ o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_
 is what tanh(x) = 1 - 2 / (e^2x + 1) and sink * log2(e) lose in float32, however small the logits are.
 
 S assumes many independent rounding errors. So it judges neither structured inputs nor a P of more than 16 bits nor
-rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its row rule no head size under 32.
+rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its row rule no head size under 32. Where V
+has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10 norm(B)^2 count as such.
 
 Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is.
 """
@@ -88,25 +89,29 @@ class _Rows:
     w2: Tensor
     delta: Tensor  # [tokens, heads]
     blind: Tensor  # bool [tokens]: sees no key
-    few: Tensor  # bool [tokens]: sees fewer than FEW_KEYS
+    few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
     zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
 
     @classmethod
-    def of(cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor) -> _Rows:
+    def of(cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, uneven: bool) -> _Rows:
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
         most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
+        a, b = expected.weighted[tokens], expected.weighted_rms[tokens]
+        few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
+        if uneven:
+            few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
         found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
         return cls(
             out=found.double(),
             o=expected.out[tokens].clamp(-most, most),
-            a=expected.weighted[tokens],
-            b=expected.weighted_rms[tokens],
+            a=a,
+            b=b,
             w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
             w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
             delta=delta,
             blind=expected.num_visible[tokens] == 0,
-            few=expected.num_visible[tokens] < FEW_KEYS,
+            few=few,
             zero=(found == 0) & ~torch.signbit(found),
         )
 
@@ -144,7 +149,8 @@ def budgets(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     delta = _delta(expected, batch, features, rounding)
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
-    return _worst_case(_Rows.of(out, expected, tokens, delta[tokens]), rounding), delta[tokens] + 2.0**-22 * lse
+    rows = _Rows.of(out, expected, tokens, delta[tokens], False)
+    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse
 
 
 def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
@@ -155,7 +161,7 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     output = r.u_out * rows.o.abs()
     parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
-        few = rows.few[:, None]
+        few = rows.few
         budget = output + 3 * r.spill * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
@@ -222,10 +228,11 @@ def check(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
     delta = _delta(expected, batch, features, rounding)
+    uneven = features.value_scale is not None and features.value_scale.dim() == 3
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
-        parts = _parts(_Rows.of(out, expected, tokens, delta[tokens]), rounding, statistical)
+        parts = _parts(_Rows.of(out, expected, tokens, delta[tokens], uneven), rounding, statistical)
         if lse is not None:
             parts["lse"] = _lse_part(lse, expected, tokens, delta[tokens])
         _worst(parts, first, worst)

@@ -1,14 +1,11 @@
-"""docs/cases.md: every corner has a case or says what it waits for, and the page is what the sources say."""
+"""docs/cases.md: every corner has a case or says where it is tested, and the page is what the sources say."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from common.case_numbers import CORNERS, ELSEWHERE, PAGE, cases_of, render
 from common.cases import CASES
-from common.spec import AttentionShape, Features, SpecError
 
 NUMBERS = range(1, 101)
 
@@ -17,13 +14,6 @@ def test_every_corner_has_a_case_or_says_why_not():
     assert len(CORNERS) == len(set(CORNERS)) == 100
     assert [number for number in NUMBERS if bool(cases_of(number)) == (number in ELSEWHERE)] == []
     assert {number for case in CASES for number in case.numbers} <= set(NUMBERS)
-
-
-def test_what_waits_cannot_be_asked_for_today():
-    with pytest.raises(SpecError):
-        AttentionShape(head_size=512)
-    assert not {"alibi", "alibi_slopes", "key_scale", "value_scale"} & set(Features.__dataclass_fields__)
-    assert "value_size" not in AttentionShape.__dataclass_fields__
 
 
 def test_the_page_is_fresh():
