@@ -192,7 +192,7 @@ class Family:
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
         tree, path, provenance = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)
-        if provenance != UNTUNED and not tree.covers(shape, gpu):
+        if provenance != UNTUNED and not _covers(tree, shape, gpu):
             tree, path, provenance = self._named("default")
         if hasattr(tree, "auto"):
             name, config = tree.auto(shape, stats, gpu)
@@ -225,7 +225,7 @@ class Family:
         if gpu is None:
             return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
         tree, path, provenance = self.tree(gpu)
-        if provenance == UNTUNED or not hasattr(tree, kernel) or not tree.covers(shape, gpu):
+        if provenance == UNTUNED or not hasattr(tree, kernel) or not _covers(tree, shape, gpu):
             tree, path, provenance = self._named("default")
         return Choice(kernel, getattr(tree, kernel)(shape, stats, gpu), f"{path}: {kernel}", provenance)
 
@@ -267,6 +267,11 @@ class Family:
         for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
             found.setdefault(self.choose(shape, stats, gpu, needs), []).append(stats)
         return found
+
+
+def _covers(tree: Any, shape: AttentionShape, gpu: Gpu) -> bool:
+    """Whether a measured tree answers for a shape; none was measured with V of another size than K."""
+    return shape.value_size is None and tree.covers(shape, gpu)
 
 
 _gpus: dict[int, Gpu | None] = {}

@@ -37,7 +37,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             stages = 3  # page ids a tile ahead: 1.02x where few programs hide each other's loads, 0.97x where many do
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
-    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
     return q_block_kernel.Config(_rows(shape, gpu), *_prefill(shape, gpu))
 
@@ -82,19 +82,19 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
         stages = 3
     decode = _decode_keys(128, shape, gpu), warps, stages
     keys, warps, stages = _prefill(shape, gpu)
-    if gpu.vendor == "nvidia" and shape.head_size > 64 and not can_overlap(gpu):
+    if gpu.vendor == "nvidia" and _lanes(shape) > 64 and not can_overlap(gpu):
         warps = 8
     prefill = _rows(shape, gpu), keys, warps, stages
     if _few_rows(shape, stats):
         prefill = 16, *decode
-    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu) and can_overlap(gpu):
+    elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and can_overlap(gpu):
         prefill = 128, 64, 8, 3
     return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode))
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     rows, (tile_size, warps, stages) = _rows(shape, gpu), _prefill(shape, gpu)
-    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         rows, tile_size, warps, stages = 128, 128, 8, 3
     prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu), warps, stages)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
@@ -107,7 +107,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     """
     overlap = can_overlap(gpu)
     block_m, (tile_size, warps, stages), segments = _rows(shape, gpu), _prefill(shape, gpu), 1
-    if overlap and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+    if overlap and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
         block_m, tile_size, warps, stages = 128, 64, 4, 2
         if _units_idle(shape, stats, gpu):
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
@@ -123,12 +123,12 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
     keys, nvidia = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia"
-    three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
+    three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
     gather, registers = _gather(shape, keys, gpu), 168 if three else 0
     programs = (4 if _cdna(gpu) else 3 if three else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, registers)
     programs = (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
-    if _cdna(gpu) and shape.head_size > 128:  # 32 keys: 392 registers and one spilled
+    if _cdna(gpu) and _lanes(shape) > 128:  # 32 keys: 392 registers and one spilled
         tile_size = 16
     gather = _gather(shape, tile_size, gpu)
     prefill = static_grid_kernel.Part(_rows(shape, gpu), tile_size, programs, 2, warps, prefill_stages, gather)
@@ -204,7 +204,7 @@ def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
     """AMD: 16 KB of K and V, so that LDS holds four programs of one wave; elsewhere what `_keys` says."""
     if not _cdna(gpu):
         return _keys(wanted, shape, gpu)
-    row_bytes = 2 * triton.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    row_bytes = _row_bytes(shape)
     return max(min(wanted, 32, 16 * 1024 // row_bytes), 16)
 
 
@@ -213,27 +213,43 @@ def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
 
     AMD's fewer keys let two programs of 128 rows live on a compute unit: 206 to 211 registers for 280 to 289.
     """
+    if _lanes(shape) > 256:  # more warps than rows ask for: a lane's share of 512 sums
+        return (16, 4, 1) if gpu.vendor == "amd" else (_keys(32, shape, gpu), 8, 2)
     if _cdna(gpu):
-        keys = 64 if shape.head_size <= 64 else 32
-        return _keys(keys, shape, gpu), _matrix_warps(_rows(shape, gpu)), 2 if shape.head_size <= 128 else 1
-    if shape.head_size > 128:
+        keys = 64 if _lanes(shape) <= 64 else 32
+        return _keys(keys, shape, gpu), _matrix_warps(_rows(shape, gpu)), 2 if _lanes(shape) <= 128 else 1
+    if _lanes(shape) > 128:
         return _keys(32, shape, gpu), 8 if gpu.vendor == "nvidia" else 4, 2
     return _keys(64, shape, gpu), 4, 2
 
 
 def _rows(shape: AttentionShape, gpu: Gpu) -> int:
-    if _cdna(gpu) and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+    """Heads of up to 512: 64 rows by 32 keys spill 41 registers on sm_90, 32 rows none; an MI300 holds 64 in 341."""
+    if _lanes(shape) > 256:
+        return 16 if shape.dtype.itemsize > 2 else 64 if _cdna(gpu) else 32 if gpu.vendor == "nvidia" else 16
+    if _cdna(gpu) and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
         return 128
-    return 64 if shape.dtype.itemsize == 2 else 16
+    return 64 if shape.dtype.itemsize <= 2 else 16
+
+
+def _lanes(shape: AttentionShape) -> int:
+    """Of the wider of K and V."""
+    return max(shape.head_size, shape.value_lanes)
+
+
+def _row_bytes(shape: AttentionShape) -> int:
+    """Of one key and its value, as operands of a product."""
+    lanes = sum(triton.next_power_of_2(lanes) for lanes in (shape.head_size, shape.value_lanes))
+    return lanes * shape.dtype.itemsize
 
 
 def _wide(shape: AttentionShape, gpu: Gpu) -> bool:
-    return shape.dtype.itemsize == 2 and gpu.shared_bytes > 160 * 1024
+    return shape.dtype.itemsize <= 2 and gpu.shared_bytes > 160 * 1024
 
 
 def _keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
     """At most `wanted` keys, fewer where one K and one V tile exceed half of the shared memory, or 80 KB."""
-    row_bytes = 2 * triton.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    row_bytes = _row_bytes(shape)
     while wanted > 16 and wanted * row_bytes > min(gpu.shared_bytes // 2, 80 * 1024):
         wanted //= 2
     return wanted
