@@ -1,0 +1,77 @@
+"""The matrix of docs/features.md: which kernel supports which feature, from the kernels' own declarations.
+
+    python -m compare.features_page [--write]
+
+Fills the page's block `<!-- matrix -->` .. `<!-- end -->`. What a kernel declares is held to by tests/test_conformance.py.
+Without --write it says whether the page is what the kernels say (exit 1 where not).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.cases import BY_NAME
+from compare import registry, rundir
+
+PAGE = rundir.ROOT / "docs" / "features.md"
+BLOCK = re.compile(r"<!-- matrix -->\n.*?<!-- end -->", re.DOTALL)
+# Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
+MEMBERS = (
+    "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
+    "prefix_lm", "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv",
+    "fp8_query", "fp8_out", "batch_invariant", "x_packed", "full_graph",
+)  # fmt: skip
+
+
+def supports() -> dict[str, frozenset[str]]:
+    """SUPPORTS of every kernel of both DSLs, by id, in the ladder's order."""
+    return {kernel: registry.load(kernel).SUPPORTS for kernel in registry.OWN}
+
+
+def counted(member: str) -> str:
+    """How many named cases ask for a member."""
+    return str(sum(member in case.asked for case in BY_NAME.values() if case.refused is None) or "")
+
+
+def matrix(declared: Mapping[str, frozenset[str]]) -> str:
+    """A table a DSL. Raises KeyError for a member that the page does not know."""
+    if unknown := set().union(*declared.values()) - set(MEMBERS):
+        raise KeyError(f"SUPPORTS: found {', '.join(sorted(unknown))}, allowed {', '.join(MEMBERS)}")
+    lines = []
+    for dsl in ("triton", "helion"):
+        kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
+        lines += [f"### {dsl.capitalize()}", ""]
+        lines += ["| | cases | " + " | ".join(kernel.split("/")[1] for kernel in kernels) + " |"]
+        lines += ["|" + "---|" * (len(kernels) + 2)]
+        for member in MEMBERS:
+            marks = ["yes" if member in declared[kernel] else "-" for kernel in kernels]
+            lines.append(f"| `{member}` | {counted(member)} | " + " | ".join(marks) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def render(text: str) -> str:
+    filled = f"<!-- matrix -->\n{matrix(supports())}<!-- end -->"
+    return BLOCK.sub(lambda _: filled, text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0; 1 where the page is not what the kernels say."""
+    parser = argparse.ArgumentParser(prog="python -m compare.features_page", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(argv)
+    old = asked.page.read_text(encoding="utf-8")
+    new = render(old)
+    if asked.write:
+        asked.page.write_text(new, encoding="utf-8")
+        return 0
+    return int(old != new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
