@@ -2,8 +2,8 @@
 
     python -m compare.features_page [--write]
 
-Fills the page's block `<!-- matrix -->` .. `<!-- end -->`. What a kernel declares is held to by tests/test_conformance.py.
-Without --write it says whether the page is what the kernels say (exit 1 where not).
+Fills the page's block `<!-- matrix -->` .. `<!-- end -->`. tests/test_conformance.py holds kernels to what they
+declare. Without --write it says whether the page is what the kernels say (exit 1 where not).
 """
 
 from __future__ import annotations
