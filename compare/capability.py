@@ -48,6 +48,27 @@ class Aspect:
     feature: str | None = None
 
 
+def _asked(name: str, member: str) -> Aspect:
+    """Of the cases that ask for a member of SUPPORTS."""
+    return Aspect(name, lambda case, _: case.refused is None and member in case.asked, member)
+
+
+FEATURES = {
+    "ALiBi": "alibi",
+    "ALiBi by square roots": "alibi_sqrt",
+    "chunks with lookback": "chunked_local",
+    "spans (prefix-LM)": "prefix_lm",
+    "causality per sequence": "causal_per_sequence",
+    "cross attention": "cross",
+    "tree bias": "tree_bias",
+    "V of another head size": "value_size",
+    "heads to 512": "head_size_512",
+    "fp8 cache": "fp8_kv",
+    "int8 cache": "int8_kv",
+    "fp8 query": "fp8_query",
+    "fp8 output": "fp8_out",
+    "batch-invariant": "batch_invariant",
+}
 ASPECTS: tuple[Aspect, ...] = (
     Aspect("causal", lambda case, _: case.causal, "causal"),
     Aspect("not causal", lambda case, _: not case.causal, "non_causal"),
@@ -55,6 +76,7 @@ ASPECTS: tuple[Aspect, ...] = (
     Aspect("soft cap", lambda case, _: case.softcap is not None, "softcap"),
     Aspect("sinks", lambda case, _: case.sinks is not None, "sinks"),
     Aspect("LSE", lambda case, _: case.refused is None, "lse"),
+    *(_asked(name, member) for name, member in FEATURES.items()),
     Aspect("bf16", lambda _, dtype: dtype == "bfloat16"),
     Aspect("fp16", lambda _, dtype: dtype == "float16"),
     Aspect("fp32", lambda _, dtype: dtype == "float32"),
