@@ -13,6 +13,7 @@ import torch
 
 from common.guards import Guards
 from common.metadata import cdiv
+from common.quantise import fill_where
 from common.spec import PagedBatch
 
 Arrange = Callable[[PagedBatch, Guards], PagedBatch]
@@ -59,7 +60,7 @@ def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
     used = torch.tensor(pages, dtype=torch.long, device=batch.device)
     for cache in (batch.key_cache, batch.value_cache):
         values = cache[used]
-        cache[used] = float("nan")
+        fill_where(cache, used, float("nan"))
         cache[wanted] = values
     at = 0
     for seq, count in enumerate(_used(batch)):
@@ -72,8 +73,8 @@ def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:
     """The first sequence reads its first page again as its second; the page it had there belongs to nobody."""
     orphan = int(batch.block_table[0, 1])
     batch.block_table[0, 1] = batch.block_table[0, 0]
-    batch.key_cache[orphan] = float("nan")
-    batch.value_cache[orphan] = float("nan")
+    for cache in (batch.key_cache, batch.value_cache):
+        fill_where(cache, torch.tensor([orphan], device=batch.device), float("nan"))
     return batch
 
 
@@ -115,7 +116,8 @@ def _odd(tensor: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
     count = heads * (size + 1)
     for dim in outer:
         count *= dim
-    flat = guards.full(name, (count + 1,), tensor.dtype, float("nan"))
+    flat = guards.empty(name, (count + 1,), tensor.dtype)
+    fill_where(flat, torch.ones_like(flat, dtype=torch.bool), float("nan"))
     view = flat[1:].view(*outer, heads, size + 1)[..., :size]
     return view.copy_(tensor)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.cases import CASES, Case
 from common.fills import FILLS
 from common.mutants import MUTANTS
-from common.random_cases import num_pairs, num_triples
+from common.random_cases import num_feature_pairs, num_pairs, num_triples
 from common.relations_math import RELATIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cases.md"
@@ -67,7 +67,8 @@ def _summary() -> list[str]:
         "  (refused): the typed error is checked.",
         f"- {covered} of the {len(CORNERS)} corners have named cases; the others say where they are tested.",
         f"- Random cases (`common/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values that",
-        f"  may go together, the {num_triples()} behind them every triple of page, context, query and ratio.",
+        f"  may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
+        f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/feature_axes.py`).",
         f"- {len(RELATIONS)} metamorphic relations (`common/relations_layout.py`, `common/relations_math.py`),",
         f"  {bitwise} of them bitwise.",
         f"- {len(MUTANTS)} mutants (`common/mutants.py`), each of which the checker must reject.",

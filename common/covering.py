@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -22,15 +22,19 @@ def legal_pairs(axes: Mapping[str, tuple[Any, ...]], may_go_together: Callable[[
 
 
 def covering(
-    axes: Mapping[str, tuple[Any, ...]], may_go_together: Callable[[dict[str, Any]], bool], seed: int = 0
+    axes: Mapping[str, tuple[Any, ...]],
+    may_go_together: Callable[[dict[str, Any]], bool],
+    seed: int = 0,
+    of: Collection[str] | None = None,
 ) -> Rows:
     """Rows of one value per axis that hold every legal pair; greedy, deterministic in `seed`.
 
     `may_go_together` judges two axes at a time. Raises ValueError for a pair that no row can hold.
+    of: only pairs with a value of one of these axes need be held.
     """
     legal, rng = legal_pairs(axes, may_go_together), random.Random(seed)
     order = {axis: number for number, axis in enumerate(axes)}
-    missing, rows = set(legal), []
+    missing, rows = {pair for pair in legal if of is None or pair[0] in of or pair[2] in of}, []
 
     def key(a: str, i: int, b: str, j: int) -> Pair:
         return (a, i, b, j) if order[a] < order[b] else (b, j, a, i)

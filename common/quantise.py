@@ -35,7 +35,10 @@ def quantise(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fill_where(cache: Tensor, mask: Tensor, value: float) -> None:
-    """cache[mask] = value; NaN is the largest number in int8, which has none. Torch has no such write in fp8."""
+    """cache[mask] = value; mask: bool, or integers of rows.
+
+    NaN is the largest number in int8, which has none. Torch has no such write in fp8.
+    """
     if cache.dtype not in QUANTISED:
         cache[mask] = value
         return

@@ -1,8 +1,10 @@
 """Random cases: `random_case(seed)` is a function of the seed alone, `random-<seed>` its name.
 
-A case is one value on each of AXES. The first PAIRS seeds together hold every pair of values of any two axes that may
-go together; the TRIPLES seeds behind them every triple of page size, context, query length and heads ratio. From there
-on an axis takes one of its values in 70% of the draws, and where it is a number any number, log-uniform, in 30%.
+A case is one value on each of AXES and of FEATURE_AXES. The first `num_pairs()` seeds together hold every pair of
+values of any two of AXES that may go together, without features; the `num_triples()` behind them every triple of page
+size, context, query length and heads ratio; the `num_feature_pairs()` behind those every pair with a value of
+FEATURE_AXES. From there on an axis takes one of its values in 70% of the draws, and where it is a number any number,
+log-uniform, in 30%; each feature is on in one draw of eight.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 import torch
 
 from common import case_layouts as layouts
+from common import feature_axes
 from common.case import Case
 from common.covering import Rows, covering
+from common.feature_axes import FEATURE_AXES
 from common.fills import FILLS
-from common.spec import DTYPES, MAX_HEAD_SIZE, Layout
+from common.spec import DTYPES, Layout
 
 Values = dict[str, Any]  # one value per axis
 
@@ -54,9 +58,11 @@ AXES: dict[str, tuple[Any, ...]] = {
     "new_kv": (False, True),
     "fill": (None, *FILLS),
 }  # fmt: skip
+ALL_AXES = AXES | FEATURE_AXES
+LARGE_HEAD = 256  # of draws; larger heads are the named cases'
 RANGES = {  # axis: (least, most, multiple of), drawn log-uniform
     "query": (1, 70, 1), "context": (1, 400, 1), "ratio": (1, 24, 1), "kv_heads": (1, 5, 1), "page": (8, 1024, 8),
-    "head_size": (8, MAX_HEAD_SIZE, 8), "window": (1, 300, 1), "pad_tokens": (1, 40, 1), "extra_columns": (1, 40, 1),
+    "head_size": (8, LARGE_HEAD, 8), "window": (1, 300, 1), "pad_tokens": (1, 40, 1), "extra_columns": (1, 40, 1),
     "spare_pages": (1, 60, 1), "shared_pages": (1, 4, 1),
 }  # fmt: skip
 _TRIPLED = ("page", "context", "query", "ratio")
@@ -78,13 +84,19 @@ def may_go_together(some: Values) -> bool:
         # P V would be a subnormal in fp32, which GPUs flush to 0
         both(sinks={"heavy"}.__contains__, fill={"values-tiny"}.__contains__),
         both(tile=bool, head_size=bool) and some["tile"] * some["head_size"] > TILE_ELEMENTS,
+        both(tile=bool, value_size=bool) and some["tile"] * some["value_size"] > TILE_ELEMENTS,
     )
-    return not any(apart)
+    return not any(apart) and not feature_axes.apart(some)
 
 
 @lru_cache(maxsize=1)
 def _pairs() -> Rows:
     return covering(AXES, may_go_together, seed=1)
+
+
+@lru_cache(maxsize=1)
+def _feature_pairs() -> Rows:
+    return covering(ALL_AXES, may_go_together, seed=3, of=FEATURE_AXES)
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +124,11 @@ def num_triples() -> int:
     return len(_triples())
 
 
+def num_feature_pairs() -> int:
+    """How many seeds behind those cover every pair with a value of a feature."""
+    return len(_feature_pairs())
+
+
 def _log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) -> int:
     drawn = math.exp(rng.uniform(math.log(least), math.log(most)))
     return min(most, max(least, round(drawn / multiple) * multiple))
@@ -119,6 +136,8 @@ def _log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) -
 
 def _draw(rng: random.Random, axis: str, given: Values) -> Any:
     """A value of one axis beside those that are given: half of them plain, so that failures stay readable."""
+    if axis in FEATURE_AXES:
+        return rng.choice(FEATURE_AXES[axis]) if rng.random() < 1 / 8 else FEATURE_AXES[axis][0]
     if axis in RANGES and rng.random() < 0.3 and not any(name in given for name in _TRIPLED):
         return _log_uniform(rng, *RANGES[axis])
     return AXES[axis][0] if rng.random() < 0.5 else rng.choice(AXES[axis])
@@ -128,18 +147,20 @@ def values_of(seed: int) -> Values:
     """The value of every axis."""
     if seed < 0:
         raise ValueError(f"seed: found {seed}, allowed 0 and above")
+    plain = {axis: values[0] for axis, values in FEATURE_AXES.items()}
     if seed < num_pairs():
-        return dict(_pairs()[seed])
+        return _pairs()[seed] | plain
+    at = seed - num_pairs() - num_triples()
+    if 0 <= at < num_feature_pairs():
+        return dict(_feature_pairs()[at])
     rng = random.Random(seed)
-    at = seed - num_pairs()
-    fixed = _triples()[at] if at < num_triples() else {}
-    free = not fixed
-    values = dict(fixed)
-    for axis in rng.sample(list(AXES), len(AXES)):
+    fixed = dict(_triples()[at + num_triples()]) if at < 0 else {}
+    values, axes = fixed | (plain if fixed else {}), AXES if fixed else ALL_AXES
+    for axis in rng.sample(list(axes), len(axes)):
         if axis not in values:
-            options = (_draw(rng, axis, {} if free else fixed) for _ in itertools.count())
+            options = (_draw(rng, axis, fixed) for _ in itertools.count())
             values[axis] = next(v for v in options if may_go_together(values | {axis: v}))
-    return {axis: values[axis] for axis in AXES}
+    return {axis: values[axis] for axis in ALL_AXES}
 
 
 def _in_pages(value: Any, page: int) -> Any:
@@ -181,6 +202,7 @@ def random_case(seed: int) -> Case:
     page, ratio, kv_heads = values["page"], values["ratio"], values["kv_heads"]
     lens = _companions(rng, values["companions"])
     lens.insert(rng.randint(0, len(lens)), _sequence(values["query"], values["context"], page))
+    features, lens = feature_axes.features_of(values, lens, rng)
     window = _in_pages(values["window"], page)
     if window == "all keys":
         window = max(1, *(seq_len for _, seq_len in lens))
@@ -191,5 +213,5 @@ def random_case(seed: int) -> Case:
         f"random-{seed}", (), tuple(lens), (ratio * kv_heads, kv_heads),
         block_size=page, sliding_window=window, tile_size=values["tile"], fill=FILLS.get(values["fill"]),
         style="nhd" if packed else values["style"], layout=Layout.X_PACKED if packed else Layout.PAGED,
-        **{name: values[name] for name in same},
+        **{name: values[name] for name in same}, **features,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from common.guards import Guards
 from common.integrity import Snapshot, damage
 from common.kernel import Precision
 from common.kit_cases import write
-from common.random_cases import num_pairs, random_case
+from common.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
 from common.reference import reference
 from common.shrinking import smallest
 from common.spec import Layout, PagedBatch
@@ -60,6 +60,12 @@ def test_no_false_alarm_on_named_cases(part):
 @pytest.mark.parametrize("part", range(4))
 def test_no_false_alarm_on_random_cases(part):
     assert alarms((seed, random_case(seed)) for seed in range(part, min(DAILY, num_pairs()), 4)) == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_false_alarm_on_random_features(part):
+    first = num_pairs() + num_triples()
+    assert alarms((seed, random_case(seed)) for seed in range(first + part, first + num_feature_pairs(), 8)) == []
 
 
 @pytest.mark.slow

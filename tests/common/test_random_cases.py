@@ -14,22 +14,44 @@ import torch
 from common import random_cases as generator
 from common.case import build, outputs
 from common.covering import covering, legal_pairs
+from common.feature_axes import FEATURE_AXES
+from common.feature_rules import contradiction
 from common.guards import Guards
 from common.integrity import same_bits
-from common.random_cases import AXES, may_go_together, random_case, values_of
+from common.random_cases import ALL_AXES, AXES, may_go_together, random_case, values_of
 from common.validation import validate, validate_output
 
 ROOT = Path(__file__).parents[2]
-PAIRS, TRIPLES = generator.num_pairs(), generator.num_triples()
-FREE = range(PAIRS + TRIPLES, PAIRS + TRIPLES + 300)
+PAIRS, TRIPLES, FEATURES = generator.num_pairs(), generator.num_triples(), generator.num_feature_pairs()
+OF_FEATURES = range(PAIRS + TRIPLES, PAIRS + TRIPLES + FEATURES)
+FREE = range(OF_FEATURES.stop, OF_FEATURES.stop + 300)
 
 
 def test_the_first_seeds_cover_every_pair_that_may_go_together():
     legal = legal_pairs(AXES, may_go_together)
-    places = [{axis: AXES[axis].index(value) for axis, value in values_of(seed).items()} for seed in range(PAIRS)]
+    places = [{axis: AXES[axis].index(values_of(seed)[axis]) for axis in AXES} for seed in range(PAIRS)]
     covered = {(a, row[a], b, row[b]) for row in places for a, b in itertools.combinations(AXES, 2)}
     assert covered == legal
     assert len(legal) > 8000 and PAIRS <= 400
+
+
+def test_the_seeds_of_features_cover_every_pair_with_one():
+    places = [{a: ALL_AXES[a].index(value) for a, value in values_of(seed).items()} for seed in OF_FEATURES]
+    covered = {(a, row[a], b, row[b]) for row in places for a, b in itertools.combinations(ALL_AXES, 2)}
+    wanted = {p for p in legal_pairs(ALL_AXES, may_go_together) if p[0] in FEATURE_AXES or p[2] in FEATURE_AXES}
+    assert wanted <= covered
+    assert len(wanted) > 8000 and FEATURES <= 600
+
+
+def test_seeds_before_those_of_features_have_none():
+    plain = {axis: values[0] for axis, values in FEATURE_AXES.items()}
+    assert all(values_of(seed).items() >= plain.items() for seed in range(0, PAIRS + TRIPLES, 7))
+
+
+def test_what_contradicts_itself_is_never_drawn():
+    """The rules of features refuse no case: `may_go_together` knows all that they know."""
+    for seed in [*OF_FEATURES, *FREE]:
+        assert contradiction(random_case(seed).features()) is None
 
 
 def test_the_seeds_behind_cover_every_triple_of_page_context_query_and_ratio():
@@ -42,7 +64,7 @@ def test_the_seeds_behind_cover_every_triple_of_page_context_query_and_ratio():
 
 
 def test_pairs_that_may_not_go_together_never_do():
-    assert all(may_go_together(values_of(seed)) for seed in [*range(0, PAIRS, 3), *FREE])
+    assert all(may_go_together(values_of(seed)) for seed in [*range(0, PAIRS, 3), *OF_FEATURES, *FREE])
     assert not may_go_together({"sinks": "heavy", "fill": "values-tiny"})
     assert may_go_together({"sinks": None, "fill": "values-tiny"})
 
@@ -58,6 +80,8 @@ def test_free_draws_take_boundaries_and_numbers_between_them():
     between = Counter(axis for values in drawn for axis in generator.RANGES if values[axis] not in AXES[axis])
     assert all(between[axis] >= len(FREE) // 20 for axis in ("query", "ratio", "page", "window"))
     assert all(len({str(values[axis]) for values in drawn}) >= len(AXES[axis]) - 1 for axis in AXES)
+    on = Counter(axis for values in drawn for axis, plain in FEATURE_AXES.items() if values[axis] != plain[0])
+    assert all(on[axis] for axis in FEATURE_AXES)
 
 
 def test_a_case_is_a_function_of_its_seed_in_any_process():
@@ -72,7 +96,7 @@ def test_a_case_is_a_function_of_its_seed_in_any_process():
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_cases_are_well_formed_and_between_guards(part):
-    for seed in [*range(part, PAIRS, 8), *FREE[part::16]]:
+    for seed in [*range(part, PAIRS, 8), *OF_FEATURES[part::8], *FREE[part::16]]:
         case, guards = random_case(seed), Guards()
         batch, features = build(case, guards=guards)
         validate(batch, features)
