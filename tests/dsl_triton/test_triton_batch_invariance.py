@@ -14,8 +14,8 @@ KERNELS = {
     "q_block": q_block, "parallel_softmax": parallel_softmax, "adjustable_tile": adjustable_tile, "split": split,
     "auto": auto,
 }  # fmt: skip
-LENS = [(1, 90), (20, 33), (3, 40)]
-MATES = ([], [(17, 17), (1, 100)], [(1, 5)] * 9)
+LENS = [(1, 70), (18, 20)]
+MATES = ([], [(17, 17)], [(1, 5)] * 4)
 
 
 def rows(kernel, batch: PagedBatch, tokens: int) -> torch.Tensor:
