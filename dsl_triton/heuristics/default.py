@@ -205,7 +205,7 @@ def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
     if not _cdna(gpu):
         return _keys(wanted, shape, gpu)
     row_bytes = _row_bytes(shape)
-    return max(min(wanted, 32, 16 * 1024 // row_bytes), 16)
+    return 32 if wanted >= 32 and 32 * row_bytes <= 16 * 1024 else 16
 
 
 def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:

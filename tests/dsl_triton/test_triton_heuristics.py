@@ -17,6 +17,7 @@ BATCHES = {
     "verify": [(4, 4096)] * 32,
     "empty": [],
 }
+HEADS = [(8, None), (64, None), (80, None), (128, None), (256, None), (512, None), (192, 128), (64, 512)]  # K's, V's
 GPUS = [gpus.resolve(name) for name in gpus.TABLE]
 
 
@@ -24,15 +25,16 @@ GPUS = [gpus.resolve(name) for name in gpus.TABLE]
 @pytest.mark.parametrize("kernel", ["naive", "q_block", "parallel_softmax"])
 def test_every_choice_is_legal(kernel: str, lens: list) -> None:
     for gpu in GPUS:
-        for head in (8, 64, 80, 128, 256):
-            for dtype in (torch.bfloat16, torch.float32):
-                shape = AttentionShape(32, 8, head, 16, dtype)
+        for head, value in HEADS:
+            for dtype in (torch.bfloat16, torch.float32, torch.float8_e4m3fn):
+                shape = AttentionShape(32, 8, head, 16, dtype, value)
                 config = getattr(default, kernel)(shape, BatchStats.of(lens), gpu)
                 assert config.num_warps in (1, 2, 4, 8)
                 if kernel == "naive":
                     continue
                 assert config.tile_size == triton.next_power_of_2(config.tile_size) >= 16
-                tile_bytes = 2 * config.tile_size * triton.next_power_of_2(head) * dtype.itemsize
+                lanes = triton.next_power_of_2(head) + triton.next_power_of_2(value or head)
+                tile_bytes = config.tile_size * lanes * dtype.itemsize
                 assert tile_bytes <= gpu.shared_bytes
                 assert 1 <= getattr(config, "num_segments", 1) <= 128
 
@@ -49,12 +51,13 @@ def test_no_reduction_is_overlapped_where_the_hardware_cannot() -> None:
     assert overlaps == {"h100", "h200", "b200", "rtx5090"}
 
 
-@pytest.mark.parametrize("head", [8, 64, 80, 128, 256])
-def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int) -> None:
+@pytest.mark.parametrize(("head", "value"), HEADS)
+def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int, value: int | None) -> None:
     for gpu in GPUS:
         for dtype in (torch.bfloat16, torch.float32):
-            shape = AttentionShape(32, 8, head, 16, dtype)
+            shape = AttentionShape(32, 8, head, 16, dtype, value)
             (config,) = {default.static_grid(shape, BatchStats.of(lens), gpu) for lens in BATCHES.values()}
             for part in (config.decode, config.prefill):
                 assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
-                assert 2 * part.tile_size * max(head, 16) * dtype.itemsize <= gpu.shared_bytes
+                assert part.tile_size == triton.next_power_of_2(part.tile_size)
+                assert part.tile_size * (head + (value or head)) * dtype.itemsize <= gpu.shared_bytes
