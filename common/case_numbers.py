@@ -69,8 +69,8 @@ def _summary() -> list[str]:
         f"- Random cases (`common/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values that",
         f"  may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
         f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/feature_axes.py`).",
-        f"- {len(RELATIONS)} metamorphic relations (`common/relations_layout.py`, `common/relations_math.py`),",
-        f"  {bitwise} of them bitwise.",
+        f"- {len(RELATIONS)} metamorphic relations (`common/relations_layout.py`, `common/relations_math.py`,",
+        f"  `common/relations_features.py`), {bitwise} of them bitwise.",
         f"- {len(MUTANTS)} mutants (`common/mutants.py`), each of which the checker must reject.",
         f"- {len(FILLS)} fills of adversarial values (`common/fills.py`).",
     ]

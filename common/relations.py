@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from common.integrity import same_bits
-from common.kernel import Precision
+from common.kernel import Precision, asked_of
 from common.reference import reference
 from common.spec import Features, PagedBatch
 from common.tolerance import budgets
@@ -71,12 +71,14 @@ class Part:
     poisoned: bool = False
 
 
+EVERY = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "x_packed"})  # what all can speak of
 Parts = Callable[[PagedBatch, Features], list[Part]]
 
 
 @dataclass(frozen=True)
 class Relation:
     """parts: raises Precondition where the relation says nothing of a batch. prepare: the batch to begin with instead.
+    speaks_of: members beside EVERY that a batch may ask for; of one that asks for others nothing is said.
 
     combine: each part stands for rows of its own; or the sum of all parts for all rows; or their merge by the LSE.
     """
@@ -86,6 +88,7 @@ class Relation:
     parts: Parts
     combine: Combine = "copy"
     prepare: Callable[[PagedBatch], PagedBatch] | None = None
+    speaks_of: frozenset[str] = frozenset()
 
 
 def _pick(x: Tensor, rows: Tensor | None, heads: Tensor | None) -> Tensor:
@@ -180,6 +183,8 @@ def broken(
     Precondition where the relation says nothing of the batch.
     """
     contract = contract or Precision()
+    unknown = asked_of(batch, features) - EVERY - relation.speaks_of
+    expect(not unknown, f"a batch without {', '.join(sorted(unknown))}")
     if relation.prepare is not None:
         batch = relation.prepare(batch)
     parts = relation.parts(batch, features)

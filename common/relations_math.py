@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from common.relations import Part, Relation, expect, minus_infinity
+from common.relations_features import FEATURES
 from common.relations_layout import LAYOUT, Sequence, lens, pack, rows_of, unpack
 from common.spec import Features, PagedBatch
 
@@ -191,4 +192,4 @@ MATH: tuple[Relation, ...] = (
     Relation("sinks-of-nothing", "tolerance", _sinks_of_nothing),
     Relation("nan-stays-where-it-is-seen", "bitwise", _nan_stays),
 )
-RELATIONS: tuple[Relation, ...] = (*LAYOUT, *MATH)
+RELATIONS: tuple[Relation, ...] = (*LAYOUT, *MATH, *FEATURES)

@@ -22,7 +22,9 @@ CAPPED = replace(MIXED, name="relations-sinks", sinks="near", softcap=15.0)
 SHARED = replace(MIXED, name="relations-shared", lens=((3, 40), (1, 50), (2, 36)), shared_pages=2)
 EMPTY = replace(MIXED, name="relations-empty", lens=((3, 21), (0, 0), (2, 0), (1, 9), (0, 12)))
 FLOAT = replace(MIXED, name="relations-float", dtype=torch.float32)
-CASES: tuple[Case, ...] = (MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT)
+CHUNKED = replace(MIXED, name="relations-chunks", lens=((3, 40), (1, 30), (20, 50)), chunk=12)
+QUANTISED = replace(MIXED, name="relations-fp8", kv_dtype=torch.float8_e4m3fn)
+CASES: tuple[Case, ...] = (MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT, CHUNKED, QUANTISED)
 
 
 def problem(case: Case) -> tuple[PagedBatch, Features]:
@@ -33,7 +35,8 @@ def emulated(schedule: Schedule | None = None, edits: Edits | None = None) -> At
     """The emulation; its path is its schedule."""
 
     def attend(batch: PagedBatch, features: Features) -> Result:
-        out = torch.full_like(batch.query, math.nan, memory_format=torch.contiguous_format)
+        sizes = (*batch.query.shape[:2], batch.shape.value_lanes)
+        out = torch.full(sizes, math.nan, dtype=batch.query.dtype)
         lse = torch.full(batch.query.shape[:2], math.nan)
         emulate(batch, features, out, schedule, lse=lse, edits=edits)
         return Result(out, lse, schedule)
@@ -46,7 +49,8 @@ def interpreted(kernel: Any, config: Any | None = None) -> Attend:
     config = config or kernel.DEFAULT
 
     def attend(batch: PagedBatch, features: Features) -> Result:
-        out = torch.full(tuple(batch.query.shape), math.nan, dtype=batch.query.dtype, device=batch.device)
+        sizes = (*batch.query.shape[:2], batch.shape.value_lanes)
+        out = torch.full(sizes, math.nan, dtype=batch.query.dtype, device=batch.device)
         lse = torch.full(tuple(batch.query.shape[:2]), math.nan, device=batch.device)
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
         if hasattr(kernel, "prepare"):

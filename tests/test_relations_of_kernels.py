@@ -4,10 +4,11 @@ import os
 
 import pytest
 
+from common.kernel import asked_of
 from common.relations import Precondition, broken
 from common.relations_math import RELATIONS
 from compare import registry
-from relation_batches import CAPPED, DECODES, FULL, MIXED, SHARED, WINDOW, interpreted, problem
+from relation_batches import CAPPED, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, interpreted, problem
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("a GPU is here: tests/gpu runs the relations on it", allow_module_level=True)
@@ -17,6 +18,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 ELSEWHERE = {
     "keys-left-of-the-window": WINDOW, "unseen-slots-poisoned": WINDOW, "pages-private": SHARED, "keys-twice": DECODES,
     "keys-in-2-parts-merged": DECODES, "keys-in-3-parts-merged": FULL, "hints-wrong": CAPPED,
+    "span-of-everything": FULL, "cross-as-non-causal": FULL, "chunks-as-sequences": CHUNKED,
+    **dict.fromkeys(
+        ("scales-of-one", "value-scale-doubled", "key-scale-as-softmax-scale", "caches-of-floats"), QUANTISED
+    ),
 }  # fmt: skip
 # Helion traces a kernel for each head, page, feature and rank of K: these need no second trace of one batch.
 HELION_DAILY = {
@@ -40,6 +45,10 @@ def _cells():
 def test_a_relation_holds(kernel_id, relation):
     kernel = registry.load(kernel_id)
     batch, features = problem(ELSEWHERE.get(relation.name, MIXED))
+    parts = relation.parts(relation.prepare(batch) if relation.prepare else batch, features)
+    asked = frozenset().union(asked_of(batch, features), *(asked_of(part.batch, part.features) for part in parts))
+    if missing := asked - kernel.SUPPORTS:
+        pytest.skip(f"{kernel_id} does not support {', '.join(sorted(missing))}")
     assert broken(relation, interpreted(kernel), batch, features, kernel.CONTRACT) == ""
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from common import mutants_features as wrong
 from common.emulation import Edits, Schedule
 from common.relations import Precondition, Result, broken
 from common.relations_math import RELATIONS
-from relation_batches import CASES, DECODES, FULL, MIXED, SHARED, WINDOW, emulated, problem
+from relation_batches import CASES, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, emulated, problem
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 SCHEDULES = (Schedule(32, 1), Schedule(16, 3))
@@ -135,6 +136,41 @@ class SharedPageOnce(Edits):
         return pages.flip(0) if shared and kind == "value" else pages
 
 
+class SlopeOfTheHead(Edits):
+    def slopes(self, at, slopes):
+        return slopes + 0.01
+
+
+class LookbackIgnored(Edits):
+    def chunk(self, at, chunk, lookback):
+        return chunk, 0
+
+
+class FlagIgnored(Edits):
+    def causal(self, at, flags):
+        return at.features.causal
+
+
+class CrossFromTheFirstKey(Edits):
+    def visible(self, at, query, key, seen):
+        return seen & (key > 0) if at.features.cross else seen
+
+
+class ScaleOfValues(Edits):
+    def scale(self, at, scale):
+        return at.batch.shape.value_lanes**-0.5
+
+
+class ScaleOfVTwice(Edits):
+    def kv_scale(self, at, kind, scale):
+        return scale if scale is None or kind == "key" else scale.square()
+
+
+class ScaleOfAPair(Edits):
+    def kv_scale(self, at, kind, scale):
+        return scale if scale is None or len(scale) == 1 else scale * 1.01
+
+
 @pytest.mark.parametrize(
     ("name", "case", "edits"),
     [
@@ -147,6 +183,12 @@ class SharedPageOnce(Edits):
         ("keys-left-of-the-window", WINDOW, WideWindow), ("kv-heads-permuted", MIXED, FirstHead),
         ("heads-expanded", MIXED, GroupOfTwo), ("unseen-slots-poisoned", WINDOW, UnseenMultiplied),
         ("pages-private", SHARED, SharedPageOnce), ("page-size-doubled", MIXED, PageId),
+        ("chunk-beyond-the-keys", MIXED, LookbackIgnored),
+        ("chunks-as-sequences", CHUNKED, wrong.ChunkLookbackOneMore),
+        ("slopes-of-zero", MIXED, SlopeOfTheHead), ("tree-of-one-branch", MIXED, wrong.TreeRowShifted),
+        ("span-of-everything", FULL, wrong.SpanEndExclusive), ("flag-for-each-sequence", FULL, FlagIgnored),
+        ("cross-as-non-causal", FULL, CrossFromTheFirstKey), ("values-widened", MIXED, ScaleOfValues),
+        ("value-scale-doubled", QUANTISED, ScaleOfVTwice), ("scales-of-one", QUANTISED, ScaleOfAPair),
     ],
 )  # fmt: skip
 def test_a_wrong_kernel_breaks_a_relation(name, case, edits):
