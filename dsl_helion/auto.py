@@ -18,13 +18,14 @@ from common.library import register
 from common.metadata import BatchStats
 from common.plan import planner
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion.features import SEAMS
 from dsl_helion.handle import recorded
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
+SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other where a cache is x-packed
-KERNELS = ("parallel_softmax", "adjustable_tile", "unpaged", "split")
+KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split")
 FAMILY = Family("helion", KERNELS, lambda name: import_module(f"dsl_helion.{name}"), recorded)
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)

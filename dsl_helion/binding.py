@@ -30,14 +30,14 @@ def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
     """Whole pages make a tile of a power of two. A page is at most 64 keys: while tracing, Helion gives every tile size
     the value 64, and with torch 2.11 a view of it as pages of 128 is refused (TorchOpTracingError).
     """
-    sizes = (shape.block_size, shape.head_size)
+    sizes = (shape.block_size, shape.head_size, shape.value_lanes)
     return all(_is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
 
 
 def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
     """Whether slots of a page lie within 2^31 elements; slots further apart than pages do not."""
     span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
-    return span + batch.shape.head_size < 2**31
+    return span + max(batch.shape.head_size, batch.shape.value_lanes) < 2**31
 
 
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
@@ -54,12 +54,48 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
     return "flat", page // slot
 
 
+def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """e4m3fnuz as bytes, which `primitives.stored` takes back: Helion's masked load of it does not compile."""
+    return tensor.view(torch.uint8) if tensor is not None and tensor.dtype == torch.float8_e4m3fnuz else tensor
+
+
 def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Tensor:
     """`cache`; for the flat form a view [rows, num_kv_heads, head_size]: slot s of page p is row p * page_rows + s."""
+    cache = loadable(cache)
     if gather != "flat":
         return cache
     blocks, slots, heads, lanes = cache.shape
     return cache.as_strided((max((blocks - 1) * page_rows + slots, 0), heads, lanes), cache.stride()[1:])
+
+
+def value_dtype(query_dtype: torch.dtype, token_scales: bool) -> torch.dtype:
+    """Of P and V as operands: the query's, but fp16 could not hold P times V's scale per token."""
+    return torch.bfloat16 if token_scales and query_dtype == torch.float16 else query_dtype
+
+
+def is_fp8(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
+def product_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What operands of this dtype are multiplied as: hl.dot refuses e4m3fnuz, whose numbers fp16 holds exactly."""
+    return torch.float16 if dtype == torch.float8_e4m3fnuz else dtype
+
+
+def largest(dtype: torch.dtype) -> float:
+    """The largest number of an 8-bit dtype."""
+    return float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
+
+
+def probability_bits(dtype: torch.dtype) -> float:
+    """P in fp8 is at most 2 to this."""
+    return 7.0 if dtype == torch.float8_e4m3fnuz else 8.0
+
+
+def operands(batch: PagedBatch, gather: Gather, page_rows: int) -> tuple[torch.Tensor, ...]:
+    """Q, K and V as a kernel takes them."""
+    caches = (cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache))
+    return loadable(batch.query), *caches
 
 
 def kernel(function: Any) -> helion.Kernel:
@@ -77,9 +113,11 @@ def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     if config.gather == "page" and not page_form_applies(shape, config.tile_size):
         return False
     head, block_m = helion.next_power_of_2(shape.head_size), max(config.block_m, smallest_block_m(shape))
+    value = helion.next_power_of_2(shape.value_lanes)
     # K and V of each stage in flight, and Q beside them
-    shared = (2 * config.tile_size * max(config.num_stages - 1, 1) + block_m) * head * shape.dtype.itemsize
-    accumulators = block_m * (head + config.tile_size) * 4
+    keys = config.tile_size * max(config.num_stages - 1, 1)
+    shared = (keys * (head + value) + block_m * head) * shape.dtype.itemsize
+    accumulators = block_m * (value + config.tile_size) * 4
     # 4 bytes x 160 of a thread's 255 registers
     return shared <= gpu.shared_bytes and accumulators <= config.num_warps * gpu.warp_size * 160 * 4
 
@@ -94,7 +132,7 @@ def _fingerprint(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     if isinstance(value, dict):
-        return tuple(map(_fingerprint, value.values()))
+        return tuple([None if v is None else _fingerprint(v) for v in value.values()])
     return type(value) if isinstance(value, float) else value
 
 

@@ -15,8 +15,9 @@ import torch
 from common.cache import CacheWrite
 from common.gpus import Gpu
 from common.spec import AttentionShape
+from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
-from dsl_helion.primitives import div, load_rows, mod
+from dsl_helion.primitives import load_rows
 
 
 @dataclass(frozen=True)

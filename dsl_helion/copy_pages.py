@@ -10,13 +10,16 @@ import torch
 
 from common.metadata import SHORT_QUERY
 from dsl_helion.binding import cache_view, gather_form, kernel, run
-from dsl_helion.primitives import bundle, find_slots, kv_tile_range, load_kv_tile
+from dsl_helion.features import bundle
+from dsl_helion.masks import kv_tile_range, not_before
+from dsl_helion.primitives import find_slots, load_kv_tile
 
 SEQUENCES = 256  # whose regions are summed at a time; kernels take it as an argument: a global is no constant size
 
 
 def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_kv):
-    """First tile that any query of the sequences needs, and how many are copied: none for a short query.
+    """First tile and first key that any query of the sequences needs, and how many tiles are copied: none for a short
+    query.
 
     new_kv: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
     """
@@ -24,21 +27,21 @@ def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_
     query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
     seq_len = hl.load(seq_lens, [seq], extra_mask=live)
     context_len = seq_len - query_len
-    _, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, tile_size)
+    first_key, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, tile_size)
     copied = query_len > short
     if new_kv:
         copied = copied & (context_len > 0)
-    return lo, torch.where(copied, hi - lo, 0)
+    return lo, first_key, torch.where(copied, hi - lo, 0)
 
 
 def _copy_kernel(
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     key: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]
-    value: torch.Tensor,  # the same
+    value: torch.Tensor,  # the same, value_size in place of head_size
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
@@ -60,7 +63,7 @@ def _copy_kernel(
         total = hl.zeros([], dtype=torch.int32)
         for first in hl.grid(0, num_seqs, sequences):
             index = first + hl.arange(sequences)
-            _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, new_kv)
+            _, _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, new_kv)
             total = total + count.sum(0).to(torch.int32)
         held = torch.minimum(total, hl.full([], tiles, dtype=torch.int32))
         for item in hl.grid(program, held * num_kv_heads, programs):
@@ -72,22 +75,22 @@ def _copy_kernel(
             for chunk in hl.grid(0, num_seqs, sequences):
                 index = chunk + hl.arange(sequences)
                 live = index < num_seqs
-                _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                _, _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
                 end = end_before + torch.cumsum(count, 0).to(torch.int32)
                 before = live & (end <= at)
                 seq = seq + before.to(torch.int32).sum(0).to(torch.int32)
                 begin = torch.maximum(begin, torch.where(before, end, 0).amax(0))
                 end_before = end_before + count.sum(0).to(torch.int32)
-            lo, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            lo, first_key, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
             j = lo + at - begin
             key_pos = j * tile_size + hl.arange(tile_size)
             end_key = seq_lens[seq]
-            wanted = key_pos < end_key
+            wanted = not_before(first_key, key_pos, key_pos < end_key, f)
             page, slot = find_slots(
                 block_table, seq, j, key_pos, 0, end_key, block_size, page_rows, gather, tile_size, True
             )
-            k = load_kv_tile(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, True)
-            v = load_kv_tile(value_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, True)
+            k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
+            v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
             row = (kv_head * tiles + at) * tile_size + hl.arange(tile_size)
             hl.store(key, [row, slice(None)], k)
             hl.store(value, [row, slice(None)], v)
@@ -99,8 +102,8 @@ _copy = kernel(_copy_kernel)
 def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
 
-    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are given, so sequences without
-    context are not copied.
+    Before the first key that a window shows to any row, and behind a sequence's last, its tiles are zeros.
+    new_kv: the step's new keys are given, so sequences without context are not copied.
     """
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)

@@ -3,7 +3,12 @@
 import helion.language as hl
 import torch
 
-from dsl_helion.primitives import base2_scale, score, softmax_step, visible
+from common.metadata import SHORT_QUERY, cdiv
+from common.spec import Features, PagedBatch
+from dsl_helion.binding import cache_view, loadable
+from dsl_helion.features import new_tokens, scales_per_token
+from dsl_helion.masks import zero_unseen
+from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -15,7 +20,7 @@ def masked_tile(i, left, lo, full_hi):
 
 
 def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, kv_head, tile_size, masked, foreign
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, kv_head, tile_size, masked, foreign
 ):
     """Tile j of the sequence, which begins at `row` of keys and values. Returns the new m, l, acc.
 
@@ -26,11 +31,45 @@ def attend_block(
     at = [row + j * tile_size + hl.arange(tile_size), slice(None)]
     if foreign:
         at = [row + j * tile_size + hl.arange(tile_size), kv_head, slice(None)]
-    s = score(q, hl.load(keys, at), softmax_scale, f)
-    if masked:
-        s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
+    wanted = None if foreign else key_pos < seq_len  # seen_keys has no say where new tokens are read
+    k = dequantise(hl.load(keys, at), q.dtype)
+    s, wanted = logits(q, k, None, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
     if masked and foreign:
-        v = hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1))
+        v = dequantise(hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1)), q.dtype)
+    elif masked:
+        v = zero_unseen(dequantise(hl.load(values, at), q.dtype), wanted, f)
     else:
-        v = hl.load(values, at)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+        v = dequantise(hl.load(values, at), q.dtype)
+    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+
+
+def tile_sources(
+    batch: PagedBatch,
+    features: Features,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    tile_size: int,
+    gather: str,
+    page_rows: int,
+) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
+    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds.
+
+    -1 tiles: every sequence is beyond the scratch, for it has no place for scales.
+    """
+    paged = *(cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache)), batch.block_table
+    if scales_per_token(features):
+        return {"paged": paged}, -1
+    tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
+    sources = {"copied": (loadable(key), loadable(value), None)}
+    new = new_tokens(batch, features)
+    if new[0] is not None:
+        sources["new"] = *new, None
+    if _may_overflow(batch, tiles, tile_size):
+        sources["paged"] = paged
+    return sources, tiles
+
+
+def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
+    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
+    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
+    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -10,8 +10,10 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape
+from dsl_helion.arithmetic import cdiv, div, mod
 from dsl_helion.binding import kernel, run
-from dsl_helion.primitives import cdiv, div, mod, normalise, store_lse, store_rows
+from dsl_helion.features import bundle
+from dsl_helion.primitives import normalise, store_lse, store_rows
 
 RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
 #             first query row, real rows, KV head, nothing
@@ -27,7 +29,7 @@ class Workspace:
     capacity, else 0.
     """
 
-    acc: torch.Tensor  # [rows, 1, head_size]
+    acc: torch.Tensor  # [rows, 1, value_lanes]
     m: torch.Tensor  # [rows]
     l: torch.Tensor  # [rows]
     records: torch.Tensor  # i32 [programs, RECORD]
@@ -46,7 +48,7 @@ def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) ->
     """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
     floats = {"dtype": torch.float32, "device": capacity.device}
     return Workspace(
-        torch.empty((rows, 1, shape.head_size), **floats),
+        torch.empty((rows, 1, shape.value_lanes), **floats),
         torch.empty(rows, **floats),
         torch.empty(rows, **floats),
         torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
@@ -67,19 +69,20 @@ def write_record(records, record, cuts, which, first_row, part_rows, query_row, 
 
 
 def _merge_parts_kernel(
-    partial_acc: torch.Tensor,  # f32 [rows, 1, head_size]
+    partial_acc: torch.Tensor,  # f32 [rows, 1, value_size]
     partial_m: torch.Tensor,  # f32 [rows]
     partial_l: torch.Tensor,  # f32 [rows]
     records: torch.Tensor,  # i32 [programs, RECORD]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
+    f: dict,
     queries_per_kv: hl.constexpr,
     parts: hl.constexpr,
     rows: hl.constexpr,
     helpers: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the parts
-    head_size = hl.specialize(out.size(2))
+    value_size = hl.specialize(out.size(2))
     hl.specialize(partial_acc.size(2))
     for record, helper in hl.grid([records.size(0), helpers]):
         cuts = records[record, 0]
@@ -96,7 +99,7 @@ def _merge_parts_kernel(
                 live = row < real_rows
                 top = hl.full([rows], float("-inf"), dtype=torch.float32)
                 total = hl.zeros([rows], dtype=torch.float32)
-                x = hl.zeros([rows, head_size], dtype=torch.float32)
+                x = hl.zeros([rows, value_size], dtype=torch.float32)
                 for first_part in hl.grid(0, cuts + 1, parts):
                     part = first_part + hl.arange(parts)
                     # the first is the second part of its program, the others the first of theirs
@@ -114,17 +117,17 @@ def _merge_parts_kernel(
                     x = x * alpha[:, None] + (acc * weight[:, :, None]).sum(0)
                     top = new
                 token, head = query_row + div(row, queries_per_kv), kv_head * queries_per_kv + mod(row, queries_per_kv)
-                store_rows(out, token, head, live, normalise(x, total))
+                store_rows(out, token, head, live, normalise(x, total, kv_head, f))
                 store_lse(lse, token, head, live, top, total)
 
 
 _merge_parts = kernel(_merge_parts_kernel)
 
 
-def merge_parts(batch, out, workspace: Workspace, programs: int, lse) -> None:
+def merge_parts(batch, features, out, workspace: Workspace, programs: int, lse) -> None:
     """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     args = (
-        workspace.acc, workspace.m, workspace.l, workspace.records[:programs], out, lse, batch.shape.queries_per_kv,
-        PARTS, ROWS, HELPERS,
+        workspace.acc, workspace.m, workspace.l, workspace.records[:programs], out, lse, bundle(features),
+        batch.shape.queries_per_kv, PARTS, ROWS, HELPERS,
     )  # fmt: skip
     run(_merge_parts, _Merge(), args, loop_orders=[[1, 0]])

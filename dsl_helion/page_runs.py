@@ -14,16 +14,9 @@ import torch
 
 from common.spec import PagedBatch
 from dsl_helion import binding
-from dsl_helion.primitives import (
-    attend_tile,
-    base2_scale,
-    dequantise,
-    div,
-    mod,
-    score,
-    softmax_step,
-    visible,
-)
+from dsl_helion.arithmetic import div, mod
+from dsl_helion.binding import value_dtype
+from dsl_helion.primitives import attend_tile, base2_scale, dequantise, load_token_scales, logits, softmax_step
 
 # How K and V are addressed through the block table: by runs, or as binding.Gather says.
 Gather = Literal["run", "page", "flat", "2idx"]
@@ -74,7 +67,7 @@ def find_runs(block_table, seq, j, first_key, end_key, block_size, run, gather, 
     return page.to(torch.int64), slot
 
 
-def load_runs(cache, page, slot, kv_head, wanted, f, run, gather, tile_size, masked):
+def load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype, masked):
     """K or V [tile_size, head_size] of one KV head, loaded as [runs, run, head_size].
 
     Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
@@ -92,26 +85,28 @@ def load_runs(cache, page, slot, kv_head, wanted, f, run, gather, tile_size, mas
         x = hl.load(cache, at)
     if gather == "run":
         x = x.reshape(tile_size, cache.size(-1))
-    return dequantise(x, f)
+    return dequantise(x, dtype)
 
 
 def attend_runs(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-    key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
+    r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
 ):  # fmt: skip
     """attend_tile in any form of gather_form; number: as it says."""
     if gather == "run" or gather == "slice":
         key_pos = j * tile_size + hl.arange(tile_size)
         wanted = (key_pos >= first_key) & (key_pos < end_key)
         page, slot = find_runs(block_table, seq, j, first_key, end_key, block_size, number, gather, tile_size, masked)
-        k = load_runs(key_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, False)
-        s = score(q, k, softmax_scale, f)
-        if masked:
-            s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-        v = load_runs(value_cache, page, slot, kv_head, wanted, f, number, gather, tile_size, masked)
-        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        k = load_runs(key_cache, page, slot, kv_head, wanted, number, gather, tile_size, q.dtype, False)
+        scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
+        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+        dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
+        v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, dtype, masked)
+        scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
     else:
         return attend_tile(
             j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-            key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
+            r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
         )  # fmt: skip

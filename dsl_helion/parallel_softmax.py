@@ -20,17 +20,15 @@ from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
+from dsl_helion.arithmetic import div, mod
+from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
-    bundle,
-    div,
-    kv_tile_range,
     load_rows,
-    mod,
     normalise,
     q_block_rows,
-    segment_range,
     softmax_init,
     store_lse,
     store_partial,
@@ -38,7 +36,7 @@ from dsl_helion.primitives import (
 )
 from dsl_helion.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -82,13 +80,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _segments_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    partial_acc: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads, head_size]
+    partial_acc: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads, value_size]
     partial_m: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
     partial_l: torch.Tensor | None,  # f32 [num_segments, rows, num_query_heads]
     softmax_scale: float,
@@ -105,8 +103,9 @@ def _segments_kernel(
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
     hl.pdl_launch_dependents()  # the reduction's launch begins while the segments run (NVIDIA from sm_90 on)
     num_seqs = seq_lens.size(0)
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    hl.specialize(query.size(2))
+    value_size = hl.specialize(out.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -151,24 +150,25 @@ def _segments_kernel(
                 query_pos = context_len + token
                 row = query_start + token
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
-                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, head_size)
+                r = row_operands(f, seq, kv_head, token, head, live, context_len)
+                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, value_size, q.dtype)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_tile(
                         j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_stop, stop):
                     m, l, acc = attend_tile(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 if num_segments == 1 or used <= 1:
-                    store_rows(out, row, head, live, normalise(acc, l))
+                    store_rows(out, row, head, live, normalise(acc, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)
                 else:
                     place = seq * longest_query + token if by_sequence else row
@@ -211,8 +211,8 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (
-        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *scratch(workspace), batch.softmax_scale,
+        *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, *scratch(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
         config.num_segments, longest_query, by_sequence,
     )  # fmt: skip

@@ -1,49 +1,27 @@
 """The nouns of an attention kernel, in Helion; dsl_triton/primitives.py says the same in Triton.
 
-Every feature lives here, at four seams: `dequantise` (after a load), `score`, `visible` with `kv_tile_range`, and
-`softmax_init`. Kernel files pass the bundle `f` on and never name a feature; a feature that is off is None and its
-branch is not compiled. Scores, m and l are in base 2 (log2 e is folded into the scale): exp2 is one instruction.
+Every feature lives at five seams: `dequantise` (after a load), `logits`, masks.py (`visible` with `kv_tile_range`),
+`softmax_init` and `normalise`. Kernel files pass the bundle `f` and the row operands `r` (features.py) on and never
+name a feature; a feature that is off is None and its branch is not compiled. Scores, m and l are in base 2 (log2 e is
+folded into the scale): exp2 is one instruction.
 
 Helpers are inlined into the kernel. They address with `hl.load` and `hl.store`: `t[index]` and `x[:, None]` do not
 lower in a helper, nor does a loop. Page, slot and row indices are int64 before a stride multiplies them.
 
-Shapes: block_m rows of a Q Block (a row is one query token under one query head), tile_size keys, head_size lanes
-(Helion pads them to a power of two by itself).
+Shapes: block_m rows of a Q Block (a row is one query token under one query head), tile_size keys, head_size lanes of Q
+and K, value_size of V and of the output (Helion pads them to a power of two by itself).
 """
 
 import helion.language as hl
 import torch
 
-from common.spec import Features
+from dsl_helion.arithmetic import div, mod
+from dsl_helion.binding import is_fp8, largest, probability_bits, product_dtype, value_dtype
+from dsl_helion.features import head_scale
+from dsl_helion.masks import seen_keys, visible
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
-WIDEST = 2**30  # a window that no sequence can exceed; position + window then stays inside int32
-
-
-def bundle(features: Features) -> dict[str, int | float | torch.Tensor | None]:
-    """common.spec.Features as a kernel argument; sinks float [num_query_heads]."""
-    window = features.sliding_window
-    return {
-        "non_causal": None if features.causal else 1,
-        "sliding_window": None if window is None else min(window, WIDEST),
-        "softcap": features.softcap,
-        "sinks": features.sinks,
-    }
-
-
-def div(a, b):
-    """a // b of a tensor that is not negative: one operation, where torch's // takes 13 to round negatives down."""
-    return torch.div(a, b, rounding_mode="trunc")
-
-
-def mod(a, b):
-    """a % b of a tensor that is not negative."""
-    return torch.fmod(a, b)
-
-
-def cdiv(a, b):
-    return div(a + b - 1, b)
 
 
 def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
@@ -62,13 +40,27 @@ def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
 def load_rows(tensor, row, head, live):
     """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`."""
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
-    return hl.load(tensor, at, extra_mask=live.unsqueeze(1).unsqueeze(2)).squeeze(1)
+    return stored(hl.load(tensor, at, extra_mask=live.unsqueeze(1).unsqueeze(2)).squeeze(1))
+
+
+def stored(x):
+    """What was loaded, in its own dtype: bytes are e4m3fnuz (binding.loadable)."""
+    return x.view(torch.float8_e4m3fnuz) if x.dtype == torch.uint8 else x
 
 
 def store_rows(tensor, row, head, live, x):
     """The inverse of load_rows, cast to the tensor's dtype; nothing is written where not `live`."""
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
-    hl.store(tensor, at, x.to(tensor.dtype).unsqueeze(1), extra_mask=live.unsqueeze(1).unsqueeze(2))
+    x = cut(x, tensor.dtype).to(tensor.dtype)
+    hl.store(tensor, at, x.unsqueeze(1), extra_mask=live.unsqueeze(1).unsqueeze(2))
+
+
+def cut(x, dtype):
+    """x between the largest numbers of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
+    if dtype.itemsize == 1:
+        x = torch.where(x > largest(dtype), largest(dtype), x)
+        x = torch.where(x < -largest(dtype), -largest(dtype), x)
+    return x
 
 
 def store_lse(tensor, row, head, live, m, l):
@@ -99,8 +91,8 @@ def load_partial(partial, part, row, head, live):
     return torch.where(live, m, float("-inf")), l, acc
 
 
-def softmax_init(f, head, live, segment, seq_len, block_m, head_size):
-    """m [block_m], l [block_m], acc [block_m, head_size] before any key.
+def softmax_init(f, head, live, segment, seq_len, block_m, value_size, query_dtype):
+    """m [block_m], l [block_m], acc [block_m, value_size] before any key.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
     so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
@@ -111,76 +103,11 @@ def softmax_init(f, head, live, segment, seq_len, block_m, head_size):
         logit = hl.load(f["sinks"], [head], extra_mask=live).to(torch.float32) * LOG2E
         m = torch.where(live & (segment == 0) & (seq_len > 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
-    acc = hl.zeros([block_m, head_size], dtype=torch.float32)
+        if is_fp8(query_dtype):  # as softmax_step counts
+            m = m - probability_bits(query_dtype)
+            l = l * 2.0 ** probability_bits(query_dtype)
+    acc = hl.zeros([block_m, value_size], dtype=torch.float32)
     return m, l, acc
-
-
-def visible(query_pos, key_pos, seq_len, f):
-    """bool [block_m, tile_size]: may the query at absolute position q see the key at k. `kv_tile_range` must agree."""
-    q = query_pos.unsqueeze(1)
-    k = key_pos.unsqueeze(0)
-    if f["non_causal"] is None:
-        seen = k <= q
-    else:
-        seen = (k < seq_len) & (q >= 0)
-    if f["sliding_window"] is not None:
-        seen = seen & (q - k < f["sliding_window"])
-        if f["non_causal"] is not None:
-            seen = seen & (k - q < f["sliding_window"])
-    return seen
-
-
-def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
-    """Which keys and tiles the rows at absolute positions first_pos .. last_pos need.
-
-    Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices
-    lo <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi).
-    """
-    zero = hl.zeros([], dtype=torch.int32)
-    first_key = zero
-    end_key = seq_len
-    full_end = seq_len
-    lo = zero
-    full_lo = zero
-    if f["non_causal"] is None:
-        end_key = last_pos + 1
-        full_end = first_pos + 1
-    elif f["sliding_window"] is not None:
-        end_key = torch.minimum(seq_len, last_pos + f["sliding_window"])
-        full_end = torch.minimum(seq_len, first_pos + f["sliding_window"])
-    # a sequence without keys has negative positions: nothing is visible, every range is empty
-    end_key = torch.maximum(torch.minimum(end_key, seq_len), zero)
-    full_end = torch.maximum(full_end, zero)
-    hi = cdiv(end_key, tile_size)
-    if f["sliding_window"] is not None:
-        first_key = torch.maximum(first_pos - f["sliding_window"] + 1, zero)
-        lo = torch.minimum(div(first_key, tile_size), hi)
-        full_lo = cdiv(torch.maximum(last_pos - f["sliding_window"] + 1, zero), tile_size)
-        full_lo = torch.minimum(torch.maximum(full_lo, lo), hi)
-    full_hi = torch.minimum(torch.maximum(div(full_end, tile_size), full_lo), hi)
-    return first_key, end_key, lo, full_lo, full_hi, hi
-
-
-def clip_range(start, stop, full_lo, full_hi, f):
-    """Of the tiles [start, stop) those that every row sees entirely, [full_start, full_stop), both inside it."""
-    full_start = start
-    if f["sliding_window"] is not None:
-        full_start = torch.minimum(torch.maximum(full_lo, start), stop)
-    return full_start, torch.minimum(torch.maximum(full_hi, full_start), stop)
-
-
-def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
-    """The tiles of one segment of [lo, hi), and how many segments have any.
-
-    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
-    most num_segments segments, so a short sequence uses few.
-    """
-    per_segment = torch.maximum(cdiv(hi - lo, num_segments), hl.full([], 1, dtype=torch.int32))
-    used = cdiv(hi - lo, per_segment)
-    start = torch.minimum(lo + segment * per_segment, hi)
-    stop = torch.minimum(start + per_segment, hi)
-    full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
-    return start, full_start, full_stop, stop, used
 
 
 def find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked):
@@ -205,12 +132,13 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, pag
     return page, slot
 
 
-def dequantise(x, f):
-    """Stored K or V to the values that it stands for."""
-    return x
+def dequantise(x, dtype):
+    """Stored K or V as an operand of a product, exactly: the scales come in with the scores, with P, or at the end."""
+    x = stored(x)
+    return x if x.dtype == dtype else x.to(dtype)
 
 
-def load_kv_tile(cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, masked):
+def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked):
     """K or V [tile_size, head_size] of one KV head, gathered page by page.
 
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
@@ -233,50 +161,102 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, f, block_size, gather, tile
         x = x.reshape(tile_size, cache.size(-1))
     elif gather == "2idx":
         x = x.squeeze(1)
-    return dequantise(x, f)
+    return dequantise(x, dtype)
 
 
-def score(q, k, softmax_scale, f):
-    """Logits [block_m, tile_size], which `base2_scale` takes to base 2: raw products, or soft-capped natural logits.
+def load_token_scales(
+    scales, block_table, seq, j, key_pos, first_key, end_key, kv_head, wanted, block_size, tile_size, masked
+):
+    """float32 [tile_size] of the `wanted` keys, elsewhere 0; None where there are no such scales.
 
+    By page and slot whatever the gather of K and V: 4 bytes a key, and the rows of a flat one are not those of scales.
+    """
+    if scales is None:
+        return None
+    page, slot = find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, 0, "2idx", tile_size, masked)
+    head = hl.full([], kv_head, dtype=torch.int64)
+    at = [page.unsqueeze(1), slot.unsqueeze(1), head]
+    return hl.load(scales, at, extra_mask=wanted.unsqueeze(1)).squeeze(1)
+
+
+def products(q, k):
+    """q . k of every row and key, float32 [block_m, tile_size]."""
+    dtype = product_dtype(q.dtype)
+    return hl.dot(dequantise(q, dtype), dequantise(k, dtype).transpose(0, 1), out_dtype=torch.float32)
+
+
+def logit_scale(softmax_scale, f, r):
+    """What a product of stored elements is multiplied by, scales per token aside."""
+    return softmax_scale if r["logit_scale"] is None else softmax_scale * r["logit_scale"]
+
+
+def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked):
+    """Scores [block_m, tile_size], -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
+
+    `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
     torch.tanh is the device library's: 1 - 2 / (exp(2y) + 1) cancels for small y (fp32 rows at 5.7 of their budget),
     and the quotient of exponentials would give inf / inf from y = 44 on.
     """
-    s = hl.dot(q, k.transpose(0, 1), out_dtype=torch.float32)
+    s = products(q, k)
+    scale = logit_scale(softmax_scale, f, r)
+    if f["key_token_scales"] is not None:
+        s = s * key_scales.unsqueeze(0)
     if f["softcap"] is not None:
-        return torch.tanh(s * (softmax_scale / f["softcap"])) * f["softcap"]
-    else:
-        return s
+        s = torch.tanh(s * (scale / f["softcap"])) * f["softcap"]
+    elif f["alibi_slopes"] is not None or f["tree_bias"] is not None:
+        s = s * scale
+    if f["alibi_slopes"] is not None:
+        distance = (query_pos.unsqueeze(1) - key_pos.unsqueeze(0)).to(torch.float32)
+        if f["alibi_sqrt"] is not None:
+            distance = torch.sqrt(torch.clamp(distance, min=0.0))
+        s = s - r["slope"].unsqueeze(1) * distance
+    if masked:
+        if f["tree_bias"] is not None:
+            token = r["token"].unsqueeze(1)
+            column = (key_pos - r["context_len"]).unsqueeze(0)
+            inside = (token < f["tree_size"]) & (column >= 0) & (column < f["tree_size"])
+            s = s + hl.load(f["tree_bias"], [token, column], extra_mask=inside).to(torch.float32)
+        seen = visible(query_pos, key_pos, seq_len, f, r)
+        s = torch.where(seen, s, float("-inf"))
+        wanted = seen_keys(wanted, seen, f, r)
+    return s, wanted
 
 
-def base2_scale(softmax_scale, f):
+def base2_scale(softmax_scale, f, r):
     """Score x this = base-2 logit: the scale waits until here, where it is one operand of a multiply-add."""
-    if f["softcap"] is not None:
+    if f["softcap"] is not None or f["alibi_slopes"] is not None or f["tree_bias"] is not None:
         return LOG2E
     else:
-        return softmax_scale * LOG2E
+        return logit_scale(softmax_scale, f, r) * LOG2E
 
 
-def softmax_step(s, v, m, l, acc, base2, masked):
-    """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, head_size].
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, masked):
+    """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
-    the registers of a second copy of s.
+    the registers of a second copy of s. Where P becomes fp8, m stays below the maximum by as many bits as P may exceed
+    1: small P keep their mantissa, and sums, sinks and LSE need no correction, for all of them count from m.
     """
-    m_new = torch.maximum(m, s.amax(1) * base2)
+    top = s.amax(1) * base2
+    if is_fp8(v.dtype):
+        top = top - probability_bits(v.dtype)
+    m_new = torch.maximum(m, top)
     shift = m_new
     if masked:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = torch.where(m_new == float("-inf"), 0.0, m_new)
     p = torch.exp2(s * base2 - shift.unsqueeze(1))
     alpha = torch.exp2(m - shift)
     l = l * alpha + p.sum(1)
-    acc = hl.dot(p.to(v.dtype), v, acc=acc * alpha.unsqueeze(1))
+    if f["value_token_scales"] is not None:
+        p = p * value_scales.unsqueeze(0)
+    dtype = product_dtype(v.dtype)
+    acc = hl.dot(dequantise(p.to(v.dtype), dtype), dequantise(v, dtype), acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc
 
 
 def attend_tile(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
+    r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
 ):  # fmt: skip
     """Tile j of the sequence: load K, score, mask where `masked`, load V, step. Returns the new m, l, acc.
 
@@ -287,14 +267,28 @@ def attend_tile(
     page, slot = find_slots(
         block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
     )
-    k = load_kv_tile(key_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, False)
-    s = score(q, k, softmax_scale, f)
-    if masked:
-        s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-    v = load_kv_tile(value_cache, page, slot, kv_head, wanted, f, block_size, gather, tile_size, masked)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+    tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+    k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, q.dtype, False)
+    scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
+    s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+    dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
+    v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked)
+    scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
 
 
-def normalise(acc, l):
-    """acc / l [block_m, head_size]; a row that saw nothing gives zeros."""
-    return acc / torch.where(l > 0.0, l, 1.0).unsqueeze(1)
+def normalise(acc, l, kv_head, f):
+    """The output's rows [block_m, value_size]: acc / l, and what is left of the scales; zeros where nothing was seen.
+
+    The sums of a row's parts come here once, when they have been added.
+    """
+    return rescale(acc / torch.where(l > 0.0, l, 1.0).unsqueeze(1), kv_head, f)
+
+
+def rescale(x, kv_head, f):
+    """Rows x of one KV head, of any shape, from stored V to stored output."""
+    if f["value_scale"] is not None:
+        x = x * head_scale(f["value_scale"], f["value_scale_stride"], kv_head)
+    if f["out_scale"] is not None:
+        x = x / hl.load(f["out_scale"], [0])
+    return x

@@ -16,21 +16,13 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
-from dsl_helion.primitives import (
-    attend_tile,
-    bundle,
-    div,
-    kv_tile_range,
-    load_rows,
-    normalise,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_rows,
-)
+from dsl_helion.arithmetic import div
+from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.masks import kv_tile_range
+from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -74,11 +66,11 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _q_block_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     softmax_scale: float,
     f: dict,
@@ -89,8 +81,9 @@ def _q_block_kernel(
     min_block_m: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    hl.specialize(query.size(2))
+    value_size = hl.specialize(out.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -125,26 +118,27 @@ def _q_block_kernel(
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, value_size, q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 context_len + first, last_pos, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                 )  # fmt: skip
             for j_full in hl.grid(full_lo, full_hi):
                 m, l, acc = attend_tile(
                     j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                    r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                 )  # fmt: skip
             for j_right in hl.grid(full_hi, hi):
                 m, l, acc = attend_tile(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                    r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                 )  # fmt: skip
-            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
@@ -172,8 +166,8 @@ def launch(
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (
-        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale, bundle(features),
+        *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, batch.softmax_scale, bundle(features),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
     )  # fmt: skip
     order = [1, 0] if config.heads_fastest else [0, 1]

@@ -11,15 +11,18 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape
+from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
-from dsl_helion.primitives import LN2, bundle, div, kv_tile_range, load_partial, mod, segment_range
+from dsl_helion.features import bundle
+from dsl_helion.masks import kv_tile_range, segment_range
+from dsl_helion.primitives import LN2, cut, load_partial, rescale
 
 
 @dataclass(frozen=True)
 class Workspace:
     """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
 
-    acc: torch.Tensor  # [num_segments, rows, num_query_heads, head_size]
+    acc: torch.Tensor  # [num_segments, rows, num_query_heads, value_lanes]
     m: torch.Tensor  # [num_segments, rows, num_query_heads]
     l: torch.Tensor  # [num_segments, rows, num_query_heads]
 
@@ -28,7 +31,7 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
     """Scratch for `rows` query tokens."""
     sizes = (num_segments, rows, shape.num_query_heads)
     return Workspace(
-        torch.empty((*sizes, shape.head_size), dtype=torch.float32, device=device),
+        torch.empty((*sizes, shape.value_lanes), dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
     )
@@ -39,14 +42,15 @@ def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
 
 
 def _reduce_segments_kernel(
-    partial_acc: torch.Tensor,  # f32 [num_segments, rows, num_query_heads, head_size]
+    partial_acc: torch.Tensor,  # f32 [num_segments, rows, num_query_heads, value_size]
     partial_m: torch.Tensor,  # f32 [num_segments, rows, num_query_heads]
     partial_l: torch.Tensor,  # f32 [num_segments, rows, num_query_heads]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     f: dict,
+    queries_per_kv: hl.constexpr,
     block_q: hl.constexpr,
     tile_size: hl.constexpr,
     num_segments: hl.constexpr,
@@ -98,6 +102,7 @@ def _reduce_segments_kernel(
                 weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
                 total = (l * weight).sum(0)
                 x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+                x = cut(rescale(x, head // queries_per_kv, f), out.dtype)
                 out[row, head, :] = x.to(out.dtype)
                 if lse is not None:
                     lse[row, head] = (top + torch.log2(total)) * LN2
@@ -114,8 +119,9 @@ def reduce_segments(
     config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
     """
     args = (
-        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features), block_q,
-        config.tile_size, config.num_segments, shortest_query, longest_query, by_sequence,
+        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
+        batch.shape.queries_per_kv, block_q, config.tile_size, config.num_segments, shortest_query,
+        longest_query, by_sequence,
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
     num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4

@@ -16,21 +16,14 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
-from dsl_helion.primitives import (
-    bundle,
-    div,
-    kv_tile_range,
-    load_rows,
-    normalise,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_rows,
-)
-from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
+from dsl_helion.arithmetic import div
+from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.features import SEAMS, bundle, new_tokens, row_operands
+from dsl_helion.masks import kv_tile_range
+from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph", "x_packed"})
+SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
 
@@ -85,13 +78,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _prefill_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat, or x-packed (tile_sources)
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     key: torch.Tensor | None,  # [num_tokens, num_kv_heads, head_size]; None: every key is read from the pages
     value: torch.Tensor | None,  # the same
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     softmax_scale: float,
     f: dict,
@@ -104,8 +97,8 @@ def _prefill_kernel(
     min_block_m: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    lanes = hl.specialize((query.size(2), out.size(2)))  # head size, value size
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -140,7 +133,8 @@ def _prefill_kernel(
             query_pos = context_len + token
             last = torch.minimum(first + block_q, query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
 
             # the context, which every row sees but for a window; all keys where the new ones are in pages alone
             cached = seq_len
@@ -152,17 +146,17 @@ def _prefill_kernel(
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_paged_tile(
                     j_left, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
             for j_full in hl.grid(full_lo, full_hi):
                 m, l, acc = attend_paged_tile(
                     j_full, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, False,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, False,
                 )  # fmt: skip
             for j_right in hl.grid(full_hi, hi):
                 m, l, acc = attend_paged_tile(
                     j_right, q, m, l, acc, query_pos, seq, cached, first_key, end_key, kv_head, softmax_scale, f_paged,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
 
             if key is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
@@ -172,31 +166,31 @@ def _prefill_kernel(
                 )
                 for n_left in hl.grid(new_lo, new_full_lo):
                     m, l, acc = attend_new_tile(
-                        n_left, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
-                        key, value, query_start, head_size, tile_size, True,
+                        n_left, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
                 for n_full in hl.grid(new_full_lo, new_full_hi):
                     m, l, acc = attend_new_tile(
-                        n_full, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
-                        key, value, query_start, head_size, tile_size, False,
+                        n_full, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, query_start, lanes, tile_size, False,
                     )  # fmt: skip
                 for n_right in hl.grid(new_full_hi, new_hi):
                     m, l, acc = attend_new_tile(
-                        n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f,
-                        key, value, query_start, head_size, tile_size, True,
+                        n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
-            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
 def _decode_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat, or x-packed (tile_sources)
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
     softmax_scale: float,
     f: dict,
@@ -207,8 +201,8 @@ def _decode_kernel(
     x: hl.constexpr,
     block_m: hl.constexpr,
 ) -> None:
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    lanes = hl.specialize((query.size(2), out.size(2)))  # head size, value size
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     tile_size = hl.register_block_size(16, 256)
     for program, kv_head in hl.grid([seq_lens.size(0), num_kv_heads]):
@@ -217,28 +211,30 @@ def _decode_kernel(
         if query_start_loc[seq + 1] - query_start == 1:
             seq_len = seq_lens[seq]
             token, head, live = q_block_rows(0, kv_head, 1, queries_per_kv, block_m)
-            query_pos = seq_len - 1 + token
+            context_len = seq_len - 1
+            query_pos = context_len + token
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size)
+            r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq_len - 1, seq_len - 1, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_paged_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
             for j_full in hl.grid(full_lo, full_hi):
                 m, l, acc = attend_paged_tile(
                     j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, False,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, False,
                 )  # fmt: skip
             for j_right in hl.grid(full_hi, hi):
                 m, l, acc = attend_paged_tile(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, True,
+                    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
-            store_rows(out, query_start + token, head, live, normalise(acc, l))
+            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
@@ -269,10 +265,11 @@ def launch(
 
 def _launch_prefill(batch, features, out, config, lse) -> None:
     # the context lies before every new token: causality has no say there, and its mask would let new tokens in
-    paged = features if batch.key is None else replace(features, causal=False)
-    caches, forms = _operands(batch, config)
+    key, value = new_tokens(batch, features)
+    paged = features if key is None else replace(features, causal=False)
+    tensors, forms = _operands(batch, config)
     args = (
-        batch.query, *caches, batch.block_table, batch.query_start_loc, batch.seq_lens, batch.key, batch.value,
+        *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, key, value,
         out, lse, batch.softmax_scale, bundle(features), bundle(replace(paged, sinks=None)), *forms,
     )  # fmt: skip
     block_m = max(config.block_m, smallest_block_m(batch.shape))
@@ -280,20 +277,20 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
 
 
 def _launch_decode(batch, features, out, config, lse) -> None:
-    caches, forms = _operands(batch, config)
+    tensors, forms = _operands(batch, config)
     args = (
-        batch.query, *caches, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
+        *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale,
         bundle(features), *forms,
     )  # fmt: skip
     run(_decode, config, args, block_sizes=[config.tile_size], loop_orders=[[1, 0]])
 
 
 def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple]:
-    """Both kernels' K and V, and their constants from num_kv_heads on."""
+    """Both kernels' Q, K and V, and their constants from num_kv_heads on."""
     shape, x = batch.shape, packed_lanes(batch)
     if x is None:
         gather, rows = gather_form(config.gather, batch, config.tile_size)
-        caches = cache_view(batch.key_cache, gather, rows), cache_view(batch.value_cache, gather, rows)
+        tensors = operands(batch, gather, rows)
     else:
-        gather, rows, caches = "2idx", 0, (batch.key_cache.flatten(3), batch.value_cache)
-    return caches, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))
+        gather, rows, tensors = "2idx", 0, packed_operands(batch)
+    return tensors, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))

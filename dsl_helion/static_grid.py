@@ -21,23 +21,15 @@ from common.gpus import Gpu
 from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
-from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, matrix_instrs, run, smallest_block_m
+from dsl_helion.arithmetic import div
+from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.masks import clip_range
 from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
-from dsl_helion.primitives import (
-    attend_tile,
-    bundle,
-    clip_range,
-    div,
-    load_rows,
-    normalise,
-    q_block_rows,
-    softmax_init,
-    store_lse,
-    store_rows,
-)
+from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 
 
@@ -87,13 +79,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def _attend_items_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
-    value_cache: torch.Tensor,  # the same
+    value_cache: torch.Tensor,  # the same, value_size in place of head_size
     block_table: torch.Tensor,  # i32 or i64 [num_seqs, max_blocks]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    partial_acc: torch.Tensor,  # f32 [rows, 1, head_size]
+    partial_acc: torch.Tensor,  # f32 [rows, 1, value_size]
     partial_m: torch.Tensor,  # f32 [rows]
     partial_l: torch.Tensor,  # f32 [rows]
     records: torch.Tensor,  # i32 [programs, RECORD]
@@ -118,8 +110,9 @@ def _attend_items_kernel(
     num_seqs = seq_lens.size(0)
     num_tokens = query.size(0)
     max_keys = block_table.size(1) * block_size
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2), out.size(2)))
+    hl.specialize(query.size(2))
+    value_size = hl.specialize(out.size(2))
+    hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
     hl.specialize(partial_acc.size(2))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
@@ -153,31 +146,33 @@ def _attend_items_kernel(
                 stop_tile = torch.where(to_slot < end, torch.minimum(lo + to_slot - begin, hi), hi)
                 full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
                 token, head, live = q_block_rows(q_block * block_q, kv_head, query_len, queries_per_kv, block_m)
-                query_pos = seq_len - query_len + token
+                context_len = seq_len - query_len
+                query_pos = context_len + token
                 row = query_start + token
                 query_row = query_start + q_block * block_q
                 real_rows = torch.minimum(query_len - q_block * block_q, hl.full([], block_q, dtype=torch.int32))
                 part_row = hl.arange(block_m)
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
-                m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, block_m, head_size)
+                r = row_operands(f, seq, kv_head, token, head, live, context_len)
+                m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, block_m, value_size, q.dtype)
                 for j_left in hl.grid(start_tile, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_tile(
                         j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_stop, stop_tile):
                     m, l, acc = attend_tile(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 if (from_slot == begin) & (to_slot == end):
                     unserved = torch.where(refused, float("nan"), 0.0)
-                    store_rows(out, row, head, live, normalise(acc, l) + unserved)
+                    store_rows(out, row, head, live, normalise(acc, l, kv_head, f) + unserved)
                     store_lse(lse, row, head, live, m + unserved, l)
                 else:
                     at = partial_row + (2 * program + (from_slot == begin).to(torch.int32)) * part_rows + part_row
@@ -239,7 +234,7 @@ def launch(
         _launch_items(batch, features, out, config, workspace, lse, prefill=True)
         programs += config.prefill.programs
     _launch_items(batch, features, out, config, workspace, lse, prefill=False)
-    merge_parts(batch, out, workspace, programs, lse)
+    merge_parts(batch, features, out, workspace, programs, lse)
 
 
 def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
@@ -261,8 +256,8 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
     gather, page_rows = gather_form(part.gather, batch, part.tile_size)
     block_m = _block_m(shape, part)
     args = (
-        batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, workspace.acc, workspace.m, workspace.l,
+        *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
+        out, lse, workspace.acc, workspace.m, workspace.l,
         workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
         shape.block_size, page_rows, gather, smallest_block_m(shape), helion.next_power_of_2(workspace.num_seqs),
         SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,

@@ -13,7 +13,8 @@ closed form. Where that is a slot short, the item's last slot holds what remains
 import helion.language as hl
 import torch
 
-from dsl_helion.primitives import cdiv, div, kv_tile_range, mod
+from dsl_helion.arithmetic import cdiv, div, mod
+from dsl_helion.masks import kv_tile_range
 
 
 def sequence_at(seq, there, query_start_loc, seq_lens, num_tokens, max_keys):

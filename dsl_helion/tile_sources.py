@@ -7,16 +7,16 @@ import helion.language as hl
 import torch
 
 from common.spec import Layout, PagedBatch, SpecError
+from dsl_helion.arithmetic import div, mod
+from dsl_helion.binding import loadable, value_dtype
 from dsl_helion.primitives import (
     attend_tile,
     base2_scale,
     dequantise,
-    div,
     find_slots,
-    mod,
-    score,
+    load_token_scales,
+    logits,
     softmax_step,
-    visible,
 )
 
 
@@ -33,7 +33,12 @@ def packed_lanes(batch: PagedBatch) -> int | None:
     return x
 
 
-def load_packed_tile(cache, page, slot, kv_head, wanted, f, head_size, x, masked):
+def packed_operands(batch: PagedBatch) -> tuple[torch.Tensor, ...]:
+    """binding.operands of x-packed caches: K [num_blocks, num_kv_heads, head_size / x, block_size * x]."""
+    return loadable(batch.query), loadable(batch.key_cache.flatten(3)), loadable(batch.value_cache)
+
+
+def load_packed_tile(cache, page, slot, kv_head, wanted, head_size, x, dtype, masked):
     """K [tile_size, head_size] of one KV head out of a view [num_blocks, num_kv_heads, head_size / x, block_size * x].
 
     V, [num_blocks, num_kv_heads, head_size, block_size], is the same with x = 1. Keys that are not `wanted` give zeros.
@@ -45,18 +50,21 @@ def load_packed_tile(cache, page, slot, kv_head, wanted, f, head_size, x, masked
         tile = hl.load(cache, at, extra_mask=wanted.unsqueeze(1))
     else:
         tile = hl.load(cache, at)
-    return dequantise(tile, f)
+    return dequantise(tile, dtype)
 
 
 def attend_paged_tile(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-    key_cache, value_cache, block_table, head_size, block_size, page_rows, gather, tile_size, x, masked,
+    r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, masked,
 ):  # fmt: skip
-    """attend_tile over pages of either layout; x: lanes that lie together in an x-packed K, None for whole heads."""
+    """attend_tile over pages of either layout; x: lanes that lie together in an x-packed K, None for whole heads.
+
+    lanes: head size and value size.
+    """
     if x is None:
         return attend_tile(
             j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-            key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
+            r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,
         )  # fmt: skip
     else:
         key_pos = j * tile_size + hl.arange(tile_size)
@@ -64,17 +72,19 @@ def attend_paged_tile(
         page, slot = find_slots(
             block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
         )
-        k = load_packed_tile(key_cache, page, slot, kv_head, wanted, f, head_size, x, False)
-        s = score(q, k, softmax_scale, f)
-        if masked:
-            s = torch.where(visible(query_pos, key_pos, seq_len, f), s, float("-inf"))
-        v = load_packed_tile(value_cache, page, slot, kv_head, wanted, f, head_size, 1, masked)
-        return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        k = load_packed_tile(key_cache, page, slot, kv_head, wanted, lanes[0], x, q.dtype, False)
+        scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
+        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+        dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
+        v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, dtype, masked)
+        scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
 
 
 def attend_new_tile(
-    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f,
-    key, value, query_start, head_size, tile_size, masked,
+    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
+    key, value, query_start, lanes, tile_size, masked,
 ):  # fmt: skip
     """attend_tile over a sequence's new tokens, counted from the first: rows query_start on of K and V
     [num_tokens, num_kv_heads, head_size].
@@ -87,12 +97,12 @@ def attend_new_tile(
     if masked:
         row = torch.where(wanted, row, query_start)
     row = row.to(torch.int64).unsqueeze(1)
-    at = [row, torch.zeros_like(row) + kv_head, hl.arange(head_size).unsqueeze(0)]
-    k = dequantise(hl.load(key, at), f)
-    s = score(q, k, softmax_scale, f)
+    at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[0]).unsqueeze(0)]
+    k = dequantise(hl.load(key, at), q.dtype)
+    s, wanted = logits(q, k, None, token, key_pos, new_len, wanted, softmax_scale, f, r, masked)
+    at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[1]).unsqueeze(0)]
     if masked:
-        s = torch.where(visible(token, key_pos, new_len, f), s, float("-inf"))
-        v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), f)
+        v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), q.dtype)
     else:
-        v = dequantise(hl.load(value, at), f)
-    return softmax_step(s, v, m, l, acc, base2_scale(softmax_scale, f), masked)
+        v = dequantise(hl.load(value, at), q.dtype)
+    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)

@@ -10,7 +10,8 @@ The attention is one kernel launched for each source of tiles that a batch may n
 decided on the device, so a wrong hint costs time and never correctness:
     "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
     "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch, and alone where
+              scales per token would have to be copied too
 """
 
 from collections.abc import Iterator
@@ -25,34 +26,24 @@ from common.kernel import Capacity, Precision, beside, join, require, side_strea
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
-from dsl_helion.binding import (
-    Gather,
-    cache_view,
-    fits,
-    gather_form,
-    kernel,
-    matrix_instrs,
-    run,
-    smallest_block_m,
-)
+from dsl_helion.arithmetic import div
+from dsl_helion.binding import Gather, fits, gather_form, kernel, loadable, matrix_instrs, run, smallest_block_m
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_helion.dense_tiles import attend_block, masked_tile
+from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
+from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
-    bundle,
-    div,
-    kv_tile_range,
     load_rows,
     normalise,
     q_block_rows,
-    segment_range,
     softmax_init,
     store_lse,
     store_partial,
     store_rows,
 )
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
 MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
 
@@ -103,7 +94,7 @@ class Workspace:
     """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
 
     key: torch.Tensor  # [num_kv_heads * rows, head_size], the cache's dtype
-    value: torch.Tensor  # [num_kv_heads * rows, head_size]
+    value: torch.Tensor  # [num_kv_heads * rows, value_lanes]
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
@@ -116,9 +107,9 @@ def _unpaged_kernel(
     block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged alone
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
-    out: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
+    out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]
     lse: torch.Tensor | None,  # f32 [num_tokens, num_query_heads]
-    partial_acc: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads, head_size]
+    partial_acc: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads, value_size]
     partial_m: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
     partial_l: torch.Tensor | None,  # f32 [num_segments, num_tokens, num_query_heads]
     tiles: int,
@@ -137,8 +128,9 @@ def _unpaged_kernel(
 ) -> None:
     hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
     num_seqs = seq_lens.size(0)
-    head_size = hl.specialize(query.size(2))
-    hl.specialize((keys.size(-1), values.size(-1), keys.size(-2), values.size(-2), out.size(2)))
+    hl.specialize(query.size(2))
+    value_size = hl.specialize(out.size(2))
+    hl.specialize((keys.size(-1), values.size(-1), keys.size(-2), values.size(-2)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
@@ -172,9 +164,9 @@ def _unpaged_kernel(
             for before in hl.grid(0, seq, sequences):
                 index = before + hl.arange(sequences)
                 live = index < seq
-                _, earlier = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                _, _, earlier = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
                 begin = begin + earlier.sum(0).to(torch.int32)
-            region_lo, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            region_lo, _, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
             mine = mine & ((begin + count > tiles) == (source == "paged"))
             if new_kv:
                 mine = mine & (context_len > 0)
@@ -184,7 +176,8 @@ def _unpaged_kernel(
             q = load_rows(query, query_start + token, head, real)  # [block_m, head_size]
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
-            m, l, acc = softmax_init(f, head, real, segment, seq_len, block_m, head_size)
+            r = row_operands(f, seq, kv_head, token, head, real, context_len)
+            m, l, acc = softmax_init(f, head, real, segment, seq_len, block_m, value_size, q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 context_len + first, last_pos, seq_len, f, tile_size
             )
@@ -193,22 +186,22 @@ def _unpaged_kernel(
                 for j_paged in hl.grid(start, stop):
                     m, l, acc = attend_tile(
                         j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        keys, values, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
             else:
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_block(
-                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, keys, values, row, kv_head,
+                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, kv_head,
                         tile_size, False, source == "new",
                     )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     m, l, acc = attend_block(
                         masked_tile(i_edge, full_start - start, start, full_stop), q, m, l, acc, query_pos, seq_len,
-                        softmax_scale, f, keys, values, row, kv_head, tile_size, True, source == "new",
+                        softmax_scale, f, r, keys, values, row, kv_head, tile_size, True, source == "new",
                     )  # fmt: skip
             if num_segments == 1 or used <= 1:
                 writes = real & (segment == 0)
-                store_rows(out, query_start + token, head, writes, normalise(acc, l))
+                store_rows(out, query_start + token, head, writes, normalise(acc, l, kv_head, f))
                 store_lse(lse, query_start + token, head, writes, m, l)
             else:
                 place = query_start + token
@@ -222,14 +215,14 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
-    rows = (shape.num_kv_heads * tiles * config.prefill.tile_size, shape.head_size)
+    rows = shape.num_kv_heads * tiles * config.prefill.tile_size
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     return Workspace(
-        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
-        torch.empty(rows, dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, shape.value_lanes), dtype=shape.dtype, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
@@ -260,16 +253,11 @@ def launch(
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
-    shape, tile_size, new_kv = batch.shape, config.tile_size, batch.key is not None
-    tiles = workspace.key.shape[0] // (shape.num_kv_heads * tile_size)
-    copy_pages(batch, features, workspace.key, workspace.value, tiles, config, new_kv)
+    shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
-    sources = {"copied": (workspace.key, workspace.value, None)}
-    if new_kv:
-        sources["new"] = batch.key, batch.value, None
-    if _may_overflow(batch, tiles, tile_size):
-        caches = (cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache))
-        sources["paged"] = *caches, batch.block_table
+    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, gather, page_rows)
+    if "copied" in sources:
+        copy_pages(batch, features, workspace.key, workspace.value, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
     if parts is None or batch.num_tokens > parts.m.shape[1]:
         parts, segments = None, 1
@@ -277,18 +265,12 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
-            batch.query, keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse,
+            loadable(batch.query), keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse,
             *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
-            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, new_kv,
-            segments,
+            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source,
+            "new" in sources, segments,
         )  # fmt: skip
         run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=source != "paged")
     if segments > 1:
         merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
-
-
-def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:
-    """Whether the shapes allow more keys than the scratch holds: lengths are on the device."""
-    longest = min(batch.num_seqs, batch.num_tokens // (SHORT_QUERY + 1))
-    return longest * cdiv(batch.block_table.shape[1] * batch.shape.block_size, tile_size) > tiles

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
+# Nothing serves with them, so they are held to what the evidence needs.
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
+
 
 def with_nouns(module: ModuleType, name: str, **nouns: Callable) -> ModuleType:
     """`module` a second time, as `name`, with other functions behind some of its names; not a line is written again.

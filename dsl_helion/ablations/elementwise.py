@@ -15,10 +15,10 @@ from common.kernel import require
 from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import primitives, q_block
-from dsl_helion.ablations import with_nouns
+from dsl_helion.ablations import SUPPORTS, with_nouns
 from dsl_helion.binding import cache_view, gather_form, run, smallest_block_m
-from dsl_helion.primitives import bundle
-from dsl_helion.q_block import CONTRACT, SUPPORTS, Config, workspace
+from dsl_helion.features import bundle
+from dsl_helion.q_block import CONTRACT, Config, workspace
 
 __all__ = ["CONTRACT", "SUPPORTS", "Config", "workspace"]
 
@@ -35,15 +35,13 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         yield Config(16, 16, gather, num_warps=num_warps, num_stages=num_stages)
 
 
-def _score(q, k, softmax_scale, f):
-    s = (q.to(torch.float32).unsqueeze(1) * k.to(torch.float32).unsqueeze(0)).sum(2)  # of [block_m, tile_size, lanes]
-    if f["softcap"] is not None:
-        return torch.tanh(s * (softmax_scale / f["softcap"])) * f["softcap"]
-    else:
-        return s
+def _products(q, k):
+    return (q.to(torch.float32).unsqueeze(1) * k.to(torch.float32).unsqueeze(0)).sum(
+        2
+    )  # of [block_m, tile_size, lanes]
 
 
-def _softmax_step(s, v, m, l, acc, base2, masked):
+def _softmax_step(s, v, value_scales, m, l, acc, base2, f, masked):
     m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
     if masked:
@@ -56,7 +54,7 @@ def _softmax_step(s, v, m, l, acc, base2, masked):
     return m_new, l, acc * alpha.unsqueeze(1) + terms.sum(2)
 
 
-_primitives = with_nouns(primitives, f"{__name__}_primitives", score=_score, softmax_step=_softmax_step)
+_primitives = with_nouns(primitives, f"{__name__}_primitives", products=_products, softmax_step=_softmax_step)
 _q_block = with_nouns(q_block, f"{__name__}_q_block", attend_tile=_primitives.attend_tile)
 
 

@@ -17,19 +17,19 @@ from common.kernel import Capacity, require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
+from dsl_helion.ablations import SUPPORTS
+from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
-from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, SUPPORTS, Config, space
+from dsl_helion.features import bundle, row_operands
+from dsl_helion.masks import kv_tile_range, segment_range
+from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space
 from dsl_helion.primitives import (
     LN2,
     attend_tile,
-    bundle,
-    div,
-    kv_tile_range,
     load_partial,
     load_rows,
     normalise,
     q_block_rows,
-    segment_range,
     softmax_init,
     store_lse,
     store_partial,
@@ -115,24 +115,25 @@ def _last_arriver_kernel(
                 query_pos = context_len + token
                 row = query_start + token
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
-                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, head_size)
+                r = row_operands(f, seq, kv_head, token, head, live, context_len)
+                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, head_size, q.dtype)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_tile(
                         j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_stop, stop):
                     m, l, acc = attend_tile(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 if used <= 1:
-                    store_rows(out, row, head, live, normalise(acc, l))
+                    store_rows(out, row, head, live, normalise(acc, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)
                 else:
                     store_partial((partial_acc, partial_m, partial_l), segment, row, head, live, m, l, acc)

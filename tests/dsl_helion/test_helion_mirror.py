@@ -7,6 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = [
+    "features.py",
+    "masks.py",
     "primitives.py",
     "cache.py",
     "naive.py",
@@ -26,12 +28,19 @@ FILES = [
     "auto.py",
 ]
 
-# Triton alone: a class for the bundle, tuples of strides (None where V lies as K does), the reduction's overlap, which
-# Helion has always, a loop in a helper, and descriptors made by hand.
-TRITON_ALONE = {"Bundle", "_strides", "_scratch_strides", "can_overlap", "value_strides", "find_region", "new_blocks"}
-# Helion alone: division without rounding down, forms of a gather by name, and the partial results that Triton's kernels
-# address by pointers.
-HELION_ALONE = {"div", "mod", "cdiv", "store_partial", "load_partial", "gather_form", "_operands", "_Merge"}
+# Triton alone: classes for the bundle and the row operands, tuples of strides (None where V lies as K does), the
+# reduction's overlap, which Helion has always, a loop in a helper, descriptors made by hand, and stores and scales that
+# Helion addresses in one way for all.
+TRITON_ALONE = {
+    "Bundle", "RowOperands", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap", "value_strides",
+    "find_region", "_new_blocks", "store_whole_rows", "load_run_scales",
+}  # fmt: skip
+# Helion alone: forms of a gather by name, the partial results that Triton's kernels address by pointers, fp8 that is
+# passed as bytes, and what helpers share.
+HELION_ALONE = {
+    "store_partial", "load_partial", "gather_form", "_operands", "packed_operands", "_Merge", "stored", "head_scale",
+    "not_before",
+}  # fmt: skip
 
 
 def names(path: Path, alone: set[str]) -> list[str]:

@@ -8,7 +8,8 @@ import torch
 
 from common.spec import Features
 from dsl_helion.binding import kernel
-from dsl_helion.primitives import bundle, kv_tile_range, visible
+from dsl_helion.features import bundle, row_operands
+from dsl_helion.masks import kv_tile_range, visible
 
 TILE, ROWS, KEYS = 4, 4, 32
 CASES = [
@@ -30,23 +31,33 @@ def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, f: dic
         ranges[i, 5] = hi
         rows = hl.arange(4)
         keys = hl.arange(32)
-        seen = visible(first_pos + rows, keys, seq_len, f)
+        seq = hl.full([], 0, dtype=torch.int32)
+        r = row_operands(f, seq, 0, rows, rows, rows >= 0, first_pos)
+        seen = visible(first_pos + rows, keys, seq_len, f, r)
         hl.store(mask, [i, rows[:, None], keys[None, :]], seen.to(torch.int32))
 
 
 probe = kernel(_probe)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 4, 9, 40], ids=lambda w: f"window-{w}")
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "non-causal"])
-def test_tiles_hold_every_visible_key_and_full_tiles_only_visible_ones(causal: bool, window: int | None) -> None:
+WINDOWS = [
+    Features(causal=causal, sliding_window=window) for causal in (True, False) for window in (None, 1, 3, 4, 9, 40)
+]
+CHUNKS = [Features(chunk=chunk, chunk_lookback=back) for chunk, back in ((1, 0), (4, 0), (5, 0), (3, 2))]
+
+
+@pytest.mark.parametrize(
+    "features",
+    WINDOWS + CHUNKS,
+    ids=lambda f: f"{f.causal}-window-{f.sliding_window}-chunk-{f.chunk}-{f.chunk_lookback}",
+)
+def test_tiles_hold_every_visible_key_and_full_tiles_only_visible_ones(features: Features) -> None:
     cases = torch.tensor(CASES, dtype=torch.int32)
     ranges = torch.full((len(CASES), 6), -1, dtype=torch.int32)
     mask = torch.zeros(len(CASES), ROWS, KEYS, dtype=torch.int32)
-    bound = probe.bind((cases, ranges, mask, bundle(Features(causal=causal, sliding_window=window))))
-    bound.compile_config(bound.config_spec.default_config())(
-        cases, ranges, mask, bundle(Features(causal=causal, sliding_window=window))
-    )
+    args = (cases, ranges, mask, bundle(features))
+    bound = probe.bind(args)
+    bound.compile_config(bound.config_spec.default_config())(*args)
     for (first, last, seq_len), found, seen in zip(CASES, ranges.tolist(), mask.bool(), strict=True):
         first_key, end_key, lo, full_lo, full_hi, hi = found
         seen = seen[: last - first + 1]

@@ -1,0 +1,134 @@
+"""What features bring to a kernel, in Helion: one argument, and what of it is loaded once per row.
+
+Kernel files pass both on and never name a feature. dsl_triton/features.py says the same in Triton.
+"""
+
+import helion
+import helion.language as hl
+import torch
+
+from common.spec import Features, PagedBatch
+from dsl_helion.arithmetic import div
+from dsl_helion.binding import loadable
+
+# What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
+SEAMS = frozenset({
+    "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
+    "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv", "fp8_query",
+    "fp8_out",
+})  # fmt: skip
+WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
+
+_FIELDS = (
+    "non_causal",
+    "cross",
+    "sliding_window",
+    "softcap",
+    "sinks",  # float [num_query_heads]
+    "alibi_slopes",  # f32 [num_query_heads]
+    "alibi_sqrt",
+    "chunk",
+    "chunk_lookback",
+    "spans",  # i32 [num_seqs, spans, 2]
+    "max_spans",  # a power of two: Helion compiles for it
+    "causal_per_sequence",  # i32 or i8 [num_seqs]
+    "tree_bias",  # float [tree_size, tree_size]
+    "tree_size",
+    "key_scale",  # f32 [1] or [num_kv_heads]
+    "key_scale_stride",
+    "value_scale",  # f32 [1] or [num_kv_heads]
+    "value_scale_stride",
+    "key_token_scales",  # f32 [num_blocks, block_size, num_kv_heads]
+    "value_token_scales",  # f32 [num_blocks, block_size, num_kv_heads]
+    "query_scale",  # f32 [1]
+    "out_scale",  # f32 [1]
+)
+
+
+def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.constexpr | None]:
+    """common.spec.Features as a kernel argument. What is off is None, so that its branch is not compiled."""
+    f = dict.fromkeys(_FIELDS)
+    if not features.causal:
+        f["non_causal"] = 1
+    if features.cross:
+        f["cross"] = 1
+    if features.sliding_window is not None:
+        f["sliding_window"] = min(features.sliding_window, WIDEST)
+    for name in ("softcap", "sinks", "alibi_slopes", "tree_bias", "query_scale", "out_scale"):
+        f[name] = getattr(features, name)
+    if features.alibi_sqrt:
+        f["alibi_sqrt"] = 1
+    if features.chunk is not None:
+        f["chunk"] = chunk = min(features.chunk, WIDEST)
+        f["chunk_lookback"] = min(features.chunk_lookback, WIDEST // chunk)  # further back there are no keys
+    if features.spans is not None:
+        f["spans"] = features.spans
+        f["max_spans"] = hl.constexpr(helion.next_power_of_2(features.spans.shape[1]))
+    if (flags := features.causal_per_sequence) is not None:
+        f["causal_per_sequence"] = flags.view(torch.int8) if flags.dtype == torch.bool else flags
+    if features.tree_bias is not None:
+        f["tree_size"] = features.tree_bias.shape[0]
+    for name in ("key", "value"):
+        scale = getattr(features, f"{name}_scale")
+        if scale is not None and scale.dim() == 3:
+            f[f"{name}_token_scales"] = scale
+        elif scale is not None:
+            f[f"{name}_scale"], f[f"{name}_scale_stride"] = scale, 0 if scale.numel() == 1 else 1
+    return f
+
+
+def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
+
+    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where keys
+    are another sequence's, and where a feature speaks of absolute positions: new tokens are counted from the first.
+    """
+    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
+    if features.cross or batch.shape.cache_dtype != batch.shape.dtype or any(one is not None for one in absolute):
+        return None, None
+    return loadable(batch.key), loadable(batch.value)
+
+
+def scales_per_token(features: Features) -> bool:
+    """Whether a stored K or V means something only beside a number of its token."""
+    return any(scale is not None and scale.dim() == 3 for scale in (features.key_scale, features.value_scale))
+
+
+def row_operands(f, seq, kv_head, token, head, live, context_len):
+    """What features need of the rows of one Q Block, loaded once; None where its feature is off.
+
+    The rows are query tokens and heads as primitives.q_block_rows gives them. live, token [block_m]; context_len;
+    slope f32 [block_m]; chunk_first [block_m]: first key of the oldest chunk that the row sees; span_first, span_last
+    [block_m]: first and last key of the span that holds the row, 0 and -1 where none does; causal, of the sequence: 0:
+    not causal; logit_scale f32: of K and Q, beside the softmax scale.
+    """
+    r = dict.fromkeys(("slope", "chunk_first", "span_first", "span_last", "causal", "logit_scale"))
+    r |= {"live": live, "token": token, "context_len": context_len}
+    query_pos = context_len + token
+    if f["alibi_slopes"] is not None:
+        r["slope"] = hl.load(f["alibi_slopes"], [head], extra_mask=live)
+    if f["chunk"] is not None:
+        r["chunk_first"] = (div(query_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
+    if f["spans"] is not None:
+        span = hl.arange(f["max_spans"])
+        there = span < f["spans"].size(1)
+        first = hl.load(f["spans"], [seq, span, 0], extra_mask=there).unsqueeze(0)
+        last = hl.load(f["spans"], [seq, span, 1], extra_mask=there).unsqueeze(0)
+        position = query_pos.unsqueeze(1)
+        inside = (position >= first) & (position <= last) & (first < last) & there.unsqueeze(0)
+        r["span_first"] = torch.where(inside, first, 0).amax(1)
+        r["span_last"] = torch.where(inside, last, -1).amax(1)
+    if f["causal_per_sequence"] is not None:
+        r["causal"] = hl.load(f["causal_per_sequence"], [seq])
+    if f["key_scale"] is not None:
+        r["logit_scale"] = head_scale(f["key_scale"], f["key_scale_stride"], kv_head)
+        if f["query_scale"] is not None:
+            r["logit_scale"] = r["logit_scale"] * hl.load(f["query_scale"], [0])
+    elif f["query_scale"] is not None:
+        r["logit_scale"] = hl.load(f["query_scale"], [0])
+    return r
+
+
+def head_scale(scale, stride, kv_head):
+    """One KV head's number of [1] or [num_kv_heads]."""
+    return hl.load(scale, [hl.full([], kv_head, dtype=torch.int64) * stride])
