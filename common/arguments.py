@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
 WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
+_FIELDS = attrgetter(*(field.name for field in fields(Features)))
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
 
 
@@ -53,7 +56,7 @@ def batch_of(
 
 def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
     """What a call's signature holds of its features, `...` for each tensor; and those tensors, in order."""
-    values = vars(features).values()
+    values = _FIELDS(features)
     tensors = tuple([value for value in values if isinstance(value, torch.Tensor)])
     return tuple([... if isinstance(value, torch.Tensor) else value for value in values]), tensors
 

@@ -1,0 +1,52 @@
+"""Two calls that ask for different things have different signatures: none is launched as the other was."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.arguments import asked_of_call, new_out
+from common.spec import Features, SpecError
+
+PLAIN = Features()
+TENSORS = (
+    "sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", "key_scale", "value_scale", "query_scale",
+    "out_scale",
+)  # fmt: skip
+NUMBERS = {
+    "causal": False, "sliding_window": 3, "softcap": 2.0, "alibi_sqrt": True, "chunk": 4, "chunk_lookback": 1,
+    "cross": True, "batch_invariant": True,
+}  # fmt: skip
+CHANGES = NUMBERS | {name: torch.ones(2) for name in TENSORS}
+
+
+def test_every_field_is_among_the_changes():
+    assert set(CHANGES) == set(Features.__dataclass_fields__)
+
+
+def test_no_two_features_have_one_signature():
+    asked = [asked_of_call(replace(PLAIN, **{name: value}))[0] for name, value in CHANGES.items()]
+    assert len({*asked, asked_of_call(PLAIN)[0]}) == len(CHANGES) + 1
+
+
+def test_other_tensors_of_one_feature_have_one_signature_and_come_in_order():
+    features = Features(**{name: torch.full((2,), float(i)) for i, name in enumerate(TENSORS)})
+    again = Features(**{name: torch.zeros(2) for name in TENSORS})
+    assert asked_of_call(features)[0] == asked_of_call(again)[0]
+    assert [int(tensor[0]) for tensor in asked_of_call(features)[1]] == sorted(range(len(TENSORS)))
+
+
+def test_a_signature_does_not_change_with_use():
+    features = Features(sinks=torch.ones(2))
+    before = asked_of_call(features)[0]
+    features.names()
+    assert asked_of_call(features)[0] == before
+
+
+def test_an_output_is_made_where_its_dtype_is_known():
+    query, caches = torch.zeros(3, 4, 16), [torch.zeros(2, 8, 2, size) for size in (16, 24)]
+    assert new_out(query, *caches, None).shape == (3, 4, 24)
+    assert new_out(query, torch.zeros(2, 2, 4, 8, 4), torch.zeros(2, 2, 40, 8), PLAIN).shape == (3, 4, 40)
+    for q, features in ((query, Features(out_scale=torch.ones(1))), (query.to(torch.float8_e4m3fn), None)):
+        with pytest.raises(SpecError, match="out: found None"):
+            new_out(q, *caches, features)
