@@ -1,8 +1,9 @@
 """Write a step's new K and V into their pages: what fills the cache that the other kernels read.
 
 Grid: tokens / block_tokens x num_kv_heads, one axis. A program takes several tokens of one KV head, reads their slots
-once and moves K and V. Slots are int64 before a stride multiplies them; a token without a slot is neither read nor
-written.
+once and moves K and V; into quantised pages as their numbers of one byte, with a scale that is given, or with one for
+each token that it computes and writes. Slots are int64 before a stride multiplies them; a token without a slot is
+neither read nor written.
 """
 
 import itertools
@@ -16,8 +17,11 @@ from common.cache import CacheWrite
 from common.gpus import Gpu
 from common.spec import AttentionShape
 from dsl_helion.arithmetic import div, mod
-from dsl_helion.binding import kernel, run
-from dsl_helion.primitives import load_rows
+from dsl_helion.binding import is_fp8, kernel, largest, run
+from dsl_helion.features import head_scale
+from dsl_helion.primitives import cut, load_rows
+
+LEAST_SCALE = 1e-6  # a row of zeros is divided by it
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,34 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         yield Config(block_tokens, num_warps)
 
 
+def scale_limit(dtype: torch.dtype) -> float:
+    """What the largest element of a token becomes: 224 for e4m3fnuz, as vLLM writes it, else the type's largest."""
+    return 224.0 if dtype == torch.float8_e4m3fnuz else largest(dtype)
+
+
+def quantise(x, scale, stride, page, slot, kv_head, live, compute_scale, dtype):
+    """Rows x [block_tokens, head_size] as elements of dtype: x / scale, cut, rounded to nearest.
+
+    To even in fp8, half away from zero in int8, where NaN is 0. compute_scale: the scale of each row is its largest
+    element / scale_limit, which is stored; else one that is given, 1 where scale is None. stride: of heads in it.
+    """
+    if dtype.itemsize > 1:
+        return x.to(dtype)
+    x = x.to(torch.float32)
+    if compute_scale:
+        found = torch.clamp(torch.abs(x).amax(1) / scale_limit(dtype), min=LEAST_SCALE)
+        head = torch.zeros_like(page) + kv_head
+        at = [page.unsqueeze(1), slot.unsqueeze(1), head.unsqueeze(1)]
+        hl.store(scale, at, found.unsqueeze(1), extra_mask=live.unsqueeze(1))
+        x = x / found.unsqueeze(1)
+    elif scale is not None:
+        x = x / head_scale(scale, stride, kv_head)
+    x = cut(x, dtype)
+    if not is_fp8(dtype):
+        x = torch.where(x >= 0.0, torch.floor(x + 0.5), torch.where(x < 0.0, -torch.floor(0.5 - x), 0.0))
+    return x.to(dtype)
+
+
 def store_slots(cache, page, slot, head, live, x):
     """x [block_tokens, head_size] to one KV head of the slots of a cache; nothing where not `live`."""
     at = [page.unsqueeze(1), slot.unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
@@ -50,8 +82,14 @@ def _cache_kernel(
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
     value_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
     slot_mapping: torch.Tensor,  # i32 or i64 [num_tokens]
+    key_scale: torch.Tensor | None,  # f32 [1] or [num_kv_heads], read; [num_blocks, block_size, num_kv_heads], written
+    value_scale: torch.Tensor | None,  # the same
     num_slots: int,
     block_size: hl.constexpr,
+    key_scale_stride: hl.constexpr,
+    value_scale_stride: hl.constexpr,
+    compute_key_scale: hl.constexpr,
+    compute_value_scale: hl.constexpr,
 ) -> None:
     num_tokens = slot_mapping.size(0)
     hl.specialize((key.size(2), value.size(2), key_cache.size(3), value_cache.size(3)))
@@ -67,6 +105,9 @@ def _cache_kernel(
         slot = mod(index, block_size)
         k = load_rows(key, token, head, live)
         v = load_rows(value, token, head, live)
+        dtype = key_cache.dtype
+        k = quantise(k, key_scale, key_scale_stride, page, slot, kv_head, live, compute_key_scale, dtype)
+        v = quantise(v, value_scale, value_scale_stride, page, slot, kv_head, live, compute_value_scale, dtype)
         store_slots(key_cache, page, slot, head, live, k)
         store_slots(value_cache, page, slot, head, live, v)
 
@@ -79,12 +120,23 @@ def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
 
     A captured launch serves later steps with at most as many tokens, the slots of the others set to -1.
     """
-    write.check()
+    write.check(quantised=True)
     if write.num_tokens == 0 or write.num_slots == 0:
         return
     args = (
         write.key, write.value, write.key_cache, write.value_cache, write.slot_mapping,
-        write.num_slots, write.shape.block_size,
+        write.key_scale, write.value_scale, write.num_slots, write.shape.block_size,
+        _scale_strides(write.key_scale), _scale_strides(write.value_scale),
+        _per_token(write.key_scale), _per_token(write.value_scale),
     )  # fmt: skip
     # programs that start together move the heads of the same tokens, which lie together
     run(_cache, config, args, block_sizes=[config.block_tokens], loop_orders=[[1, 0]])
+
+
+def _per_token(scale: torch.Tensor | None) -> bool:
+    return scale is not None and scale.dim() == 3
+
+
+def _scale_strides(scale: torch.Tensor | None) -> int:
+    """One number for all KV heads is 0 apart from itself."""
+    return 0 if scale is None or scale.numel() == 1 else 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cache_cases import WRITES, judge
+from cache_cases import QUANTISED_WRITES, WRITES, judge
 from common.cache import CacheWrite
 from common.spec import SpecError
 from dsl_helion import cache
@@ -14,6 +14,11 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 @pytest.mark.parametrize("number", range(len(WRITES)), ids=[case.name for case in WRITES])
 def test_the_pool_is_what_the_reference_makes_of_it(number):
     judge(cache, WRITES[number], DTYPES[number % 3])
+
+
+@pytest.mark.parametrize("number", range(len(QUANTISED_WRITES)), ids=[case.name for case in QUANTISED_WRITES])
+def test_quantised_pages_and_their_scales_are_the_references(number):
+    judge(cache, QUANTISED_WRITES[number], DTYPES[number % 3])
 
 
 @pytest.mark.parametrize("block_tokens", [1, 16])

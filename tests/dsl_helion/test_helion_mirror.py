@@ -19,6 +19,7 @@ FILES = [
     "adjustable_tile.py",
     "tile_schedule.py",
     "merge_parts.py",
+    "merge_states.py",
     "static_grid.py",
     "dense_tiles.py",
     "copy_pages.py",
@@ -39,7 +40,7 @@ TRITON_ALONE = {
 # passed as bytes, and what helpers share.
 HELION_ALONE = {
     "store_partial", "load_partial", "gather_form", "_operands", "packed_operands", "_Merge", "stored", "head_scale",
-    "not_before",
+    "not_before", "_per_token",
 }  # fmt: skip
 
 
