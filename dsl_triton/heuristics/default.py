@@ -33,7 +33,7 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
-        warps, stages = _decode_warps(gpu)
+        warps, stages = _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             stages = 3  # page ids a tile ahead: 1.02x where few programs hide each other's loads, 0.97x where many do
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
@@ -55,7 +55,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         warps = min(warps, _matrix_warps(rows)) if _cdna(gpu) else warps
         return parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, overlap)
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
-    warps, stages = _decode_warps(gpu)
+    warps, stages = _decode_warps(shape, gpu)
     resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
         # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
@@ -77,7 +77,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill 19 words of 64 rows by 64 keys.
     """
-    warps, stages = _decode_warps(gpu)
+    warps, stages = _decode_warps(shape, gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         stages = 3
     decode = _decode_keys(128, shape, gpu), warps, stages
@@ -121,11 +121,13 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
-    (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(gpu), _prefill(shape, gpu)
-    keys, nvidia = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia"
+    (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(shape, gpu), _prefill(shape, gpu)
+    keys, nvidia, broad = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia", _lanes(shape) > 256
+    if broad:  # beside the schedule, 512 lanes in half as many spill 2 registers, 62 on an MI300
+        decode_warps = min(2 * decode_warps, 8)
     three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
     gather, registers = _gather(shape, keys, gpu), 168 if three else 0
-    programs = (4 if _cdna(gpu) else 3 if three else 2) * gpu.units
+    programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, registers)
     programs = (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
     if _cdna(gpu) and _lanes(shape) > 128:  # 32 keys: 392 registers and one spilled
@@ -195,9 +197,13 @@ def _matrix_warps(rows: int) -> int:
     return max(rows // 32, 1)
 
 
-def _decode_warps(gpu: Gpu) -> tuple[int, int]:
+def _decode_warps(shape: AttentionShape, gpu: Gpu) -> tuple[int, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
-    return (4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2), 2
+    warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
+    if _lanes(shape) <= 256:
+        return warps, 2
+    single = shape.dtype.itemsize > 2  # 512 lanes in float32 spill 179 registers of 4 warps on sm_90, none of 8
+    return (8 if warps == 2 else 2 * warps if single else warps), (1 if gpu.vendor == "amd" and single else 2)
 
 
 def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
@@ -214,7 +220,7 @@ def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
     AMD's fewer keys let two programs of 128 rows live on a compute unit: 206 to 211 registers for 280 to 289.
     """
     if _lanes(shape) > 256:  # more warps than rows ask for: a lane's share of 512 sums
-        return (16, 4, 1) if gpu.vendor == "amd" else (_keys(32, shape, gpu), 8, 2)
+        return (16, 4 if _cdna(gpu) else 8, 1) if gpu.vendor == "amd" else (_keys(32, shape, gpu), 8, 2)
     if _cdna(gpu):
         keys = 64 if _lanes(shape) <= 64 else 32
         return _keys(keys, shape, gpu), _matrix_warps(_rows(shape, gpu)), 2 if _lanes(shape) <= 128 else 1
