@@ -10,7 +10,7 @@ from common.spec import Features, PagedBatch
 from dsl_triton.binding import padded
 from dsl_triton.features import new_tokens, scales_per_token
 from dsl_triton.masks import zero_unseen
-from dsl_triton.primitives import base2_scale, logits, softmax_step
+from dsl_triton.primitives import base2_scale, logits, products, softmax_step
 
 
 @triton.jit
@@ -31,13 +31,14 @@ def attend_block(
 
     FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
     """
-    key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
-    s, wanted = logits(q, k, 0, query_pos, key_pos, seq_len, key_pos < seq_len, softmax_scale, f, r, MASKED)
+    s = products(q, k)
+    key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
+    s, wanted = logits(s, 0, query_pos, key_pos, seq_len, True, softmax_scale, f, r, MASKED)
     v = values.load([row, column])
     if MASKED and FOREIGN:
-        v = tl.where(tl.expand_dims(wanted, 1), v, 0.0)
-    elif MASKED:
+        v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
+    if MASKED:
         v = zero_unseen(v, wanted, f)
     return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
 

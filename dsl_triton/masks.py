@@ -37,7 +37,7 @@ def seen_keys(wanted, seen, f, r):
     The others may hold NaN, as pages behind a window do. Where kv_tile_range is exact there are no others.
     """
     if f.spans is not None or f.causal_per_sequence is not None:
-        wanted = wanted & (tl.max((seen & tl.expand_dims(r.live, 1)).to(tl.int32), 0) > 0)
+        wanted = (tl.max((seen & tl.expand_dims(r.live, 1)).to(tl.int32), 0) > 0) & wanted
     return wanted
 
 

@@ -159,13 +159,12 @@ def logit_scale(softmax_scale, f, r):
 
 
 @triton.jit
-def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED: tl.constexpr):
-    """Scores [BLOCK_M, TILE_SIZE], -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
+def logits(s, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED: tl.constexpr):
+    """Scores of products s, -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
 
     `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
     tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
     """
-    s = products(q, k)
     scale = logit_scale(softmax_scale, f, r)
     if f.key_token_scales is not None:
         s *= tl.expand_dims(key_scales, 0)
@@ -243,7 +242,7 @@ def attend_tile(
     page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
     k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, q.dtype, False)
     scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
-    s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+    s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
     V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
     v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, V_DTYPE, MASKED)
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)

@@ -16,6 +16,7 @@ from dsl_triton.primitives import (
     load_kv_tile,
     load_token_scales,
     logits,
+    products,
     softmax_step,
 )
 
@@ -76,7 +77,7 @@ def attend_paged_tile(
         page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
         k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, X, q.dtype, False)
         scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
-        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+        s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
         V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
         v = load_packed_tile(
             value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, V_DTYPE, MASKED
@@ -103,6 +104,6 @@ def attend_new_tile(
         row = tl.where(wanted, row, query_start)
     page = tl.zeros_like(row)
     k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, False)
-    s, wanted = logits(q, k, 0, token, key_pos, new_len, wanted, softmax_scale, f, r, MASKED)
+    s, wanted = logits(products(q, k), 0, token, key_pos, new_len, wanted, softmax_scale, f, r, MASKED)
     v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, MASKED)
     return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)

@@ -60,8 +60,7 @@ def _softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr)
     return m_new, l, acc * tl.expand_dims(alpha, 1) + tl.sum(products, 2)
 
 
-_logits = with_nouns(primitives.logits, products=_products)
-_attend_tile = with_nouns(primitives.attend_tile, logits=_logits, softmax_step=_softmax_step)
+_attend_tile = with_nouns(primitives.attend_tile, products=_products, softmax_step=_softmax_step)
 _elementwise_kernel = with_nouns(q_block._q_block_kernel, attend_tile=_attend_tile)
 
 
