@@ -33,11 +33,11 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
-        keys, warps = _decode_keys(128, shape, gpu), _decode_warps(gpu)
+        keys, warps = _decode_keys(128, shape, gpu), _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             warps["num_stages"] = 3  # page ids a tile ahead: pays where few programs hide each other's loads
         return q_block_kernel.Config(16, keys, _decode_gather(keys, gpu), **warps)
-    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
     return q_block_kernel.Config(**_rows(shape, gpu), gather="page")
 
@@ -65,7 +65,9 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
         tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
-    return parallel_softmax_kernel.Config(16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(gpu))
+    return parallel_softmax_kernel.Config(
+        16, tile_size, segments, _decode_gather(tile_size, gpu), **_decode_warps(shape, gpu)
+    )
 
 
 def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
@@ -73,24 +75,24 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
 
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill at 64 rows by 64 keys.
     """
-    keys, warps = _decode_keys(128, shape, gpu), _decode_warps(gpu)
+    keys, warps = _decode_keys(128, shape, gpu), _decode_warps(shape, gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
         warps["num_stages"] = 3
     decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
     rows, old = _rows(shape, gpu), gpu.arch == "sm_80"
-    if old and shape.head_size > 64:
+    if old and _lanes(shape) > 64:
         rows["num_warps"] = 8
     prefill = split_kernel.Prefill(**rows, gather="page")
     if _few_rows(shape, stats):
         prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
-    elif stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu) and not old:
+    elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and not old:
         prefill = split_kernel.Prefill(128, 64, "page", num_warps=8, num_stages=3)
     return split_kernel.Config(prefill, decode)
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     prefill = adjustable_tile_kernel.Prefill(**_rows(shape, gpu), gather="run")
-    if stats.max_query_len >= 4096 and shape.head_size <= 128 and _wide(shape, gpu):
+    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         prefill = adjustable_tile_kernel.Prefill(128, 128, "run", num_warps=8, num_stages=3)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
@@ -98,11 +100,12 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     keys, rows, nvidia = _decode_keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
-    if _cdna(gpu) and shape.dtype.itemsize == 2:  # 128 rows take 375 registers here: one program a unit
+    broad = _lanes(shape) > 256
+    if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
         rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
-    three = nvidia and shape.head_size <= 128 and shape.dtype.itemsize == 2
-    programs = (4 if _cdna(gpu) else 3 if three else 2) * gpu.units
-    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **_decode_warps(gpu))
+    three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
+    programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
+    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **_decode_warps(shape, gpu))
     programs = (2 if (nvidia and rows["num_warps"] == 4) or _cdna(gpu) else 1) * gpu.units
     return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, snap=2, gather="page"))
 
@@ -113,13 +116,13 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     Few programs get segments, in Q Blocks of 64 rows: of 128 rows their partial results spill 23 registers.
     """
     rows, segments = _rows(shape, gpu), 1
-    if gpu.vendor == "nvidia" and gpu.arch != "sm_80" and shape.dtype.itemsize == 2 and shape.head_size <= 128:
+    if gpu.vendor == "nvidia" and gpu.arch != "sm_80" and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
         rows |= {"block_m": 128, "tile_size": 64}
         if _units_idle(shape, stats, gpu):
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             rows |= {"block_m": 64, "num_stages": 3}
-    elif gpu.arch == "sm_80" and shape.head_size > 64:
+    elif gpu.arch == "sm_80" and _lanes(shape) > 64:
         rows["num_warps"] = 8
     copy = {"gather": "page", "copy_programs": 8 * gpu.units}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
@@ -182,17 +185,21 @@ def _matrix_warps(rows: int) -> int:
     return max(rows // 32, 1)
 
 
-def _decode_warps(gpu: Gpu) -> dict[str, int]:
+def _decode_warps(shape: AttentionShape, gpu: Gpu) -> dict[str, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
-    return {"num_warps": 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2, "num_stages": 2}
+    warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
+    if _lanes(shape) <= 256:
+        return {"num_warps": warps, "num_stages": 2}
+    single = shape.dtype.itemsize > 2  # 512 lanes of float32 take twice the warps, as in Triton
+    warps = 8 if warps == 2 else 2 * warps if single else warps
+    return {"num_warps": warps, "num_stages": 1 if gpu.vendor == "amd" and single else 2}
 
 
 def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
     """AMD: 16 KB of K and V, so that LDS holds four programs of one wave; elsewhere what `_keys` says."""
     if not _cdna(gpu):
         return _keys(wanted, shape, gpu)
-    row_bytes = 2 * helion.next_power_of_2(shape.head_size) * shape.dtype.itemsize
-    return max(min(wanted, 32, 16 * 1024 // row_bytes), 16)
+    return 32 if wanted >= 32 and 32 * _row_bytes(shape) <= 16 * 1024 else 16
 
 
 def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
@@ -200,22 +207,43 @@ def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
 
     AMD's fewer keys let two programs of 128 rows live on a compute unit, as in Triton.
     """
-    if _cdna(gpu) and shape.dtype.itemsize == 2:
-        keys = _keys(64 if shape.head_size <= 64 else 32, shape, gpu)
-        rows, stages = (128, 2) if shape.head_size <= 128 else (64, 1)
+    if _lanes(shape) > 256:
+        return _broad_rows(shape, gpu)
+    if _cdna(gpu) and shape.dtype.itemsize <= 2:
+        keys = _keys(64 if _lanes(shape) <= 64 else 32, shape, gpu)
+        rows, stages = (128, 2) if _lanes(shape) <= 128 else (64, 1)
         return {"block_m": rows, "tile_size": keys, "num_warps": _matrix_warps(rows), "num_stages": stages}
-    rows = 64 if shape.dtype.itemsize == 2 else 16
-    warps = 8 if gpu.vendor == "nvidia" and shape.head_size > 128 else 4  # head size 256: four warps spill 58 registers
+    rows = 64 if shape.dtype.itemsize <= 2 else 16
+    warps = 8 if gpu.vendor == "nvidia" and _lanes(shape) > 128 else 4  # head size 256: four warps spill 58 registers
     return {"block_m": rows, "tile_size": _keys(64, shape, gpu), "num_warps": warps, "num_stages": 2}
 
 
+def _broad_rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
+    """Heads of up to 512: more warps than rows ask for, which share the sums of 512 lanes."""
+    amd, single = gpu.vendor == "amd", shape.dtype.itemsize > 2
+    rows = 16 if single or (amd and not _cdna(gpu)) else 64 if amd else 32
+    keys = 16 if amd else _keys(32, shape, gpu)
+    return {"block_m": rows, "tile_size": keys, "num_warps": 4 if _cdna(gpu) else 8, "num_stages": 1 if amd else 2}
+
+
+def _lanes(shape: AttentionShape) -> int:
+    """Of the wider of K and V."""
+    return max(shape.head_size, shape.value_lanes)
+
+
+def _row_bytes(shape: AttentionShape) -> int:
+    """Of one key and its value, as operands of a product."""
+    lanes = sum(helion.next_power_of_2(lanes) for lanes in (shape.head_size, shape.value_lanes))
+    return lanes * shape.dtype.itemsize
+
+
 def _wide(shape: AttentionShape, gpu: Gpu) -> bool:
-    return shape.dtype.itemsize == 2 and gpu.shared_bytes > 160 * 1024
+    return shape.dtype.itemsize <= 2 and gpu.shared_bytes > 160 * 1024
 
 
 def _keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
     """At most `wanted` keys, fewer where a K and a V tile exceed half of a program's shared memory, or 80 KB."""
-    row_bytes = 2 * helion.next_power_of_2(shape.head_size) * shape.dtype.itemsize
+    row_bytes = _row_bytes(shape)
     while wanted > 16 and wanted * row_bytes > min(gpu.shared_bytes // 2, 80 * 1024):
         wanted //= 2
     return wanted

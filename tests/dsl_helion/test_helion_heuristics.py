@@ -22,21 +22,24 @@ BATCHES = {
     "verify": [(4, 4096)] * 32,
     "empty": [],
 }
+HEADS = [(8, None), (64, None), (80, None), (128, None), (256, None), (512, None), (192, 128), (64, 512)]  # K's, V's
 GPUS = [gpus.resolve(name) for name in gpus.TABLE]
 
 
 @pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_choice_is_legal(kernel: str, lens: list) -> None:
-    for gpu, head, dtype in itertools.product(GPUS, (8, 64, 80, 128, 256), (torch.bfloat16, torch.float32)):
-        shape = AttentionShape(32, 8, head, 16, dtype)
+    dtypes = (torch.bfloat16, torch.float32, torch.float8_e4m3fn)
+    for gpu, (head, value), dtype in itertools.product(GPUS, HEADS, dtypes):
+        shape = AttentionShape(32, 8, head, 16, dtype, value)
         config = getattr(default, kernel)(shape, BatchStats.of(lens), gpu)
         assert isinstance(config, KERNELS[kernel].Config)
         assert config.num_warps in (1, 2, 4, 8)
         if kernel == "naive":
             continue
         assert config.tile_size == helion.next_power_of_2(config.tile_size) >= 16
-        assert 2 * config.tile_size * helion.next_power_of_2(head) * dtype.itemsize <= gpu.shared_bytes
+        lanes = helion.next_power_of_2(head) + helion.next_power_of_2(value or head)
+        assert config.tile_size * lanes * dtype.itemsize <= gpu.shared_bytes
         assert 1 <= getattr(config, "num_segments", 1) <= 128
 
 
@@ -57,12 +60,13 @@ def test_segments_fill_the_gpu_once_at_small_batches() -> None:
     assert chosen == [49, 6, 3]
 
 
-@pytest.mark.parametrize("head", [8, 64, 80, 128, 256])
-def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int) -> None:
+@pytest.mark.parametrize(("head", "value"), HEADS)
+def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int, value: int | None) -> None:
     for gpu in GPUS:
         for dtype in (torch.bfloat16, torch.float32):
-            shape = AttentionShape(32, 8, head, 16, dtype)
+            shape = AttentionShape(32, 8, head, 16, dtype, value)
             (config,) = {default.static_grid(shape, BatchStats.of(lens), gpu) for lens in BATCHES.values()}
             for part in (config.decode, config.prefill):
                 assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
-                assert 2 * part.tile_size * max(head, 16) * dtype.itemsize <= gpu.shared_bytes
+                assert part.tile_size == helion.next_power_of_2(part.tile_size)
+                assert part.tile_size * (head + (value or head)) * dtype.itemsize <= gpu.shared_bytes
