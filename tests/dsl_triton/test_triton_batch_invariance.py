@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from common.batch import make_batch
+from common.choice import on_grid
+from common.gpus import resolve
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from dsl_triton import adjustable_tile, auto, parallel_softmax, q_block, split, static_grid, unpaged
@@ -51,3 +53,13 @@ def test_mates_change_no_bit(name: str) -> None:
 def test_kernels_that_cut_by_the_whole_batch_refuse_it(kernel) -> None:
     with pytest.raises(UnsupportedFeature, match="batch_invariant"):
         rows(kernel, make_batch(LENS, SHAPE), 1)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "l40s", "mi300"])
+@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+def test_the_choice_follows_from_the_shape_alone(gpu: str) -> None:
+    sizes = [on_grid(1, 1, 1, 500), on_grid(256, 256, 1, 2000), on_grid(8, 0, 4096, 8192), on_grid(1, 0, 9, 131072)]
+    needs = frozenset({"causal", "batch_invariant"})
+    choices = {auto.choose(SHAPE, stats, resolve(gpu), needs) for stats in sizes}
+    assert len(choices) == 1 and choices.pop().kernel == "adjustable_tile"
+    assert len({auto.choose(SHAPE, stats, resolve(gpu)) for stats in sizes}) > 1
