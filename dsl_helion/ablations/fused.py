@@ -22,7 +22,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, run, smallest_block_m
-from dsl_helion.features import bundle, row_operands
+from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.q_block import CONTRACT, workspace
@@ -61,6 +61,15 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         decode = replace(config, block_m=config.decode_block_m, tile_size=config.decode_tile_size)
         if fits(config, shape, gpu) and fits(decode, shape, gpu):
             yield config
+
+
+def attend(j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f, *tile):
+    """attend_tile without row operands, which nothing in SUPPORTS has: a dict that is made within an if with an else
+    shifts the branch's other results in Helion 1.5."""
+    r = {"logit_scale": None}
+    return attend_tile(
+        j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f, r, *tile
+    )  # fmt: skip
 
 
 def _fused_kernel(
@@ -120,27 +129,26 @@ def _fused_kernel(
                 query_pos_d = context_len + token_d
                 last_pos = context_len + torch.minimum(first + (decode_m // queries_per_kv), query_len) - 1
                 q_d = load_rows(query, query_start + token_d, head_d, live_d)  # [decode_m, head_size]
-                r_d = row_operands(f, seq, kv_head, token_d, head_d, live_d, context_len)
                 m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, seq_len, decode_m, head_size, q_d.dtype)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     context_len + first, last_pos, seq_len, f, decode_tile
                 )
                 for j_left_d in hl.grid(lo, full_lo):
-                    m_d, l_d, acc_d = attend_tile(
+                    m_d, l_d, acc_d = attend(
                         j_left_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
-                        softmax_scale, f, r_d, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, True,
                     )  # fmt: skip
                 for j_full_d in hl.grid(full_lo, full_hi):
-                    m_d, l_d, acc_d = attend_tile(
+                    m_d, l_d, acc_d = attend(
                         j_full_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
-                        softmax_scale, f, r_d, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, False,
                     )  # fmt: skip
                 for j_right_d in hl.grid(full_hi, hi):
-                    m_d, l_d, acc_d = attend_tile(
+                    m_d, l_d, acc_d = attend(
                         j_right_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
-                        softmax_scale, f, r_d, key_cache, value_cache, block_table, block_size, page_rows, gather,
+                        softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, True,
                     )  # fmt: skip
                 store_rows(out, query_start + token_d, head_d, live_d, normalise(acc_d, l_d, kv_head, f))
@@ -150,25 +158,24 @@ def _fused_kernel(
                 query_pos = context_len + token
                 last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
                 q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
-                r = row_operands(f, seq, kv_head, token, head, live, context_len)
                 m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size, q.dtype)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     context_len + first, last_pos, seq_len, f, tile_size
                 )
                 for j_left in hl.grid(lo, full_lo):
-                    m, l, acc = attend_tile(
+                    m, l, acc = attend(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 for j_full in hl.grid(full_lo, full_hi):
-                    m, l, acc = attend_tile(
+                    m, l, acc = attend(
                         j_full, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, False,
                     )  # fmt: skip
                 for j_right in hl.grid(full_hi, hi):
-                    m, l, acc = attend_tile(
+                    m, l, acc = attend(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
-                        r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
+                        key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
                 store_lse(lse, query_start + token, head, live, m, l)
