@@ -9,7 +9,6 @@ import torch
 
 from common.spec import Features, PagedBatch
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import loadable
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -86,7 +85,7 @@ def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | No
     absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
     if features.cross or batch.shape.cache_dtype != batch.shape.dtype or any(one is not None for one in absolute):
         return None, None
-    return loadable(batch.key), loadable(batch.value)
+    return batch.key, batch.value
 
 
 def scales_per_token(features: Features) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.batch import make_batch
+from common.fills import INVISIBLE
 from common.kernel import Capacity
 from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch
@@ -47,6 +48,13 @@ def judge(batch: PagedBatch, features: Features, num_keys: int = 200, config: un
 )
 def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool) -> None:
     judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features)
+
+
+def test_keys_before_a_window_may_hold_anything() -> None:
+    """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
+    batch, features = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3), Features(sliding_window=19)
+    INVISIBLE["unseen-nan"](batch, features)
+    judge(batch, features)
 
 
 def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
