@@ -68,7 +68,7 @@ def _barrier_kernel(
 ) -> None:
     num_seqs = seq_lens.size(0)
     hl.specialize((key_cache.size(-1), value_cache.size(-1), key_cache.size(-2), value_cache.size(-2)))
-    head_size, _, _ = hl.specialize((query.size(2), partial_acc.size(3), out.size(2)))
+    head_size = hl.specialize((query.size(2), partial_acc.size(3), out.size(2)))[0]
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
