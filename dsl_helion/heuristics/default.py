@@ -103,9 +103,15 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     broad = _lanes(shape) > 256
     if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
         rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
+    warps = _decode_warps(shape, gpu)
+    if (
+        broad
+    ):  # beside the schedule, 512 lanes: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
+        warps["num_warps"] = min(2 * warps["num_warps"], 8)
+        rows["block_m"] = min(rows["block_m"], 32)
     three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
     programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
-    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **_decode_warps(shape, gpu))
+    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **warps)
     programs = (2 if (nvidia and rows["num_warps"] == 4) or _cdna(gpu) else 1) * gpu.units
     return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, snap=2, gather="page"))
 
