@@ -11,7 +11,7 @@ import triton.language as tl
 from common.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
 from dsl_triton.features import bundle
-from dsl_triton.masks import kv_tile_range
+from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile
 
 SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
@@ -20,7 +20,8 @@ SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
 @triton.jit
 def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
                  NEW_KV: tl.constexpr):  # fmt: skip
-    """First tile that any query of the sequence needs, and how many are copied: none for a short query.
+    """First tile and first key that any query of the sequence needs, and how many tiles are copied: none for a short
+    query.
 
     NEW_KV: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
     """
@@ -28,11 +29,11 @@ def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.
     query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
     context_len = seq_len - query_len
-    _, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, TILE_SIZE)
+    first_key, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, TILE_SIZE)
     copied = query_len > SHORT
     if NEW_KV:
         copied = copied & (context_len > 0)
-    return lo, tl.where(copied, hi - lo, 0)
+    return lo, first_key, tl.where(copied, hi - lo, 0)
 
 
 @triton.jit
@@ -45,7 +46,7 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
     for first in range(0, num_seqs, SEQUENCES):
         index = first + tl.arange(0, SEQUENCES)
         live = index < num_seqs
-        _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT, NEW_KV)
+        _, _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT, NEW_KV)
         end = total + tl.cumsum(tiles, 0)
         before = live & (end <= at)
         seq += tl.sum(before.to(tl.int32), 0)
@@ -84,9 +85,9 @@ def _copy_kernel(
     at = item // NUM_KV_HEADS
     seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
     while at < tl.minimum(total, tiles):
-        lo, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
         key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        wanted = key_pos < tl.load(seq_lens_ptr + seq)
+        wanted = not_before(first_key, key_pos, key_pos < tl.load(seq_lens_ptr + seq), f)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         page, slot = find_slots(table_ptr, key_pos, wanted, BLOCK_SIZE, True)
         DTYPE: tl.constexpr = key_ptr.dtype.element_ty

@@ -50,6 +50,15 @@ def zero_unseen(v, wanted, f):
 
 
 @triton.jit
+def not_before(first_key, key_pos, wanted, f):
+    """Of the `wanted` keys of a tile those from first_key on, as kv_tile_range gives it: others may hold NaN."""
+    if f.sliding_window is not None or f.chunk is not None:
+        return wanted & (key_pos >= first_key)
+    else:
+        return wanted
+
+
+@triton.jit
 def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
     """Which keys and tiles the rows at absolute positions first_pos .. last_pos need.
 

@@ -159,9 +159,11 @@ def _unpaged_kernel(
         begin = 0  # of the sequence's region in the scratch, in tiles
         for before in range(0, seq, SEQUENCES):
             index = before + tl.arange(0, SEQUENCES)
-            _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT, NEW_KV)
+            _, _, count = region_tiles(
+                query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT, NEW_KV
+            )
             begin += tl.sum(count, 0)
-        region_lo, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        region_lo, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
         mine = mine & ((begin + count > tiles) == (SOURCE == "paged"))
         if NEW_KV:
             mine = mine & (context_len > 0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.batch import make_batch
+from common.fills import INVISIBLE
 from common.kernel import Capacity
 from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch
@@ -66,6 +67,13 @@ def test_short_queries_are_served_beside() -> None:
     unpaged.launch(batch, Features(), out, CONFIG, poisoned(batch, 64))
     verdict = check(out, None, batch, Features(), unpaged.CONTRACT, reference(batch, Features()))
     assert verdict.ok, verdict.reason
+
+
+def test_keys_before_a_window_may_hold_anything() -> None:
+    """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
+    batch, features = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3), Features(sliding_window=19)
+    INVISIBLE["unseen-nan"](batch, features)
+    judge(batch, features)
 
 
 def test_regions_are_whole_tiles_one_behind_the_other() -> None:
