@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from common.spec import DTYPES, QUANTISED, AttentionShape, SpecError
+from common.spec import DTYPES, QUANTISED, AttentionShape, SpecError, is_per_token
 
 _RANKS = {"key": 3, "value": 3, "key_cache": 4, "value_cache": 4, "slot_mapping": 1}
 _FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
@@ -106,10 +106,10 @@ class CacheWrite:
             raise SpecError(name, found, "float32 " + " or ".join(str(list(form)) for form in forms))
         elif scale.device != self.key.device:
             raise SpecError(name, f"on {scale.device}", f"the device of key, {self.key.device}")
-        elif scale.dim() == 1 and not scale.is_contiguous():
-            raise SpecError(name, f"stride {scale.stride()}", "contiguous")
-        elif scale.dim() == 3:
+        elif is_per_token(scale):
             self._check_writable(name)
+        elif not scale.is_contiguous():
+            raise SpecError(name, f"stride {scale.stride()}", "contiguous")
 
     def _check_sizes(self) -> None:
         shape = self.shape  # raises by itself where a cache has sizes that attention cannot read

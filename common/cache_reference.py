@@ -8,7 +8,7 @@ from torch import Tensor
 from common.cache import CacheWrite
 from common.integrity import bits
 from common.quantise import LEAST_SCALE, largest, quantise, scale_limit
-from common.spec import QUANTISED
+from common.spec import QUANTISED, is_per_token
 
 # Float32 division differs between compilers by the last place: of a scale, and of x / scale beside a tie.
 SLACK = 2.0**-21
@@ -31,9 +31,10 @@ def written_scales(write: CacheWrite) -> tuple[Tensor | None, Tensor | None]:
     """key_scale and value_scale: copies with the scales of the tokens, where there is one for each, else as given."""
     found = []
     for new, scale in ((write.key, write.key_scale), (write.value, write.value_scale)):
-        scale = scale if scale is None or scale.dim() < 3 else scale.clone()
-        for token, page, slot in _slots(write) if scale is not None and scale.dim() == 3 else ():
-            scale[page, slot] = _scale_of(new[token], scale, write.key_cache.dtype)
+        if is_per_token(scale):
+            scale = scale.clone()
+            for token, page, slot in _slots(write):
+                scale[page, slot] = _scale_of(new[token], scale, write.key_cache.dtype)
         found.append(scale)
     return found[0], found[1]
 
@@ -46,7 +47,7 @@ def _slots(write: CacheWrite) -> list[tuple[int, int, int]]:
 
 def _scale_of(row: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """float32 [heads or 1]: what the row [heads, size] of one token is divided by."""
-    if scale is None or scale.dim() < 3:
+    if not is_per_token(scale):
         return torch.ones(1, device=row.device) if scale is None else scale
     return (row.float().abs().amax(-1) / scale_limit(dtype)).clamp(min=LEAST_SCALE)
 
@@ -68,7 +69,7 @@ def mistakes(before: CacheWrite, after: CacheWrite) -> list[str]:
         if cache.dtype in QUANTISED:
             for token, page, slot in slots:
                 scale, row = getattr(after, f"{name}_scale"), getattr(before, name)[token]
-                divisor = scale[page, slot] if scale is not None and scale.dim() == 3 else _scale_of(row, scale, None)
+                divisor = scale[page, slot] if is_per_token(scale) else _scale_of(row, scale, None)
                 same[page, slot] |= _nearest(cache[page, slot], row.double() / divisor.double()[:, None])
         if not bool(same.all()):
             found.append(f"{name}_cache differs in {int((~same).sum())} of {same.numel()} elements")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from common.emulation_edits import At, Edits, Kind, Schedule, State, tf32
-from common.spec import Features, PagedBatch
+from common.spec import Features, PagedBatch, is_per_token
 
 __all__ = ["At", "Edits", "Schedule", "State", "emulate", "tf32"]
 
@@ -44,14 +44,14 @@ def _load(at: At, edits: Edits, kind: Kind, key: Tensor) -> tuple[Tensor, Tensor
     pages, slots, heads = _place(at, edits, kind, key, cache.shape)
     tile = edits.stored(at, kind, cache[pages[None, :], slots[None, :], heads[:, None]])
     scale = edits.kv_scale(at, kind, getattr(at.features, f"{kind}_scale"))
-    each = scale is not None and scale.dim() == 3
-    return tile.float(), scale[pages[None, :], slots[None, :], heads[:, None]] if each else None
+    each = scale[pages[None, :], slots[None, :], heads[:, None]] if is_per_token(scale) else None
+    return tile.float(), each
 
 
 def _row_scale(at: At, edits: Edits, kind: Kind) -> Tensor | float:
     """float32 [heads, 1, 1], or 1.0: the scale of K or V where all keys of a head share one."""
     scale = edits.kv_scale(at, kind, getattr(at.features, f"{kind}_scale"))
-    if scale is None or scale.dim() == 3:
+    if scale is None or is_per_token(scale):
         return 1.0
     group = at.batch.query.shape[1] // scale.numel()
     return scale.repeat_interleave(group)[:, None, None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import get_args, get_type_hints
 
 import torch
 
@@ -89,4 +90,16 @@ class Features:
         return frozenset(asked)
 
 
+def operands_of(kind: type[Features]) -> tuple[str, ...]:
+    """The fields that hold tensors, in their order."""
+    hints = get_type_hints(kind)
+    return tuple(field.name for field in fields(kind) if torch.Tensor in get_args(hints[field.name]))
+
+
+def is_per_token(scale: torch.Tensor | None) -> bool:
+    """Whether a scale of K or V is [num_blocks, block_size, num_kv_heads]: one for each token and KV head."""
+    return scale is not None and scale.dim() == 3
+
+
+OPERANDS = operands_of(Features)
 _OFF = {field.name: field.default for field in fields(Features)[4:]}

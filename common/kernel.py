@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature, is_per_token
 from common.validation import validate, validate_output
 
 
@@ -131,6 +131,24 @@ def require(
     asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))
+
+
+def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
+
+    That is where they are not given (never beside `cross`, whose keys are another sequence's), where the cache holds
+    other numbers than they do (it is quantised), and where a feature speaks of absolute positions: new tokens are
+    counted from the first.
+    """
+    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
+    if batch.shape.quantised or any(one is not None for one in absolute):
+        return None, None
+    return batch.key, batch.value
+
+
+def scales_per_token(features: Features) -> bool:
+    """Whether a stored K or V means something only beside a number of its token."""
+    return is_per_token(features.key_scale) or is_per_token(features.value_scale)
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from common.attend import Rows, attend
 from common.metadata import lens_of
-from common.spec import Features, PagedBatch
+from common.spec import Features, PagedBatch, is_per_token
 from common.visibility import Sight
 
 LIVE_COPIES = (
@@ -104,7 +104,7 @@ def gather(cache: Tensor, pages: Tensor, seq_len: int, scale: Tensor | None = No
     rows = cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
     if scale is None:
         return rows
-    if scale.dim() == 3:
+    if is_per_token(scale):
         scale = scale[used].flatten(0, 1)[:seq_len]
     return rows * scale.double()[..., None]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from common.kernel import Precision
-from common.spec import FP8, Features, PagedBatch
+from common.spec import FP8, Features, PagedBatch, is_per_token
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
@@ -42,8 +42,8 @@ def probabilities_of(contract: Precision, batch: PagedBatch, features: Features)
     """The dtype of P in P.V: the contract's, or the query's; bf16 where fp16 could not hold P times a token's scale."""
     if contract.probabilities is not None:
         return contract.probabilities
-    per_token = features.value_scale is not None and features.value_scale.dim() == 3
-    return torch.bfloat16 if per_token and batch.query.dtype == torch.float16 else batch.query.dtype
+    narrow = is_per_token(features.value_scale) and batch.query.dtype == torch.float16
+    return torch.bfloat16 if narrow else batch.query.dtype
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from functools import lru_cache
 
 import torch
 
-from common.features import Features
+from common.features import Features, is_per_token
 from common.metadata import BatchStats
 
-__all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature"]
+__all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
 
 ALIGNMENT = 16  # bytes: of the new K and V, for tensor descriptors; and what x of the x-packed layout fills
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

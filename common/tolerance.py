@@ -35,7 +35,7 @@ from torch import Tensor
 from common.kernel import Precision
 from common.reference import Expected
 from common.rounding import Rounding
-from common.spec import FP8, Features, PagedBatch, SpecError
+from common.spec import FP8, Features, PagedBatch, SpecError, is_per_token
 from common.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
@@ -228,7 +228,7 @@ def check(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
     delta = _delta(expected, batch, features, rounding)
-    uneven = features.value_scale is not None and features.value_scale.dim() == 3
+    uneven = is_per_token(features.value_scale)
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))

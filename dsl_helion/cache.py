@@ -15,7 +15,7 @@ import torch
 
 from common.cache import CacheWrite
 from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, is_per_token
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, kernel, largest, run
 from dsl_helion.features import head_scale
@@ -127,14 +127,10 @@ def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
         write.key, write.value, write.key_cache, write.value_cache, write.slot_mapping,
         write.key_scale, write.value_scale, write.num_slots, write.shape.block_size,
         _scale_strides(write.key_scale), _scale_strides(write.value_scale),
-        _per_token(write.key_scale), _per_token(write.value_scale),
+        is_per_token(write.key_scale), is_per_token(write.value_scale),
     )  # fmt: skip
     # programs that start together move the heads of the same tokens, which lie together
     run(_cache, config, args, block_sizes=[config.block_tokens], loop_orders=[[1, 0]])
-
-
-def _per_token(scale: torch.Tensor | None) -> bool:
-    return scale is not None and scale.dim() == 3
 
 
 def _scale_strides(scale: torch.Tensor | None) -> int:

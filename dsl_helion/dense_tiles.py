@@ -3,10 +3,10 @@
 import helion.language as hl
 import torch
 
+from common.kernel import new_tokens, scales_per_token
 from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
 from dsl_helion.binding import cache_view, loadable
-from dsl_helion.features import new_tokens, scales_per_token
 from dsl_helion.masks import zero_unseen
 from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 

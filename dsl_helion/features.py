@@ -7,7 +7,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.spec import Features, PagedBatch
+from common.spec import Features, is_per_token
 from dsl_helion.arithmetic import div
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
@@ -69,28 +69,11 @@ def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.cons
         f["tree_size"] = features.tree_bias.shape[0]
     for name in ("key", "value"):
         scale = getattr(features, f"{name}_scale")
-        if scale is not None and scale.dim() == 3:
+        if is_per_token(scale):
             f[f"{name}_token_scales"] = scale
         elif scale is not None:
             f[f"{name}_scale"], f[f"{name}_scale_stride"] = scale, 0 if scale.numel() == 1 else 1
     return f
-
-
-def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
-
-    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where keys
-    are another sequence's, and where a feature speaks of absolute positions: new tokens are counted from the first.
-    """
-    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
-    if features.cross or batch.shape.cache_dtype != batch.shape.dtype or any(one is not None for one in absolute):
-        return None, None
-    return batch.key, batch.value
-
-
-def scales_per_token(features: Features) -> bool:
-    """Whether a stored K or V means something only beside a number of its token."""
-    return any(scale is not None and scale.dim() == 3 for scale in (features.key_scale, features.value_scale))
 
 
 def row_operands(f, seq, kv_head, token, head, live, context_len):

@@ -14,11 +14,11 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision, new_tokens, require
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, new_tokens, row_operands
+from dsl_helion.features import SEAMS, bundle, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from common.cache import CacheWrite
 from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, is_per_token
 from dsl_triton.binding import largest, padded
 from dsl_triton.primitives import cut, load_rows
 
@@ -126,13 +126,9 @@ def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
         write.key.stride(), write.value.stride(), write.key_cache.stride(), write.value_cache.stride(),
         _scale_strides(write.key_scale), _scale_strides(write.value_scale),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, BLOCK_SIZE=shape.block_size,
-        BLOCK_TOKENS=config.block_tokens, COMPUTE_KEY_SCALE=_per_token(write.key_scale),
-        COMPUTE_VALUE_SCALE=_per_token(write.value_scale), num_warps=config.num_warps, num_stages=config.num_stages,
+        BLOCK_TOKENS=config.block_tokens, COMPUTE_KEY_SCALE=is_per_token(write.key_scale),
+        COMPUTE_VALUE_SCALE=is_per_token(write.value_scale), num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-
-
-def _per_token(scale: torch.Tensor | None) -> bool:
-    return scale is not None and scale.dim() == 3
 
 
 def _scale_strides(scale: torch.Tensor | None) -> tuple[int, ...] | None:

@@ -5,10 +5,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from common.kernel import scales_per_token
 from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
 from dsl_triton.binding import padded
-from dsl_triton.features import new_tokens, scales_per_token
+from dsl_triton.features import new_tokens
 from dsl_triton.masks import zero_unseen
 from dsl_triton.primitives import base2_scale, logits, products, softmax_step
 

@@ -9,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from common.spec import Features, PagedBatch
+from common import kernel
+from common.spec import Features, PagedBatch, is_per_token
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -80,33 +81,20 @@ def bundle(features: Features) -> Bundle:
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
-
-    That is where they are not given, where the cache holds other numbers than they do (it is quantised), where they
-    differ in size (kernels have strides for one), and where a feature speaks of absolute positions: new tokens are
-    counted from the first.
-    """
-    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
-    if batch.shape.quantised or batch.shape.value_size is not None or any(one is not None for one in absolute):
-        return None, None
-    return batch.key, batch.value
-
-
-def scales_per_token(features: Features) -> bool:
-    """Whether a stored K or V means something only beside a number of its token."""
-    return any(scale is not None and scale.dim() == 3 for scale in (features.key_scale, features.value_scale))
+    """common.kernel.new_tokens; None too where K and V differ in size, for kernels have strides for one."""
+    return (None, None) if batch.shape.value_size is not None else kernel.new_tokens(batch, features)
 
 
 def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:
     """One number per KV head, or for all, and the distance of one head's from the next; None where it is per token."""
-    if scale is None or scale.dim() == 3:
+    if scale is None or is_per_token(scale):
         return None, None
     return scale, 0 if scale.numel() == 1 else scale.stride(-1)
 
 
 def _per_token(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
     """One number per token and KV head, and its strides."""
-    return (scale, scale.stride()) if scale is not None and scale.dim() == 3 else (None, None)
+    return (scale, scale.stride()) if is_per_token(scale) else (None, None)
 
 
 class RowOperands(NamedTuple):
