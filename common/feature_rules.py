@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from common.expect import FACTOR, MOST, expect, expect_operand, is_factor
-from common.spec import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError
+from common.spec import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
 
 # (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
 CONTRADICTIONS: tuple[tuple[str, str], ...] = (
@@ -102,7 +102,7 @@ def _expect_masks(batch: PagedBatch, features: Features) -> None:
 
 
 def _expect_scales(batch: PagedBatch, features: Features) -> None:
-    """Scales belong to what is quantised, and int8 has one for each token and head."""
+    """Scales belong to what is quantised, and int8 has one for each token and head; that of `out` makes it fp8."""
     shape = batch.shape
     blocks, heads = batch.key_cache.shape[0], shape.num_kv_heads
     whole = (blocks, shape.block_size, heads)
@@ -119,6 +119,8 @@ def _expect_scales(batch: PagedBatch, features: Features) -> None:
     if features.query_scale is not None:
         expect(shape.dtype in FP8, "query_scale", f"query_scale beside a query of {shape.dtype}", "an fp8 query")
         expect_operand(features.query_scale, "query_scale", ((1,),), (torch.float32,), batch)
+    if features.out_scale is not None:
+        expect_operand(features.out_scale, "out_scale", ((1,),), (torch.float32,), batch)
 
 
 def check_features(batch: PagedBatch, features: Features) -> None:
@@ -133,32 +135,13 @@ def check_features(batch: PagedBatch, features: Features) -> None:
     if f.sinks is not None:
         expect_operand(f.sinks, "sinks", ((batch.query.shape[1],),), DTYPES, batch)
     if not f.plain:
-        _expect_more(batch, f)
-    elif batch.key_cache.dtype not in DTYPES:
-        _expect_scales(batch, f)
-
-
-def _expect_more(batch: PagedBatch, f: Features) -> None:
-    """What is asked for behind the first four fields."""
-    for name in ("alibi_sqrt", "cross", "batch_invariant"):
-        value = getattr(f, name)
-        expect(value is False or value is True, name, repr(value), "True or False")
-    if _asks_for_masks(f):
+        for name in ("alibi_sqrt", "cross", "batch_invariant"):
+            value = getattr(f, name)
+            expect(value is False or value is True, name, repr(value), "True or False")
         _expect_no_contradiction(f)
         _expect_masks(batch, f)
-    if batch.key_cache.dtype not in DTYPES or _has_scales(f):
+    if not f.plain or batch.key_cache.dtype not in DTYPES:
         _expect_scales(batch, f)
-    if f.out_scale is not None:
-        expect_operand(f.out_scale, "out_scale", ((1,),), (torch.float32,), batch)
-
-
-def _asks_for_masks(f: Features) -> bool:
-    tensors = f.alibi_slopes, f.chunk, f.spans, f.causal_per_sequence, f.tree_bias
-    return f.alibi_sqrt or f.cross or f.chunk_lookback != 0 or tensors != (None,) * 5
-
-
-def _has_scales(f: Features) -> bool:
-    return not (f.key_scale is None and f.value_scale is None and f.query_scale is None)
 
 
 def output_dtypes(query: torch.dtype, out_scale: torch.Tensor | None) -> tuple[torch.dtype, ...]:
@@ -197,7 +180,7 @@ def value_conditions(features: Features) -> list[Condition]:
         judge("spans", _overlapping(spans), "spans of one sequence that do not overlap, from 0 on")
     for name in ("key_scale", "value_scale", "query_scale", "out_scale"):
         scale = getattr(features, name)
-        if scale is not None and scale.dim() == 1:  # others hold anything in slots of nobody
+        if scale is not None and not is_per_token(scale):  # those hold anything in slots of nobody
             judge(name, ~((scale > 0) & (scale < top)), "finite and above 0")
     return found
 
