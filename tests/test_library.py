@@ -1,10 +1,12 @@
 """The public call as operators of torch: what opcheck asks, whole graphs under torch.compile; kernels interpreted."""
 
 import importlib
+from dataclasses import make_dataclass
 
 import pytest
 import torch
 
+from common import features
 from common.batch import make_batch
 from common.library import register
 from common.spec import AttentionShape, Features, SpecError
@@ -81,6 +83,22 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
     given = {**dict(zip(NAMES, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
     given["workspace"] = workspace
     assert arrived.keys() == given.keys() and all(arrived[name].data_ptr() == given[name].data_ptr() for name in given)
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_the_schema_names_every_operand_in_the_order_of_the_features(dsl: str) -> None:
+    call_of(dsl)
+    arguments = getattr(torch.ops, f"diptych_{dsl}").paged_attention.default._schema.arguments
+    named = [argument.name for argument in arguments if argument.name in Features.__dataclass_fields__]
+    assert named == [*OPERANDS, *SETTINGS]
+    assert all(str(argument.type) == "Optional[Tensor]" for argument in arguments if argument.name in OPERANDS)
+
+
+def test_a_feature_that_holds_a_tensor_is_an_operand() -> None:
+    added = [("radius", int | None, None), ("rotary", torch.Tensor | None, None)]
+    more = make_dataclass("More", added, bases=(Features,), frozen=True)
+    assert features.OPERANDS == OPERANDS
+    assert features.operands_of(more) == (*OPERANDS, "rotary")
 
 
 def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:
