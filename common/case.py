@@ -11,7 +11,16 @@ from typing import Any, Literal
 import torch
 
 from common.batch import CacheStyle, make_batch
-from common.case_features import ScaleForm, Spans, alibi_slopes, between_guards, spans_tensor, tree_bias, with_scales
+from common.case_features import (
+    ScaleForm,
+    Spans,
+    alibi_slopes,
+    between_guards,
+    features_of,
+    spans_tensor,
+    tree_bias,
+    with_scales,
+)
 from common.case_layouts import Arrange, far_query, far_rows
 from common.fills import Fill, structured
 from common.guards import Guards
@@ -118,7 +127,7 @@ class Case:
             flags = torch.tensor([seq not in self.non_causal for seq in range(len(self.lens))], dtype=torch.int32)
         if self.tree is not None:
             bias = tree_bias(self.tree, torch.Generator().manual_seed(self.seed))
-        tensors = {
+        drawn = {
             "sinks": self._sinks(),
             "alibi_slopes": slopes,
             "spans": None if self.spans is None else spans_tensor(self.spans),
@@ -126,12 +135,7 @@ class Case:
             "tree_bias": bias,
             "out_scale": None if self.out_dtype is None else torch.tensor([self.out_scale]),
         }
-        return Features(
-            self.causal and not self.cross, self.sliding_window, self.softcap, alibi_sqrt=self.alibi == "sqrt",
-            chunk=self.chunk, chunk_lookback=self.chunk_lookback, cross=self.cross,
-            batch_invariant=self.batch_invariant,
-            **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()},
-        )  # fmt: skip
+        return features_of(self, **{name: x if x is None else x.to(device) for name, x in drawn.items()})
 
 
 _BATCH_OPTIONS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,16 @@ def spans_tensor(spans: Spans) -> Tensor:
     width = max(1, *(len(pairs) for pairs in spans)) if spans else 1
     padded = [[*pairs, *[NO_SPAN] * (width - len(pairs))] for pairs in spans]
     return torch.tensor(padded, dtype=torch.int32).view(len(spans), width, 2)
+
+
+def features_of(asked: Any, **drawn: Tensor | None) -> Features:
+    """What `asked` asks for and what was drawn for it: a `common.case.Case` or a `compare.asked.Ask`, which say all
+    that is no tensor in fields of the same names."""
+    return Features(
+        asked.causal and not asked.cross, asked.sliding_window, asked.softcap, alibi_sqrt=asked.alibi == "sqrt",
+        chunk=asked.chunk, chunk_lookback=asked.chunk_lookback, cross=asked.cross,
+        batch_invariant=asked.batch_invariant, **drawn,
+    )  # fmt: skip
 
 
 def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Generator) -> Tensor:
