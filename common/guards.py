@@ -37,12 +37,18 @@ class Guards:
         """`tensor` with its values and shape, contiguous, between guards."""
         return self.empty(name, tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
+    def _bands(self) -> list[torch.Tensor]:
+        """Two a buffer."""
+        return [b for whole, size in self._buffers.values() for b in (whole[:GUARD_BYTES], whole[GUARD_BYTES + size :])]
+
+    def mend(self) -> None:
+        """Write the pattern again: what one did to a band is not the next one's fault."""
+        for band in self._bands():
+            band.fill_(_PATTERN)
+
     def violated(self) -> list[str]:
         """Names of the tensors whose bands changed: somebody wrote outside them. Waits for the device."""
-        bands = [
-            b for whole, size in self._buffers.values() for b in (whole[:GUARD_BYTES], whole[GUARD_BYTES + size :])
-        ]
-        if not bands:
+        if not (bands := self._bands()):
             return []
         changed = (torch.stack(bands) != _PATTERN).view(len(self._buffers), -1).any(dim=1)  # one wait, not one a band
         return [name for name, bad in zip(self._buffers, changed.tolist(), strict=True) if bad]

@@ -54,7 +54,8 @@ def fingerprint(tensor: Tensor) -> Tensor:
     return total
 
 
-def _inputs(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
+def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
+    """Every tensor that a call is given to read, by its name: those of the batch and of the features that are on."""
     names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
     found = {name: getattr(batch, name) for name in names}
     found |= {field.name: getattr(features, field.name) for field in fields(features)}
@@ -69,7 +70,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, batch: PagedBatch, features: Features) -> Snapshot:
-        return cls({name: fingerprint(tensor) for name, tensor in _inputs(batch, features).items()})
+        return cls({name: fingerprint(tensor) for name, tensor in inputs_of(batch, features).items()})
 
     def changed(self, batch: PagedBatch, features: Features) -> list[str]:
         """Names of the inputs that are not bit for bit what they were. Waits for the device."""

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 import torch
 
 from common.batch import fill_values
+from common.case_features import between_guards
 from common.guards import Guards
-from common.integrity import fingerprint
+from common.integrity import fingerprint, inputs_of
 from common.reference import Expected, reference
 from common.spec import PagedBatch
 from compare.cost import cost
 from compare.workloads import Workload
 
 MAX_SETS = 512
+_DRAWN = ("query", "key_cache", "value_cache", "key", "value")  # what `fill_values` writes
 MIN_CYCLE_BYTES = 512 * 2**20  # read between two visits to a page; more than any last-level cache of the GPU table
 
 
@@ -43,7 +45,7 @@ class Arena:
         self.device = torch.device(device)
         self.guards = Guards(self.device)
         self.batches = workload.batches(sets, self.device, self.guards, pad_tokens)
-        self.features = workload.features(self.batches[0])
+        self.features = between_guards(workload.features(self.batches[0]), self.guards, apart=False)
         shape = (*self.batches[0].query.shape[:2], workload.shape.value_lanes)
         self.outs = [self.guards.empty(f"out_{i}", shape, workload.out_dtype) for i in range(sets)]
         self.lse = self.guards.empty("lse", shape[:2], torch.float32)
@@ -52,6 +54,12 @@ class Arena:
         self._values = 0
         self._intact: list[int] | None = None
         self._replicate()
+        self._fixed = [(t, t.clone()) for name, t in self.inputs() if name not in _DRAWN]
+
+    def inputs(self) -> list[tuple[str, torch.Tensor]]:
+        """Every tensor that a kernel reads, under its name: the first page set's, and the other block tables."""
+        others = [("block_table", batch.block_table) for batch in self.batches[1:]]
+        return [*inputs_of(self.batches[0], self.features).items(), *others]
 
     def _replicate(self) -> None:
         """Copy the pages of set 0 to those of every other set, with what their tokens are scaled by."""
@@ -69,6 +77,8 @@ class Arena:
 
     def refill(self) -> None:
         """Write the present values again: what a kernel did to them must not be the next one's fault."""
+        for tensor, kept in self._fixed:
+            tensor.copy_(kept)
         fill_values(self.batches, self.workload.seed + 7919 * self._values)
         self._replicate()
         self._intact = None
@@ -102,11 +112,7 @@ class Arena:
 
     def fingerprint(self) -> list[int]:
         """A sum over the bits of every input: changed inputs change it. Waits for the device."""
-        first = self.batches[0]
-        inputs = [first.query, first.key_cache, first.value_cache, first.query_start_loc, first.seq_lens]
-        inputs += [batch.block_table for batch in self.batches]
-        inputs += [new for new in (first.key, first.value) if new is not None]
-        return torch.stack([fingerprint(tensor) for tensor in inputs]).tolist()
+        return torch.stack([fingerprint(tensor) for _, tensor in self.inputs()]).tolist()
 
     def intact_inputs(self) -> list[int]:
         """The fingerprint that the inputs must still have: taken when they were last known to be as they should."""

@@ -112,8 +112,15 @@ class Ask:
         return sum(range(1, len(depths) + 1)) - sum(depths)
 
 
+def out_dtype(shape: AttentionShape, scaled: bool) -> torch.dtype:
+    """What a launch writes: e4m3 where the output is `scaled`, else the query's dtype, and bf16 for an fp8 query."""
+    if scaled:
+        return FP8_OUT
+    return shape.dtype if shape.dtype in DTYPES else torch.bfloat16
+
+
 def empty_output(batch: PagedBatch, features: Features) -> torch.Tensor:
-    """[num_tokens, num_query_heads, value lanes] in the dtype that a launch writes: bf16 for an fp8 query."""
+    """[num_tokens, num_query_heads, value lanes] in `out_dtype`."""
     shape = batch.shape
-    dtype = FP8_OUT if features.out_scale is not None else shape.dtype if shape.dtype in DTYPES else torch.bfloat16
+    dtype = out_dtype(shape, features.out_scale is not None)
     return torch.empty((*batch.query.shape[:2], shape.value_lanes), dtype=dtype, device=batch.device)

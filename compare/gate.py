@@ -78,6 +78,7 @@ def _run(arena: Arena, run: Callable[[], None], poison: float) -> None:
         raise Rejected(Status.INCORRECT, "changed one of its inputs")
     violated = arena.guards.violated()
     if violated:
+        arena.guards.mend()
         raise Rejected(Status.INCORRECT, f"wrote outside {', '.join(violated)}")
 
 

@@ -20,7 +20,7 @@ from common.batch import make_batches
 from common.guards import Guards
 from common.metadata import BatchStats
 from common.spec import DTYPES, AttentionShape, Features, PagedBatch
-from compare.asked import FP8_OUT, Ask
+from compare.asked import Ask, out_dtype
 
 MODELS = {  # query heads, KV heads, head size of public models
     "llama-3-8b": (32, 8, 128),
@@ -85,7 +85,7 @@ class Workload:
 
     @property
     def out_dtype(self) -> torch.dtype:
-        return FP8_OUT if self.ask.fp8_out else self.shape.dtype
+        return out_dtype(self.shape, self.ask.fp8_out)
 
     @property
     def stats(self) -> BatchStats:

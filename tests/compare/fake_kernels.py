@@ -110,6 +110,32 @@ class EatsNewTokens(Honest):
         batch.value[-1, 0, 0] = 1.0
 
 
+class EatsSlopes(Honest):
+    SUPPORTS = Honest.SUPPORTS | {"alibi"}
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        super().launch(batch, features, out, config, workspace, lse=lse)
+        features.alibi_slopes[0] *= 2.0
+
+
+class Scaled(Honest):
+    """Writes fp8."""
+
+    SUPPORTS = Honest.SUPPORTS | {"fp8_out"}
+
+
+class ScaledSkips(Skips):
+    SUPPORTS = Scaled.SUPPORTS
+
+
+class ScaledSkipsSeven(SkipsSeven):
+    SUPPORTS = Scaled.SUPPORTS
+
+
+class ScaledPads(Pads):
+    SUPPORTS = Scaled.SUPPORTS
+
+
 class NewTokensAlone(Honest):
     """Serves whole prompts from the step's new K and V: pages are never read."""
 
@@ -162,5 +188,7 @@ class Sleeps(Honest):
 
 honest, lies, remembers, skips, skips_seven, dithers = Honest(), Lies(), Remembers(), Skips(), SkipsSeven(), Dithers()
 overruns, pads, eats_inputs, refuses, no_features = Overruns(), Pads(), EatsInputs(), Refuses(), NoFeatures()
+eats_slopes, scaled, scaled_skips = EatsSlopes(), Scaled(), ScaledSkips()
+scaled_skips_seven, scaled_pads = ScaledSkipsSeven(), ScaledPads()
 eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
 raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()

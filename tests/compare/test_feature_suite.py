@@ -4,10 +4,13 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import synthetic_figures
+import torch
 
+from common.integrity import bits
 from common.spec import SpecError
-from common.validation import validate
+from common.validation import validate, validate_output
 from compare import feature_suite, figures_features
+from compare.arena import Arena
 from compare.cost import cost
 from compare.figures_paper import points
 from compare.suites import suite
@@ -28,6 +31,22 @@ def test_a_row_is_well_formed_and_survives_the_pipe(label):
     batch = row.batches(1, "cpu")[0]
     validate(batch, row.features(batch))
     assert Workload.from_dict(row.to_dict()).id == row.id
+
+
+@pytest.mark.parametrize("label", ROWS)
+def test_what_a_row_brings_may_be_written_and_comes_back(label):
+    """Outputs that every kernel accepts; and each input, a feature's tensors too, is watched and can be restored."""
+    arena = Arena(small(ROWS[label]), 2, "cpu", pad_tokens=3)
+    for batch, out in zip(arena.batches, arena.outs, strict=True):
+        validate_output(batch, out, arena.lse, arena.features)
+    before, inputs = arena.intact_inputs(), dict(arena.inputs())
+    asked = {name for name, value in vars(arena.features).items() if isinstance(value, torch.Tensor)}
+    assert asked <= set(inputs)
+    for name, tensor in inputs.items():
+        bits(tensor)[(0,) * tensor.dim()] ^= 1
+        assert arena.fingerprint() != before, name
+        arena.refill()
+        assert arena.fingerprint() == before, name
 
 
 def test_every_feature_has_a_row():

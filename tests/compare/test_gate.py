@@ -1,4 +1,5 @@
 import importlib
+from dataclasses import replace
 
 import fake_kernels
 import pytest
@@ -10,6 +11,7 @@ from compare.gate import Rejected
 from compare.records import Status
 from compare.subject import Subject, failure, status_of
 from compare.suites import pick, suite
+from compare.workloads import Ask
 
 BF16 = pick(suite("smoke"), "ragged-decode")[0]
 
@@ -51,6 +53,45 @@ def test_a_liar_is_caught_and_named(name):
     with pytest.raises(Rejected, match=LIARS[name][1]) as caught:
         judged(name, sets=(0, 1) if name in ("lies", "remembers") else (0,))
     assert caught.value.status is LIARS[name][0]
+
+
+def test_what_one_kernel_spoiled_is_not_the_next_ones_fault():
+    importlib.reload(fake_kernels)
+    arena = Arena(BF16, 1, "cpu")
+    for name, accepted in (("eats_inputs", False), ("honest", True), ("overruns", False), ("honest", True)):
+        subject = Subject(f"fake_kernels:{name}", arena, None)
+        try:
+            gate.before(arena, lambda subject=subject: subject.launch(0), [0], Precision())
+        except Rejected as refusal:
+            assert not accepted, (name, refusal)
+        else:
+            assert accepted, name
+
+
+def test_a_changed_tensor_of_a_feature_is_found_and_restored():
+    row = replace(BF16, ask=Ask(alibi="linear"))
+    with pytest.raises(Rejected, match="changed one of its inputs"):
+        judged("eats_slopes", sets=(0,), row=row)
+    arena = Arena(row, 1, "cpu")
+    slopes = arena.features.alibi_slopes.clone()
+    arena.features.alibi_slopes.zero_()
+    arena.refill()
+    assert arena.features.alibi_slopes.equal(slopes)
+
+
+FP8_OUT = replace(BF16, ask=Ask(fp8_out=True))
+
+
+def test_outputs_of_one_byte_are_judged_alike():
+    importlib.reload(fake_kernels)
+    assert judged("scaled", row=FP8_OUT, pad_tokens=2).bit_equal
+    for name, said in (
+        ("scaled_skips", "found nan"),
+        ("scaled_skips_seven", "1 elements are not written"),
+        ("scaled_pads", "belong to no sequence"),
+    ):
+        with pytest.raises(Rejected, match=said):
+            judged(name, sets=(0,), row=FP8_OUT, pad_tokens=2)
 
 
 PROMPT = pick(suite("smoke"), "prefill-33")[0].with_new_kv()
