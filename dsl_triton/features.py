@@ -60,7 +60,7 @@ def bundle(features: Features) -> Bundle:
         features.softcap,
         features.sinks,
         features.alibi_slopes,
-        1 if features.alibi_sqrt and features.alibi_slopes is not None else None,
+        1 if features.alibi_sqrt else None,
         None if chunk is None else min(chunk, WIDEST),
         # further back than WIDEST keys there are none
         None if chunk is None else min(features.chunk_lookback, WIDEST // min(chunk, WIDEST)),
