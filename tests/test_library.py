@@ -1,12 +1,10 @@
 """The public call as operators of torch: what opcheck asks, whole graphs under torch.compile; kernels interpreted."""
 
 import importlib
-from dataclasses import make_dataclass
 
 import pytest
 import torch
 
-from common import features
 from common.batch import make_batch
 from common.library import register
 from common.spec import AttentionShape, Features, SpecError
@@ -92,13 +90,6 @@ def test_the_schema_names_every_operand_in_the_order_of_the_features(dsl: str) -
     named = [argument.name for argument in arguments if argument.name in Features.__dataclass_fields__]
     assert named == [*OPERANDS, *SETTINGS]
     assert all(str(argument.type) == "Optional[Tensor]" for argument in arguments if argument.name in OPERANDS)
-
-
-def test_a_feature_that_holds_a_tensor_is_an_operand() -> None:
-    added = [("radius", int | None, None), ("rotary", torch.Tensor | None, None)]
-    more = make_dataclass("More", added, bases=(Features,), frozen=True)
-    assert features.OPERANDS == OPERANDS
-    assert features.operands_of(more) == (*OPERANDS, "rotary")
 
 
 def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:
