@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from common.case_features import ScaleForm, alibi_slopes, spans_tensor, tree_bias, with_scales
+from common.case_features import ScaleForm, alibi_slopes, features_of, spans_tensor, tree_bias, with_scales
 from common.kernel import asked_of_shape
 from common.metadata import lens_of
 from common.spec import DTYPES, AttentionShape, Features, PagedBatch
@@ -76,11 +76,7 @@ class Ask:
         }
 
     def _plain(self, **tensors: torch.Tensor) -> Features:
-        return Features(
-            self.causal and not self.cross, self.sliding_window, self.softcap, alibi_sqrt=self.alibi == "sqrt",
-            chunk=self.chunk, chunk_lookback=self.chunk_lookback, cross=self.cross,
-            batch_invariant=self.batch_invariant, **tensors,
-        )  # fmt: skip
+        return features_of(self, **tensors)
 
     def _draw(self, name: str, lens: Lens, heads: int, keys: int, generator: torch.Generator) -> torch.Tensor:
         if name == "sinks":  # near ln(keys) one takes about half of a row's mass, so that losing it shows
