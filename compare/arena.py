@@ -15,7 +15,7 @@ from common.case_features import between_guards
 from common.guards import Guards
 from common.integrity import fingerprint, inputs_of
 from common.reference import Expected, reference
-from common.spec import PagedBatch
+from common.spec import PagedBatch, is_per_token
 from compare.cost import cost
 from compare.workloads import Workload
 
@@ -64,7 +64,7 @@ class Arena:
     def _replicate(self) -> None:
         """Copy the pages of set 0 to those of every other set, with what their tokens are scaled by."""
         first, scales = self.batches[0], (self.features.key_scale, self.features.value_scale)
-        by_page = [first.key_cache, first.value_cache, *(s for s in scales if s is not None and s.dim() == 3)]
+        by_page = [first.key_cache, first.value_cache, *filter(is_per_token, scales)]
         for pages in self._pages[1:]:
             for tensor in by_page:
                 tensor[pages] = tensor[self._pages[0]]
