@@ -24,6 +24,8 @@ from common.cases import BY_NAME
 from compare import registry, rundir, sources
 from compare.aspects import ASPECTS, Aspect
 from compare.constructs import CONSTRUCTS
+from compare.exits import OK, USAGE
+from compare.pages import settle
 
 RESULTS = rundir.ROOT / "docs" / "results" / "conformance" / "cells.jsonl"
 SUPPORTED, NOT_YET, FAILED, NOT_RUN = "supported", "not yet", "failed", "not run"
@@ -227,19 +229,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.cases:
         print(" or ".join(f"{case}-" for case in cover()))
-        return 0
+        return OK
     try:
         text = render(read(arguments.results))
     except NoResults as error:
         print(error, file=sys.stderr)
-        return 2
-    if arguments.check is not None:
-        return int(arguments.check.read_text(encoding="utf-8") != text)
-    if arguments.write is not None:
-        arguments.write.write_text(text, encoding="utf-8")
-    else:
-        print(text)
-    return 0
+        return USAGE
+    page = arguments.check or arguments.write
+    if page is not None:
+        return settle(page, text, f"{parser.prog} --write {page}", write=arguments.check is None)
+    print(text)
+    return OK
 
 
 if __name__ == "__main__":

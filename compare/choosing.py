@@ -17,6 +17,8 @@ from pathlib import Path
 
 from compare import rundir
 from compare.choosing_blocks import BLOCKS, Committed
+from compare.exits import USAGE
+from compare.pages import settle
 from compare.rundir import NotARun
 
 PAGE = rundir.ROOT / "docs" / "choosing-a-dsl.md"
@@ -45,16 +47,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     asked = parser.parse_args(argv)
-    old = asked.page.read_text(encoding="utf-8")
+    runs = tuple(asked.runs.split(",")) if asked.runs else None
     try:
-        new = render(old, asked.results, tuple(asked.runs.split(",")) if asked.runs else None)
+        new = render(asked.page.read_text(encoding="utf-8"), asked.results, runs)
     except (NotARun, ValueError) as error:
         print(error, file=sys.stderr)
-        return 2
-    if asked.write:
-        asked.page.write_text(new, encoding="utf-8")
-        return 0
-    return int(old != new)
+        return USAGE
+    return settle(asked.page, new, f"{parser.prog} --write", write=asked.write)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.cases import BY_NAME
 from compare import registry, rundir
+from compare.pages import settle
 
 PAGE = rundir.ROOT / "docs" / "features.md"
 BLOCK = re.compile(r"<!-- matrix -->\n.*?<!-- end -->", re.DOTALL)
@@ -65,12 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", type=Path, default=PAGE)
     asked = parser.parse_args(argv)
-    old = asked.page.read_text(encoding="utf-8")
-    new = render(old)
-    if asked.write:
-        asked.page.write_text(new, encoding="utf-8")
-        return 0
-    return int(old != new)
+    new = render(asked.page.read_text(encoding="utf-8"))
+    return settle(asked.page, new, f"{parser.prog} --write", write=asked.write)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compare.exits import OK
+from compare.pages import settle
 from compare.paper_measures import MEASURES, OF_SOURCES, Runs
 from compare.rundir import ROOT
 from compare.tables import Table
@@ -122,16 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     new.add_argument("--check", action="store_true", help="exit 1 where docs/paper.md says something else")
     asked = new.parse_args(argv)
     text = page(Runs(ROOT / "docs" / "results" / MEASURED_ON))
-    if asked.check:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("docs/paper.md is fresh" if same else "docs/paper.md is stale: python -m compare.paper --write")
-        return 0 if same else 1
-    if asked.write:
-        PAGE.write_text(text, encoding="utf-8")
-        print(PAGE.relative_to(ROOT))
-    else:
-        print(text, end="")
-    return 0
+    if asked.check or asked.write:
+        return settle(PAGE, text, f"{new.prog} --write", write=asked.write and not asked.check)
+    print(text, end="")
+    return OK
 
 
 if __name__ == "__main__":
