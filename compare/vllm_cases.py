@@ -9,9 +9,11 @@ which it does not return. Behind docs/claims.md.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,9 +27,9 @@ from common.kernel import Capacity
 from common.reference import reference
 from common.spec import SpecError
 from common.tolerance import check
-from compare import registry
-from compare.exits import NOTHING
+from compare import exits, registry
 
+KERNEL = "baseline/vllm_triton"
 KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
 
 
@@ -51,14 +53,17 @@ def judge(kernel: Any, case: Case, device: str) -> tuple[str, str]:
     return WRONG, verdict.reason or "; ".join(map(str, damaged))
 
 
-def main() -> int:
-    """0; 1 where a case was wrong or broken; 5 where the kernel is not here."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 1 where a case was wrong or broken; 2 usage; 5 where the kernel is not here."""
+    argparse.ArgumentParser(
+        prog="python -m compare.vllm_cases", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        kernel = registry.load("baseline/vllm_triton")
+        kernel = registry.load(KERNEL)
     except registry.Unavailable as error:
-        print(error, file=sys.stderr)
-        return NOTHING
+        print(f"{KERNEL}: unavailable: {error}", file=sys.stderr)
+        return exits.NOTHING
     if device == "cpu":
         interpreter.install()
     counted: collections.Counter[str] = collections.Counter()
@@ -70,7 +75,7 @@ def main() -> int:
         if outcome in (WRONG, BROKEN):
             print(f"{case.name}: {outcome}: {why}", flush=True)
     print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
-    return int(counted[WRONG] + counted[BROKEN] > 0)
+    return exits.WRONG if counted[WRONG] + counted[BROKEN] else exits.OK
 
 
 if __name__ == "__main__":

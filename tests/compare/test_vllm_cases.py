@@ -34,5 +34,15 @@ def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
         raise registry.Unavailable(f"{kernel_id}: vLLM's Triton kernel is not here")
 
     monkeypatch.setattr(registry, "load", absent)
-    assert vllm_cases.main() == 5
-    assert "vLLM's Triton kernel is not here" in capsys.readouterr().err
+    assert vllm_cases.main([]) == 5
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("baseline/vllm_triton: unavailable: ") and "vLLM's Triton kernel is not here" in said
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["--nosuch"], 2)])
+def test_help_and_usage_need_no_kernel(words, code, monkeypatch, capsys):
+    monkeypatch.setattr(registry, "load", None)
+    with pytest.raises(SystemExit) as ended:
+        vllm_cases.main(words)
+    assert ended.value.code == code
+    assert "usage: python -m compare.vllm_cases" in "".join(capsys.readouterr())
