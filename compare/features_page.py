@@ -1,9 +1,10 @@
-"""The matrix of docs/features.md: which kernel supports which feature, from the kernels' own declarations.
+"""The tables of docs/features.md: which kernel supports which feature, and what a DSL refused on the way.
 
     python -m compare.features_page [--write]
 
-Fills the page's block `<!-- matrix -->` .. `<!-- end -->`. tests/test_conformance.py holds kernels to what they
-declare. Without --write it says whether the page is what the kernels say (exit 1 where not).
+Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
+tests/test_conformance.py holds them, and `<!-- refused -->`, from compare.constructs. Without --write it says whether
+the page is what these say (exit 1 where not).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pathlib import Path
 
 from common.cases import BY_NAME
 from compare import registry, rundir
+from compare.constructs import CONSTRUCTS
 from compare.pages import settle
 
 PAGE = rundir.ROOT / "docs" / "features.md"
-BLOCK = re.compile(r"<!-- matrix -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
 MEMBERS = (
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
@@ -38,26 +40,37 @@ def counted(member: str) -> str:
     return str(sum(member in case.asked for case in BY_NAME.values() if case.refused is None) or "")
 
 
+def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> list[str]:
+    kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
+    lines = ["| | cases | " + " | ".join(kernel.split("/")[1] for kernel in kernels) + " |"]
+    lines += ["|" + "---|" * (len(kernels) + 2)]
+    for member in MEMBERS:
+        marks = ["yes" if member in declared[kernel] else "-" for kernel in kernels]
+        lines.append(f"| `{member}` | {counted(member)} | " + " | ".join(marks) + " |")
+    return lines
+
+
 def matrix(declared: Mapping[str, frozenset[str]]) -> str:
-    """A table a DSL. Raises KeyError for a member that the page does not know."""
+    """A table a DSL, one for both where they are equal. Raises KeyError for a member that the page does not know."""
     if unknown := set().union(*declared.values()) - set(MEMBERS):
         raise KeyError(f"SUPPORTS: found {', '.join(sorted(unknown))}, allowed {', '.join(MEMBERS)}")
-    lines = []
-    for dsl in ("triton", "helion"):
-        kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
-        lines += [f"### {dsl.capitalize()}", ""]
-        lines += ["| | cases | " + " | ".join(kernel.split("/")[1] for kernel in kernels) + " |"]
-        lines += ["|" + "---|" * (len(kernels) + 2)]
-        for member in MEMBERS:
-            marks = ["yes" if member in declared[kernel] else "-" for kernel in kernels]
-            lines.append(f"| `{member}` | {counted(member)} | " + " | ".join(marks) + " |")
-        lines.append("")
-    return "\n".join(lines)
+    tables = {name: _table(declared, name.lower()) for name in ("Triton", "Helion")}
+    if tables["Triton"] == tables["Helion"]:
+        tables = {"Triton and Helion alike": tables["Triton"]}
+    return "".join("\n".join([f"### {title}", "", *table, "", ""]) for title, table in tables.items())
+
+
+def refused() -> str:
+    """A table of what a DSL does not have and a feature met: the error, what the kernels do instead, what it costs."""
+    lines = ["| wanted | the error | instead | cost |", "|---|---|---|---|"]
+    rows = ((c.what, f"`{c.error}`", c.instead, c.cost) for c in CONSTRUCTS if c.cost)
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
 
 
 def render(text: str) -> str:
-    filled = f"<!-- matrix -->\n{matrix(supports())}<!-- end -->"
-    return BLOCK.sub(lambda _: filled, text)
+    blocks = {"matrix": matrix(supports()), "refused": refused()}
+    return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,9 @@
 """Kernels that Triton refuses, one construct each: compare.constructs says what each wanted.
 
-Run as a script with a name: compiles that kernel for sm_90 and prints how the refusal begins. A process that interprets
-cannot, so tests start it with TRITON_INTERPRET unset.
+    python -m tests.refused_triton [NAME ...]
+
+compiles them for sm_90, all or those named, and prints how each refusal begins. A process that interprets cannot, so
+tests start it with TRITON_INTERPRET unset.
 """
 
 import sys
@@ -25,9 +27,18 @@ def leave_a_loop(pointer):
         tl.store(pointer + i, 0.0)
 
 
+@triton.jit
+def e4m3fnuz_on_sm_90(pointer):
+    at = pointer + tl.arange(0, 16)
+    tl.store(at, (tl.load(at).to(tl.float32) * 2.0).to(tl.float8e4b8))
+
+
+SIGNATURES = {"arange_of_24": "*fp32", "leave_a_loop": "*fp32", "e4m3fnuz_on_sm_90": "*fp8e4b8"}
+
+
 def refusal(name: str) -> str:
     """Type and first line of the deepest error, or that there was none."""
-    source = ASTSource(globals()[name], {"pointer": "*fp32"}, {})
+    source = ASTSource(globals()[name], {"pointer": SIGNATURES[name]}, {})
     try:
         triton.compile(source, target=GPUTarget("cuda", 90, 32))
     except Exception as error:  # whatever the compiler says is the answer
@@ -39,4 +50,5 @@ def refusal(name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(refusal(sys.argv[1]))
+    for asked in sys.argv[1:] or SIGNATURES:
+        print(f"{asked}: {refusal(asked)}")

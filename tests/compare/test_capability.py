@@ -1,6 +1,5 @@
 """The capability matrix: what a conformance run says of a kernel, and that the committed page is what it says."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 from common.cases import BY_NAME
 from compare import capability, registry
-from compare.constructs import CONSTRUCTS
+from compare.constructs import CONSTRUCTS, HELION_ON_GFX942
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "capability.md"
@@ -100,7 +99,8 @@ def test_the_committed_run_has_kernels_as_they_declare_themselves():
         assert known["supports"] == sorted(registry.load(kernel).SUPPORTS), kernel
 
 
-PROBES = {dsl: [c for c in CONSTRUCTS if c.probe and c.probe[0] == dsl] for dsl in ("helion", "triton")}
+PROBES = {who: [c for c in CONSTRUCTS if c.probe and c.probe[0] == who] for who in ("helion", "triton")}
+PROBES["gfx942"] = [c for c in CONSTRUCTS if c.probe and c.probe[0] == HELION_ON_GFX942]
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
@@ -108,22 +108,37 @@ PROBES = {dsl: [c for c in CONSTRUCTS if c.probe and c.probe[0] == dsl] for dsl 
 @pytest.mark.parametrize("construct", PROBES["helion"], ids=lambda construct: construct.probe[1])
 def test_helion_refuses_it_in_these_words(construct):
     import refused_helion
-    from dsl_helion.binding import kernel
 
-    arguments = refused_helion.arguments(construct.probe[1])
-    with pytest.raises(Exception) as refusal:
-        bound = kernel(getattr(refused_helion, construct.probe[1])).bind(arguments)
-        bound.compile_config(bound.config_spec.default_config())(*arguments)
-    assert f"{type(refusal.value).__name__}: {refusal.value}".startswith(construct.error)
+    assert refused_helion.refusal(construct.probe[1]).startswith(construct.error)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("construct", PROBES["gfx942"], ids=lambda construct: construct.probe[1])
+def test_what_a_compiler_refuses_the_interpreter_does_not_run_either(construct):
+    import refused_helion
+
+    assert "AssertionError" in construct.error and "cannot cast" in construct.error
+    assert refused_helion.refusal(construct.probe[1]).startswith('InterpreterError: AssertionError("cannot cast')
+
+
+def _said_by_a_script(construct):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = "refused_triton" if construct.probe[0] == "triton" else "refused_helion"
+    command = [sys.executable, "-m", f"tests.{script}", construct.probe[1]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=True, timeout=300)
+    return done.stdout.removeprefix(f"{construct.probe[1]}: ")
 
 
 @pytest.mark.parametrize("construct", PROBES["triton"], ids=lambda construct: construct.probe[1])
 def test_triton_refuses_it_in_these_words(construct):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = importlib.util.find_spec("refused_triton").origin
-    command = [sys.executable, script, construct.probe[1]]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=120)
-    assert done.stdout.startswith(construct.error)
+    assert _said_by_a_script(construct).startswith(construct.error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("construct", PROBES["gfx942"], ids=lambda construct: construct.probe[1])
+def test_helion_compiled_for_a_target_is_refused_in_these_words(construct):
+    assert _said_by_a_script(construct).startswith(construct.error)
 
 
 def test_every_refusal_has_a_probe_and_every_probe_an_error():

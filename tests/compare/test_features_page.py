@@ -1,8 +1,12 @@
-"""docs/features.md says what the kernels declare."""
+"""docs/features.md says what the kernels declare, and what a DSL refused of the features."""
 
 import pytest
+import torch
 
+from common.gpus import resolve
+from common.spec import AttentionShape
 from compare import features_page
+from compare.compile_child import CompileJob, compile_in_child
 
 
 def test_the_page_is_what_the_kernels_say():
@@ -25,3 +29,31 @@ def test_a_changed_declaration_makes_the_page_old(monkeypatch):
     declared["triton/naive"] |= {"sinks"}
     monkeypatch.setattr(features_page, "supports", lambda: declared)
     assert features_page.main([]) == 1
+
+
+def test_two_dsls_that_declare_the_same_share_a_table():
+    declared = features_page.supports()
+    assert features_page.matrix(declared).count("###") == 1
+    declared["helion/naive"] |= {"sinks"}
+    assert features_page.matrix(declared).count("###") == 2
+
+
+def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead():
+    rows = features_page.refused().splitlines()[2:]
+    assert rows
+    for row in rows:
+        wanted, error, instead, cost = row.strip("| ").split(" | ")
+        assert wanted and len(error) > 2 and instead and cost
+        assert "impossible" not in instead and "supported" not in instead
+
+
+@pytest.mark.slow
+def test_an_fp8_query_takes_helion_twice_the_matrix_instructions_on_gfx942():
+    """An instruction takes half as many numbers: Helion's are fp16's, as the page says of a product of e4m3fnuz."""
+    shape = AttentionShape(8, 2, 128, 16, torch.float8_e4m3fnuz)
+    jobs = [CompileJob(f"{dsl}/q_block", ((64, 256),), shape, heuristics="default") for dsl in ("triton", "helion")]
+    ours, helions = (outcome.facts[0]["matrix"] for outcome in compile_in_child(jobs, resolve("mi300")))
+    (fp8,), (fp16,) = ours, helions
+    keys, half = (int(instruction.rpartition("x")[2]) for instruction in (fp8, fp16))
+    assert fp8.rpartition("x")[0] == fp16.rpartition("x")[0] and keys == 2 * half
+    assert helions[fp16] == 2 * ours[fp8]
