@@ -169,18 +169,21 @@ def compiling(had: Committed) -> str:
 
 
 def launches(had: Committed) -> str:
-    """Kernels a call, busy time and span, scratch."""
+    """Kernels a call, busy time and span, scratch; what no profiler saw is left out, and why is said."""
     command = f"python -m compare.costs --gpu {had.results.name} --out DIR --only launch"
-    found = had.cost("launch")
+    found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
     if not found:
         return missing(command)
     shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")]
     times = ("busy_us", "span_us", "host_us")
     body = []
     for r in shown:
-        figures = (f"{r[name]:.1f}" for name in times)
-        body.append([f"`{r['kernel']}`", f"`{r['workload']}`", str(r["kernels"]), *figures, f"{r['scratch_bytes']:,}"])
-    return f"`{command}`:\n\n" + table(["", "batch", "kernels", "busy µs", "span µs", "host µs", "scratch B"], body)
+        figures = (f"{r[name]:.1f}" if name in r else "" for name in times)
+        kernels = str(r.get("kernels", ""))
+        body.append([f"`{r['kernel']}`", f"`{r['workload']}`", kernels, *figures, f"{r['scratch_bytes']:,}"])
+    said = "".join(f"\n\nLeft out: {reason}." for reason in sorted({r["reason"] for r in shown if "reason" in r}))
+    header = ["", "batch", "kernels", "busy µs", "span µs", "host µs", "scratch B"]
+    return f"`{command}`:\n\n" + table(header, body) + said
 
 
 def sizes(had: Committed) -> str:

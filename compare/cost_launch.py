@@ -3,8 +3,8 @@
 A call is captured into a graph and replayed alone, with the device idle before and after, under torch's profiler.
 `busy` sums the kernels, fills and copies too; `span` runs from the first one's start to the last one's end: what a
 second launch costs beyond its own time is between the two. Profiled times are hot and single: they are no times of
-compare.run and do not stand beside them. `host_us` is what the CPU takes to enqueue one eager launch
-(compare.hosttime).
+compare.run and do not stand beside them. Where the profiler records nothing there are none, and `kernels` are the
+nodes of the graph. `host_us` is what the CPU takes to enqueue one eager launch (compare.hosttime).
 Memory: `scratch_bytes` is the workspace, allocated once by the caller; `hidden_bytes` what a launch allocates all the
 same. Scratch needs no GPU.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +21,20 @@ import torch
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import SpecError
-from compare import registry
+from compare import graph_nodes, registry
 from compare.asked import empty_output
 from compare.hosttime import enqueue_us
+from compare.records import Status
 from compare.subject import failure
 from compare.workloads import Workload
 
+DEVICE = "cuda"
 REPLAYS = 20
 HOST_CALLS = 100  # a round; the queue of a GPU holds 1024 launches, and a call has at most four
+
+
+class NoProfile(RuntimeError):
+    """A profile without any kernel; the message is the reason."""
 
 
 class TornProfile(RuntimeError):
@@ -84,9 +90,8 @@ def spans(events: Sequence[tuple[float, float]], calls: int) -> dict[str, float]
     return {"kernels": each, "busy_us": statistics.median(busy), "span_us": statistics.median(span)}
 
 
-def _profiled(run: Any) -> list[tuple[float, float]]:
-    """(start, duration) in us of every kernel of REPLAYS calls of `run`, the device idle between them."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+def _recorded(run: Callable[[], None], activities: Sequence[Any]) -> list[tuple[float, float]]:
+    with torch.profiler.profile(activities=activities) as profile:
         for _ in range(REPLAYS):
             run()
             torch.cuda.synchronize()
@@ -97,11 +102,39 @@ def _profiled(run: Any) -> list[tuple[float, float]]:
     ]
 
 
+def profiled(run: Callable[[], None]) -> list[tuple[float, float]]:
+    """(start, duration) in us of every kernel of REPLAYS calls of `run`, the device idle between them.
+
+    Where the device's activity alone brings nothing the host's is recorded too: kineto drops device events at times
+    that it cannot tie to one of the host. Raises NoProfile.
+    """
+    host, device = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
+    for activities in ((device,), (host, device)):
+        if found := _recorded(run, activities):
+            return found
+    raise NoProfile("torch's profiler recorded no kernel: CUPTI is missing, or may not be used here")
+
+
+def captured(call: Callable[[], None]) -> tuple[Callable[[], None], dict[str, int]]:
+    """The replay of `call`, captured alone, and {"kernels": its kernels, fills and copies}, empty where unknown."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        call()
+    graph.instantiate()
+    try:
+        return graph.replay, {"kernels": graph_nodes.count(graph.raw_cuda_graph())}
+    except graph_nodes.CannotCount:
+        return graph.replay, {}
+
+
 def launch(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
-    """The row of a kernel on a workload, on the GPU that is here."""
+    """The row of a kernel on a workload, on the GPU that is here.
+
+    Without a profile it is `unavailable` and has no `busy_us` and `span_us`; the rest was measured all the same.
+    """
     found: dict[str, Any] = {"cost": "launch", "kernel": kernel_id, "workload": row.label, "gpu": gpu.name}
     try:
-        return found | {"status": "ok"} | _measure(kernel_id, row, gpu)
+        return found | _measure(kernel_id, row, gpu)
     except Exception as error:  # whatever a kernel raises is its row
         said = failure(error)
         return found | {"status": str(said["status"]), "reason": said["reason"]}
@@ -109,7 +142,7 @@ def launch(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
 
 def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     kernel = registry.load(kernel_id)
-    batch = row.batches(1, "cuda")[0]
+    batch = row.batches(1, DEVICE)[0]
     features = row.features(batch)
     config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu)
     made, out = kernel.workspace(row.shape, Capacity.of(batch), config), empty_output(batch, features)
@@ -120,19 +153,25 @@ def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
         kernel.launch(batch, features, out, config, made)
 
     call()  # compiles
+    found: dict[str, Any] = {"config_origin": origin, "timer": "eager", "hidden_bytes": hidden_bytes(call)}
+    found |= {"scratch_bytes": tensor_bytes(made), "host_us": enqueue_us(call, HOST_CALLS)}
+    run = call
+    if "full_graph" in kernel.SUPPORTS:
+        run, nodes = captured(call)
+        found |= nodes | {"timer": "graph"}
+    run()
+    torch.cuda.synchronize()
+    try:
+        return {"status": str(Status.OK)} | found | spans(profiled(run), REPLAYS)
+    except NoProfile as error:
+        return {"status": str(Status.UNAVAILABLE), "reason": str(error)} | found
+
+
+def hidden_bytes(call: Callable[[], None]) -> int:
+    """What one call allocates at the most."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()
     torch.cuda.synchronize()
-    memory = {"scratch_bytes": tensor_bytes(made), "hidden_bytes": torch.cuda.max_memory_allocated() - before}
-    run, timer = call, "eager"
-    if "full_graph" in kernel.SUPPORTS:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        run, timer = graph.replay, "graph"
-    run()
-    torch.cuda.synchronize()
-    counted = spans(_profiled(run), REPLAYS)
-    return {"config_origin": origin, "timer": timer, "host_us": enqueue_us(call, HOST_CALLS)} | counted | memory
+    return torch.cuda.max_memory_allocated() - before

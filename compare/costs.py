@@ -62,12 +62,14 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
-    """The ok rows of one part with the columns of its table, and those that failed with their reason."""
+    """The ok rows of one part with the columns of its table, and the others with their reason; of an unavailable one,
+    which is unavailable in part, also what it has."""
     chosen = [row for row in rows if row["cost"] == cost]
     columns = COLUMNS[cost]
     fine = [{name: row.get(name) for name in columns} for row in chosen if row["status"] == "ok"]
-    failed = [{columns[0]: row.get(columns[0]), "status": row["status"], "reason": row["reason"]}
-              for row in chosen if row["status"] != "ok"]  # fmt: skip
+    others = [row for row in chosen if row["status"] != "ok"]
+    named = [(row, columns if row["status"] == "unavailable" else columns[:1]) for row in others]
+    failed = [{name: row[name] for name in (*names, "status", "reason") if name in row} for row, names in named]
     return fine + failed
 
 

@@ -1,13 +1,16 @@
 """Costs beside speed: what is counted, from invented profiles and logs; the command's refusals; one real compile."""
 
+import contextlib
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
 from common.gpus import resolve
-from compare import cost_compile, cost_launch, cost_trace, cost_tuning, costs
+from compare import cost_compile, cost_launch, cost_trace, cost_tuning, costs, graph_nodes
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
@@ -72,6 +75,127 @@ def test_busy_sums_the_kernels_and_span_holds_the_gap_between_them():
 def test_a_profile_that_lost_kernels_counts_nothing(events):
     with pytest.raises(cost_launch.TornProfile, match="found"):
         cost_launch.spans(events, 2)
+
+
+class Profiled:
+    """torch.profiler.profile: what it `recorded`, by the number of activities asked for."""
+
+    recorded: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, activities):
+        self.events = lambda: [self.event(i) for i in range(self.recorded[len(activities)])]
+
+    def event(self, number):
+        time = SimpleNamespace(start=10.0 * number, elapsed_us=lambda: 2.0)
+        return SimpleNamespace(device_type=torch.autograd.DeviceType.CUDA, time_range=time)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """What a call is measured by, without a GPU: a graph of two nodes, and profiles of `Profiled.recorded`."""
+    monkeypatch.setattr(torch.profiler, "profile", Profiled)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cost_launch, "DEVICE", "cpu")
+    monkeypatch.setattr(cost_launch, "hidden_bytes", lambda call: 7)
+    monkeypatch.setattr(cost_launch, "captured", lambda call: (call, {"kernels": 2}))
+    monkeypatch.setattr(cost_launch, "enqueue_us", lambda call, calls: 3.0)
+    monkeypatch.setattr(cost_launch, "REPLAYS", 2)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "status", "kernels", "busy"),
+    [({1: 6}, "ok", 3, 6.0), ({1: 0, 2: 4}, "ok", 2, 4.0), ({1: 0, 2: 0}, "unavailable", 2, None)],
+    ids=["device alone", "beside the host", "nothing"],
+)
+def test_without_a_profile_the_times_are_unavailable_and_kernels_are_the_graphs(
+    recorded, status, kernels, busy, no_gpu, monkeypatch
+):
+    monkeypatch.setattr(Profiled, "recorded", recorded)
+    row = cost_launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
+    assert (row["status"], row["kernels"], row.get("busy_us")) == (status, kernels, busy), row
+    assert (row["host_us"], row["hidden_bytes"], row["timer"]) == (3.0, 7, "graph")
+    assert "reason" not in row if status == "ok" else "CUPTI" in row["reason"]
+    (shown,) = costs.table([row], "launch")
+    assert shown["kernels"] == kernels and ("span_us" in shown) == (status == "ok")
+
+
+def test_a_torn_profile_is_a_crash(no_gpu, monkeypatch):
+    monkeypatch.setattr(Profiled, "recorded", {1: 5})
+    row = cost_launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
+    assert row["status"] == "crash" and "found 5 kernels in 2 calls" in row["reason"]
+
+
+class Driver:
+    """libcuda with one graph: nodes of these types; code: what it answers."""
+
+    def __init__(self, types, code=0):
+        self.types, self.code = types, code
+
+    def cuGraphGetNodes(self, graph, nodes, size):
+        assert graph.value == 99
+        size._obj.value = len(self.types)
+        for i in range(len(self.types) if nodes is not None else 0):
+            nodes[i] = 1000 + i
+        return self.code
+
+    def cuGraphNodeGetType(self, node, kind):
+        kind._obj.value = self.types[node.value - 1000]
+        return self.code
+
+
+def test_kernels_copies_and_fills_of_a_graph_are_counted():
+    assert graph_nodes.count(99, lambda name: Driver([0, 5, 0, 2, 1, 6])) == 4
+    assert graph_nodes.count(99, lambda name: Driver([])) == 0
+
+
+class Graph:
+    """torch.cuda.CUDAGraph that keeps its graph, number 99."""
+
+    def __init__(self, keep_graph=False):
+        self.kept, self.calls = keep_graph, 0
+
+    def raw_cuda_graph(self):
+        assert self.kept and self.calls
+        return 99
+
+    def instantiate(self):
+        self.calls += 1
+
+    def replay(self):
+        return "replayed"
+
+
+@pytest.mark.parametrize(("refuses", "found"), [(False, {"kernels": 2}), (True, {})])
+def test_a_captured_call_is_counted_where_it_can_be(refuses, found, monkeypatch):
+    def count(graph):
+        if refuses:
+            raise graph_nodes.CannotCount("no driver")
+        return 2 * (graph == 99)
+
+    calls = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    monkeypatch.setattr(graph_nodes, "count", count)
+    replay, nodes = cost_launch.captured(lambda: calls.append(1))
+    assert (replay(), nodes, calls) == ("replayed", found, [1])
+
+
+def absent(name):
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+@pytest.mark.parametrize(
+    ("load", "said"), [(absent, "libcuda.so.1: cannot open"), (lambda name: Driver([0], 1), "CUresult 1")]
+)
+def test_without_the_driver_nothing_is_counted(load, said):
+    with pytest.raises(graph_nodes.CannotCount, match=said):
+        graph_nodes.count(99, load)
 
 
 def test_a_workspaces_bytes_are_those_of_its_distinct_storages():

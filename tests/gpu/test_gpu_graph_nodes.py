@@ -1,0 +1,33 @@
+"""The driver counts the work of a captured graph (compare.graph_nodes)."""
+
+import torch
+
+from compare import cost_launch, graph_nodes
+
+
+def test_two_kernels_and_a_copy_are_three_nodes():
+    x = torch.zeros(1024, device="cuda")
+    y = torch.zeros_like(x)
+
+    def call():
+        x.add_(1.0)
+        x.mul_(2.0)
+        y.copy_(x)
+
+    call()
+    replay, found = cost_launch.captured(call)
+    if torch.version.hip:
+        assert found == {}  # another driver
+    else:
+        assert found == {"kernels": 3}
+    x.zero_()
+    replay()
+    assert y.eq(2.0).all()
+
+
+def test_an_empty_graph_has_no_work():
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        pass
+    if not torch.version.hip:
+        assert graph_nodes.count(graph.raw_cuda_graph()) == 0
