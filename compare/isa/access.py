@@ -18,7 +18,7 @@ Step = Callable[[Waves], None]
 _SIZES = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16, "ushort": 2, "sshort": 2, "short": 2, "ubyte": 1,
           "sbyte": 1, "byte": 1, "short_d16": 2, "short_d16_hi": 2, "lds_dword": 4, "lds_dwordx4": 16}  # fmt: skip
 _LDS_SIZES = {"b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4, "b64": 8, "b96": 12, "b128": 16,
-              "u16_d16": 2, "u16_d16_hi": 2, "b16_d16_hi": 2}  # fmt: skip
+              "u16_d16": 2, "u16_d16_hi": 2, "b16_d16_hi": 2, "u8_d16": 1, "u8_d16_hi": 1, "b8_d16_hi": 1}  # fmt: skip
 _ATOMICS = ("add", "sub", "swap", "or", "and", "xor", "umax", "umin", "smax", "smin")
 _CACHE = ("sc1", "nt", "glc", "slc")  # where a load may be cached; a functional model has no caches
 
@@ -214,16 +214,19 @@ def lds(one: Instruction, agprs: int) -> Step:
 
 
 def transposed(one: Instruction, agprs: int) -> Step:
-    """ds_read_b64_tr_b16: 16 lanes fetch 4 halves each; lane l gets half l % 4 of the lanes j * 4 + l // 4."""
+    """ds_read_b64_tr_b16, _b8: 16 lanes fetch rows of 16 elements, as many rows as a lane fetches elements; each lane
+    gets one column."""
     at, row, offset = bits(one.operands[1], agprs), vector(one.operands[0], agprs), one.number("offset")
-    lane, part = LANES[:, None] // 16 * 16 + np.arange(4) * 4 + LANES[:, None] % 16 // 4, LANES[:, None] % 4
+    size = int(one.base.rpartition("b")[2]) // 8
+    rows = 8 // size
+    lane = LANES[:, None] // 16 * 16 + np.arange(rows) * (16 // rows) + LANES[:, None] % 16 // rows
 
     def step(w: Waves) -> None:
         if not w.full:
             raise NotExecutable(one.mnemonic, "with lanes switched off")
         where = np.broadcast_to(at(w), (w.n, 64)).reshape(-1).astype(np.int64) + offset
-        halves = w.lds.load(np.repeat(w.waves, 64), where, 8).view(np.uint16).reshape(w.n, 64, 4)
-        words = np.ascontiguousarray(halves[:, lane, part]).view(np.uint32)
+        fetched = w.lds.load(np.repeat(w.waves, 64), where, 8).view(f"u{size}").reshape(w.n, 64, rows)
+        words = np.ascontiguousarray(fetched[:, lane, LANES[:, None] % rows]).view(np.uint32)
         w.issue("lds", row, np.moveaxis(words, 2, 0))
 
     return step
@@ -257,10 +260,11 @@ DECODERS: dict[str, Callable[[Instruction, int], Step]] = {
        for kind in ("byte", "short", "short_d16_hi", "dword", "dwordx2", "dwordx3", "dwordx4")},
     **{f"scratch_{way}_dword{n}": scratch for way in ("load", "store") for n in ("", "x2", "x3", "x4")},
     **{f"global_atomic_{name}": atomic for name in _ATOMICS},
-    **{f"ds_read_{kind}": lds for kind in _LDS_SIZES if kind not in ("b8", "b16", "b16_d16_hi")},
-    **{f"ds_write_{kind}": lds for kind in ("b8", "b16", "b16_d16_hi", "b32", "b64", "b96", "b128")},
+    **{f"ds_read_{kind}": lds for kind in _LDS_SIZES if kind[:2] != "b8" and kind[:3] != "b16"},
+    **{f"ds_write_{kind}": lds for kind in _LDS_SIZES if kind[0] == "b"},
     **{f"ds_{way}2{st}_b{size}": lds for way in ("read", "write") for st in ("", "st64") for size in (32, 64)},
-    "ds_read_b64_tr_b16": transposed, "ds_bpermute_b32": across_lanes, "ds_swizzle_b32": across_lanes,
+    **dict.fromkeys(("ds_read_b64_tr_b16", "ds_read_b64_tr_b8"), transposed),
+    **dict.fromkeys(("ds_bpermute_b32", "ds_swizzle_b32"), across_lanes),
 }  # fmt: skip
 
 

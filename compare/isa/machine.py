@@ -127,6 +127,7 @@ class _Batch:
         w.s[:buffer] = POISON  # where gfx90a's scratch would be: an access by it is refused
         at = buffer + 2 * start.get("user_sgpr_dispatch_ptr", 0) + 2 * start.get("user_sgpr_queue_ptr", 0)
         w.set_pair(at, np.full(count, arguments, np.uint64))
+        w.clamps[:] = start.get("fp16_overflow", 0)
         register = start["user_sgpr_count"]
         for axis, name in enumerate("xyz"):
             if start.get(f"system_sgpr_workgroup_id_{name}"):

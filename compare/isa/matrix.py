@@ -7,18 +7,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from compare.isa.convert import bf16_to_f32
 from compare.isa.errors import NotExecutable
+from compare.isa.fp8 import MANTISSA
+from compare.isa.fp8 import decode as fp8_to_f32
 from compare.isa.operands import bits, register, vector
 from compare.isa.state import LANES, Waves
 from compare.isa.text import Instruction
-from compare.isa.valu import bf16_to_f32
 
-_SHAPE = re.compile(r"v_mfma_f32_(\d+)x\1x(\d+)_?(?:(\d+)b_)?(bf16|f16|f32)(?:_1k)?$")
+_SHAPE = re.compile(r"v_mfma_f32_(\d+)x\1x(\d+)_?(?:(\d+)b_)?(bf16|f16|f32|f8f6f4|[fb][fp]8_[fb][fp]8)(?:_1k)?$")
 KNOWN = (
     "16x16x16_f16", "16x16x16_bf16", "32x32x8_f16", "32x32x8_bf16", "16x16x32_f16", "16x16x32_bf16", "32x32x16_f16",
     "32x32x16_bf16", "16x16x4_f32", "32x32x2_f32", "4x4x4_16b_f16", "4x4x4_16b_bf16",
     "16x16x16bf16_1k", "32x32x8bf16_1k", "4x4x4bf16_1k", "4x4x4f16", "16x16x16f16", "32x32x8f16", "16x16x4f32",
-    "32x32x2f32",
+    "32x32x2f32", "16x16x128_f8f6f4", "32x32x64_f8f6f4",
+    *(f"{shape}_{a}_{b}" for shape in ("16x16x32", "32x32x16") for a in MANTISSA for b in MANTISSA),
 )  # fmt: skip
 MNEMONICS = tuple(f"v_mfma_f32_{shape}" for shape in KNOWN)
 
@@ -54,22 +57,38 @@ def result_element(side: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.n
     return 0 * r + 0 * LANES, 4 * (64 // side) * (r // 4) + 4 * (LANES // side) + r % 4, LANES % side + 0 * r
 
 
-def _unpack(raw: np.ndarray, kind: str) -> np.ndarray:
+def _types(one: Instruction, kind: str) -> list[str]:
+    """The types of A and B. Those of 4 and 6 bits are refused: with 8, it does not matter which bytes are which k, for
+    A and B agree."""
+    if kind != "f8f6f4":
+        return kind.split("_") if kind.endswith("8") else [kind, kind]
+    names = [list(MANTISSA)[number : number + 1] for number in (one.number("cbsz"), one.number("blgp"))]
+    if not all(names):
+        raise NotExecutable(one.mnemonic, "of elements that are not 8 bits")
+    return [name for (name,) in names]
+
+
+def _unpack(raw: np.ndarray, kind: str, fnuz: bool) -> np.ndarray:
     """uint32 [registers, n, 64] -> float32 [elements, n, 64]."""
     if kind == "f32":
         return raw.view(np.float32)
+    if kind in MANTISSA:
+        return fp8_to_f32(np.stack([raw >> np.uint32(8 * i) for i in range(4)], 1), kind, fnuz).reshape(
+            -1, *raw.shape[1:]
+        )
     halves = np.stack([raw & np.uint32(0xFFFF), raw >> np.uint32(16)], 1).reshape(-1, *raw.shape[1:])
     return bf16_to_f32(halves) if kind == "bf16" else halves.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
     side, depth, blocks, kind = shape_of(one.mnemonic)
+    types, fnuz = _types(one, kind), one.arch != "gfx950"
     share, offset = 1 << one.number("cbsz"), one.number("abid")
     # Only "none" and "one block to all" mean the same in all of AMD's texts.
     if share not in (1, blocks) or offset >= share:
         raise NotExecutable(one.mnemonic, f"cbsz for {share} of {blocks} blocks, abid:{offset}")
     a, b, d = (vector(one.operands[i], agprs) for i in (1, 2, 0))
-    used = side * depth * blocks // 64 * (4 if kind == "f32" else 2) // 4
+    used = side * depth * blocks // 64 * {"f32": 4, **dict.fromkeys(MANTISSA, 1)}.get(types[0], 2) // 4
     block, row, k = operand_element(side, depth, blocks)
     to_block, to_row, to_column = result_element(side, blocks)
     broadcast = np.full(blocks, offset) if share > 1 else np.arange(blocks)
@@ -78,14 +97,14 @@ def decode(one: Instruction, agprs: int) -> Callable[[Waves], None]:
     fixed = bits(one.operands[3], agprs) if initial is None else None
     one.finish()
 
-    def operand(w: Waves, first: int) -> np.ndarray:
+    def operand(w: Waves, first: int, kind: str) -> np.ndarray:
         matrix = np.empty((w.n, blocks, side, depth), np.float32)
-        elements = _unpack(w.v[first : first + used, w.here], kind)
+        elements = _unpack(w.v[first : first + used, w.here], kind, fnuz)
         matrix[:, block, row, k] = np.moveaxis(elements, 1, 0)
         return matrix
 
     def step(w: Waves) -> None:
-        product = operand(w, a)[:, broadcast] @ operand(w, b).swapaxes(2, 3)
+        product = operand(w, a, types[0])[:, broadcast] @ operand(w, b, types[1]).swapaxes(2, 3)
         placed = np.moveaxis(product[:, to_block, to_row, to_column], 0, 1)  # [registers, n, 64]
         start = fixed(w).view(np.float32) if fixed else w.v[c : c + len(placed), w.here].view(np.float32)
         w.v[d : d + len(placed), w.here] = (placed + start).view(np.uint32)  # whatever exec says, as the hardware

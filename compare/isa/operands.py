@@ -1,7 +1,8 @@
 """Operands: registers, constants and their source modifiers, as functions of the waves that read and write them.
 
-A kind is a letter: u uint32, i int32, f float32, h the low half as float16, U uint64, I int64, d float64; those of 64
-bits are register pairs. A value is broadcast to [n, 64]: constants have no axis, scalar registers [n, 1].
+A kind is a letter: u uint32, i int32, f float32, x uint32 with the signs of a float; of the low half w uint16, j int16,
+h float16; of register pairs U uint64, I int64. A value is broadcast to [n, 64]: constants have no axis, scalar
+registers [n, 1].
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from compare.isa.errors import NotExecutable
 from compare.isa.state import M0, VCC, Waves
 
 Getter = Callable[[Waves], Any]
-DTYPES = {"u": np.uint32, "i": np.int32, "f": np.float32, "U": np.uint64, "I": np.int64, "d": np.float64}
-WIDE = "UId"
+DTYPES = {"u": np.uint32, "x": np.uint32, "i": np.int32, "f": np.float32, "U": np.uint64, "I": np.int64,
+          "w": np.uint16, "j": np.int16, "h": np.float16}  # fmt: skip
+WIDE, NARROW = "UI", "wjh"
 _NAMED = {"vcc_lo": VCC, "vcc_hi": VCC + 1, "vcc": VCC, "m0": M0}
 _ONE = re.compile(r"([vsa])(\d+)$")
 _RANGE = re.compile(r"([vsa])\[(\d+):(\d+)\]$")
@@ -53,21 +55,15 @@ def scalar(text: str) -> int:
 
 def constant(text: str, kind: str) -> Any:
     """An inline constant or literal, as the bits that the operand's kind gives it."""
-    if _REAL.match(text):
-        real = {"h": np.float16, "d": np.float64}.get(kind, np.float32)(float(text))
-        return real if kind in "hd" else real.view(DTYPES[kind]) if kind not in "UI" else _refuse(text)
-    if not _INTEGER.match(text):
+    real, dtype = bool(_REAL.match(text)), DTYPES[kind]
+    if (real and kind in "wjUI") or not (real or _INTEGER.match(text)):
         return _refuse(text)
-    value = int(text, 0)
-    if kind in "UI":
-        if not -(2**31) <= value < 2**31:
-            return _refuse(text)  # whether 32 bits are extended by their sign depends on the instruction
-        return np.uint64(value & 0xFFFFFFFFFFFFFFFF).view(DTYPES[kind])
-    if kind == "d":
-        return _refuse(text)
-    if kind == "h":
-        return np.uint16(value & 0xFFFF).view(np.float16)
-    return np.uint32(value & 0xFFFFFFFF).view(DTYPES[kind])
+    if real:
+        return (np.float16 if kind == "h" else np.float32)(float(text)).view(dtype)
+    value, size = int(text, 0), np.dtype(dtype).itemsize * 8
+    if size == 64 and not -(2**31) <= value < 2**31:
+        return _refuse(text)  # whether 32 bits are extended by their sign depends on the instruction
+    return np.array(value & ((1 << size) - 1), f"u{size // 8}").view(dtype)[()]
 
 
 def _refuse(text: str) -> Any:
@@ -119,44 +115,46 @@ def part(name: str) -> tuple[int, int]:
     return _SELECT[name]
 
 
-def selected(get: Getter, name: str) -> Getter:
+def _selected(get: Getter, name: str, signed: bool) -> Getter:
+    """An SDWA select of uint32, extended by its sign where asked."""
     shift, count = part(name)
     if count == 32:
         return get
-    low, mask = np.uint32(shift), np.uint32((1 << count) - 1)
-    return lambda w: (get(w) >> low) & mask
+    if not signed:
+        return lambda w: (get(w) >> shift) & ((1 << count) - 1)
+    return lambda w: ((get(w) << (32 - shift - count)).view(np.int32) >> (32 - count)).view(np.uint32)
 
 
 def source(text: str, kind: str, arch_vgprs: int, select: str = "DWORD", lanes: Callable | None = None) -> Getter:
-    """A source operand with its modifiers: -x and |x| of floats, an SDWA select, a DPP permutation `lanes`."""
-    negative = absolute = False
-    if kind in "fhd":
-        if text.startswith("-") and not (_INTEGER.match(text) or _REAL.match(text)):
-            negative, text = True, text[1:]
-        if text.startswith("|"):
-            absolute, text = True, text.strip("|")
+    """A source operand with its modifiers: -x and |x| of floats, sext(x), an SDWA select, a DPP permutation `lanes`."""
+    found = re.fullmatch(r"(-(?![\d.]))?(\|)?(?:(sext)\()?(.*?)\)?\|?", text)
+    negative, absolute, signed, text = found[1], found[2], bool(found[3]), found[4]
+    if ((negative or absolute) and kind not in "fhx") or (signed and kind not in "ij"):
+        return _refuse(found[0])
     if kind in WIDE:
-        get = wide(text, kind, arch_vgprs)
-    elif kind == "h" and register(text) is None:
-        value = constant(text, "h")
+        if select != "DWORD" or lanes:
+            return _refuse(f"{text} {select}")
+        return wide(text, kind, arch_vgprs)
+    if kind in NARROW and register(text) is None and not text.startswith("exec"):
+        value = constant(text, kind)
         get = lambda w: value  # noqa: E731
     else:
-        raw = selected(bits(text, arch_vgprs), select)
+        raw = _selected(bits(text, arch_vgprs), select, signed)
         raw = lanes(raw) if lanes else raw
-        if kind == "h":
-            get = lambda w: np.asarray(raw(w)).astype(np.uint16).view(np.float16)  # noqa: E731
-        else:
-            get = raw if kind == "u" else lambda w: raw(w).view(DTYPES[kind])
+        narrow = np.uint16 if kind in NARROW else np.uint32
+        get = raw if kind in "ux" else lambda w: raw(w).astype(narrow, copy=False).view(DTYPES[kind])
     if not (negative or absolute):
         return get
+    if kind == "x":
+        return lambda w: (get(w) & (0x7FFFFFFF if absolute else 0xFFFFFFFF)) ^ (0x80000000 if negative else 0)
     return lambda w: (np.negative if negative else np.positive)(np.abs(get(w)) if absolute else get(w))
 
 
 def to_registers(value: Any, kind: str) -> list[np.ndarray]:
-    """A result as the uint32 that its registers take; a float16 fills the low half and clears the high one."""
+    """A result as the uint32 that its registers take; 16 bits fill the low half and clear the high one."""
     if kind in WIDE:
         raw = np.ascontiguousarray(value, DTYPES[kind]).view(np.uint64)
         return [(raw & _LOW).astype(np.uint32), (raw >> _32).astype(np.uint32)]
-    if kind == "h":
-        return [np.asarray(value, np.float16).view(np.uint16).astype(np.uint32)]
-    return [np.asarray(value, DTYPES[kind]).view(np.uint32)]
+    if kind in NARROW:
+        return [np.asarray(value).astype(DTYPES[kind]).view(np.uint16).astype(np.uint32)]
+    return [np.asarray(value).astype(DTYPES[kind], copy=False).view(np.uint32)]

@@ -2,6 +2,8 @@
 
 A step works on the waves that stand at one instruction: `here` selects them, everywhere as the first axis of length n.
 Vector registers are uint32 [register, wave, 64 lanes], scalar ones uint32 [register, wave]; vcc is 106 and 107, m0 124.
+MODE is as Triton and Helion start every kernel: rounding to nearest even, denormals kept. Only its bit FP16_OVFL may
+change: with it (`clamps`) a float16 or fp8 result that overflows is the largest number, not infinity or NaN.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Waves:
     def __post_init__(self) -> None:
         self.v = np.zeros((self.vectors, self.count, 64), np.uint32)
         self.s = np.zeros((128, self.count), np.uint32)
-        self.scc = np.zeros(self.count, bool)
+        self.scc, self.clamps = np.zeros(self.count, bool), np.zeros(self.count, bool)
         self.exec = np.full(self.count, 0xFFFFFFFFFFFFFFFF, np.uint64)
         self.scratch = np.zeros((self.count, self.scratch_bytes // 4 + 1, 64), np.uint32)
         self.everyone = np.arange(self.count)

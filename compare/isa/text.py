@@ -15,7 +15,9 @@ _VALUED = re.compile(
 )
 _FLAG = re.compile(r"(?<![\w.])(offen|idxen|lds|sc0|sc1|nt|glc|slc|dlc|gds|row_mirror|row_half_mirror|clamp)(?![\w:])")
 _FORM = re.compile(r"_(e32|e64|sdwa|dpp)$")
-_OPERANDS = re.compile(r",\s*(?![^\[]*\])")
+_MODE = {"float_round_mode_32": 0, "float_round_mode_16_64": 0, "float_denorm_mode_32": 3, "float_denorm_mode_16_64": 3,
+         "dx10_clamp": 1}  # fmt: skip
+_OPERANDS = re.compile(r",\s*(?![^\[(]*[\])])")
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Instruction:
     form: str
     operands: list[str]
     modifiers: dict[str, str]
+    arch: str = "gfx942"
 
     def take(self, name: str, default: str = "0") -> str:
         return self.modifiers.pop(name, default)
@@ -58,8 +61,8 @@ class Listing:
     start: dict[str, int]
 
 
-def instruction(mnemonic: str, text: str) -> Instruction:
-    """One instruction from its mnemonic and the text of its operands."""
+def instruction(mnemonic: str, text: str, arch: str = "gfx942") -> Instruction:
+    """One instruction from its mnemonic and the text of its operands; `arch` decides what an fp8 is."""
     modifiers: dict[str, str] = {}
 
     def valued(found: re.Match) -> str:
@@ -73,13 +76,18 @@ def instruction(mnemonic: str, text: str) -> Instruction:
     text = _FLAG.sub(flag, _VALUED.sub(valued, text))
     form = _FORM.search(mnemonic)
     operands = [part.strip() for part in _OPERANDS.split(text.strip()) if part.strip()]
-    return Instruction(mnemonic, _FORM.sub("", mnemonic), form[1] if form else "", operands, modifiers)
+    return Instruction(mnemonic, _FORM.sub("", mnemonic), form[1] if form else "", operands, modifiers, arch)
 
 
 def parse(assembly: str) -> Listing:
-    """Raises ForeignCode for a kernel of another GPU, UnreadableCode for text that is truncated."""
-    if not re.search(r'\.amdgcn_target "[^"]*gfx9(0a|42|50)', assembly) or ".amdhsa_kernel " not in assembly:
+    """Raises ForeignCode for a kernel of another GPU, UnreadableCode for text that is truncated, NotExecutable for one
+    that starts in another MODE than the model's."""
+    target = re.search(r'\.amdgcn_target "[^"]*(gfx9(?:0a|42|50))', assembly)
+    if not target or ".amdhsa_kernel " not in assembly:
         raise ForeignCode("assembly: found no kernel for a CDNA GPU, allowed one for gfx90a, gfx942 or gfx950")
     text = amd_code.parse(assembly)
     start = {name: int(value) for name, value in re.findall(r"\.amdhsa_(\w+) (\d+)\s", assembly)}
-    return Listing(tuple(instruction(*one) for one in text.instructions), text.labels, start)
+    for name, allowed in _MODE.items():
+        if start.get(name, allowed) != allowed:
+            raise NotExecutable(f".amdhsa_{name} {start[name]}", f"allowed {allowed}")
+    return Listing(tuple(instruction(*one, target[1]) for one in text.instructions), text.labels, start)

@@ -19,12 +19,12 @@ def waves(count=1, per_group=1, lds_bytes=1024, tensors=(), scratch=64):
     return Waves(count, per_group, 96, AGPRS, memory, Lds(count // per_group, lds_bytes, per_group), scratch)
 
 
-def run(w, *lines):
+def run(w, *lines, arch="gfx942"):
     """Decode and execute lines of assembly, one after another, on the waves that are selected."""
     with np.errstate(all="ignore"):
         for line in lines:
             name, _, operands = line.strip().partition(" ")
-            step = machine.decode(instruction(name, operands), AGPRS)
+            step = machine.decode(instruction(name, operands, arch), AGPRS)
             if step:
                 step(w)
     return w

@@ -45,6 +45,11 @@ def tests() -> dict[str, list[str]]:
     for names in (held.VECTOR, held.COMPARES, held.CARRIES, held.SCALAR, held.SCALAR_COMPARES):
         for name in names:
             found[name].add("pseudocode")
+    for kind in ("fp8", "bf8"):
+        for name in (f"cvt_f32_{kind}", f"cvt_pk_f32_{kind}", f"cvt_pk_{kind}_f32", f"cvt_scalef32_pk_{kind}_f32"):
+            found[f"v_{name}"].add("fp8")
+        for to in ("f32", "f16", "bf16"):
+            found[f"v_cvt_scalef32_pk_{to}_{kind}"].add("fp8")
     for name in ("v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_f32"):
         found[name].add("pseudocode")
     for name in test_isa_matrix.matrix.MNEMONICS:
@@ -68,6 +73,7 @@ def _families() -> Iterable[tuple[str, str]]:
         (f"ds_{way}2{st}_b{size}", "lds") for way in ("read", "write") for st in ("", "st64") for size in (32, 64)
     )
     yield from ((f"v_bitop3_b{size}", "vector") for size in (16, 32))
+    yield from ((f"v_fma_mix{part}_f16", "vector") for part in ("lo", "hi"))
     yield from ((f"s_{name}_saveexec_b64", "scalar") for name in ("and", "or", "andn2"))
     orders = ("eq", "lg", "gt", "ge", "lt", "le")
     yield from ((f"s_cmpk_{name}_{kind}", "scalar") for name in orders for kind in ("i32", "u32"))

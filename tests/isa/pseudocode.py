@@ -26,7 +26,7 @@ class Machine:
 
     def __init__(self, text: str, env: dict[str, Any], calls: dict[str, Any] | None = None) -> None:
         self.tokens = _tokens(text)
-        self.at, self.env, self.calls = 0, env, FUNCTIONS | (calls or {})
+        self.at, self.env, self.calls, self.broken = 0, env, FUNCTIONS | (calls or {}), False
 
     def run(self) -> dict[str, Any]:
         self.block(True, ())
@@ -52,6 +52,9 @@ class Machine:
             self.choice(live)
         elif self.peek() == "for":
             self.loop(live)
+        elif self.peek() == "break":
+            self.take()
+            self.broken = self.broken or live
         elif self.peek() == "declare":
             while self.peek() != ";":
                 self.take()
@@ -80,8 +83,9 @@ class Machine:
         start = self.at
         for i in range(first, last + 1):
             self.at, self.env[name] = start, Bits(i)
-            self.block(live, ("endfor",))
+            self.block(live and not self.broken, ("endfor",))
         self.take("endfor")
+        self.broken = False
 
     def target(self) -> tuple[str, list[tuple[str, Any]]]:
         name, path = self.take(), []

@@ -27,6 +27,8 @@ def to_number(raw: Any, kind: str) -> Any:
     """Bits (or a number) read as `u32`, `i16`, `f32`, `b64`, `bf16`, `u24` ..."""
     if isinstance(raw, float):
         return raw
+    if kind in ("fp8", "bf8"):
+        return bits(raw, 8)
     if kind == "bf16":
         return float(np.uint32((raw & 0xFFFF) << 16).view(np.float32))
     if kind in FLOATS:
@@ -91,5 +93,6 @@ FUNCTIONS = {
     "exponent": lambda x: int(np.float32(x).view(np.uint32)) >> 23 & 255, "signext": lambda x: x,
     "signext_from_bit": lambda x, n: (x & ((1 << n) - 1)) - (1 << n) if n and x >> (n - 1) & 1 else x & ((1 << n) - 1),
     "f32_to_i32": _saturating(-(2**31), 2**31 - 1), "f32_to_u32": _saturating(0, 2**32 - 1),
-    **{name: float for name in ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16", "i32_to_f32", "u32_to_f32")},
+    **{name: float for name in ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16", "i32_to_f32", "u32_to_f32",
+                               "i16_to_f16", "u16_to_f16")},
 }  # fmt: skip

@@ -50,6 +50,26 @@ def test_every_thread_of_every_workgroup_runs_once():
     assert counters["workgroups"] == 6 and counters["instructions"] == 6 * 2 * 8
 
 
+def test_the_mode_that_a_kernel_starts_in():
+    half = PLACE + "v_mov_b32_e32 v2, 0x49742400\n v_cvt_f16_f32_e32 v2, v2\n global_store_dword v1, v2, s[4:5]"  # 1e6
+    for line, wanted in (
+        ("", 0x7C00),
+        ("\t.amdhsa_fp16_overflow 0\n", 0x7C00),
+        ("\t.amdhsa_fp16_overflow 1\n", 0x7BFF),
+    ):
+        out = np.full(256, -1, np.int32)
+        block = np.frombuffer(out.ctypes.data.to_bytes(8, "little"), np.uint8)
+        program = Program(text(half, tail=TAIL.replace("\t.end_", line + "\t.end_")))
+        launch(Kernel(program, 2, 1024, 0), (1,), block, [(out.ctypes.data, out.nbytes)])
+        assert (out[:128] == wanted).all()
+
+
+@pytest.mark.parametrize("line", ["float_round_mode_32 3", "float_denorm_mode_32 0", "dx10_clamp 0"])
+def test_a_kernel_that_starts_in_another_mode_is_refused(line):
+    with pytest.raises(NotExecutable, match=line):
+        Program(text(PLACE, tail=TAIL.replace("\t.end_", f"\t.amdhsa_{line}\n\t.end_")))
+
+
 def test_more_workgroups_than_run_together(monkeypatch):
     monkeypatch.setattr(machine, "BATCH_WAVES", 4)
     out, _ = start(PLACE + "v_mov_b32_e32 v2, s2\n global_store_dword v1, v2, s[4:5]", grid=(7,))

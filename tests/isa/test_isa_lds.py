@@ -57,6 +57,18 @@ def test_halves_in_lds():
     assert np.array_equal(w.v[35], w.v[20])
 
 
+def test_bytes_in_lds():
+    w = waves()
+    w.v[1, 0], w.v[20, 0], w.v[30:32, 0] = LANE * 4, words(64), 0x11112222
+    landed(
+        w, "ds_write_b8 v1, v20 offset:1", "ds_write_b8_d16_hi v1, v20", "ds_read_u8_d16 v30, v1 offset:1",
+        "ds_read_u8_d16_hi v31, v1", "ds_read_i8 v32, v1 offset:1", "ds_read_u8 v33, v1",
+    )  # fmt: skip
+    low, third = w.v[20, 0] & 0xFF, w.v[20, 0] >> 16 & 0xFF
+    assert np.array_equal(w.v[30, 0], 0x11110000 | low) and np.array_equal(w.v[31, 0], 0x2222 | third << 16)
+    assert np.array_equal(w.v[32, 0].view(np.int32), low.astype(np.int8)) and np.array_equal(w.v[33, 0], third)
+
+
 def test_lds_begins_as_no_zeros_and_ends_where_it_ends():
     w = waves(lds_bytes=256)
     w.v[1, 0] = LANE * 4
@@ -75,6 +87,17 @@ def test_a_transposed_tile():
     w.v[1, 0] = LANE * 8
     landed(w, "ds_read_b64_tr_b16 v[20:21], v1")
     got = np.ascontiguousarray(w.v[20:22, 0].T).view(np.uint16).reshape(4, 16, 4)
+    assert np.array_equal(got, tile.transpose(0, 2, 1))
+
+
+def test_a_transposed_tile_of_bytes():
+    """Each 16 lanes: lane s holds row k = s / 2 of an 8 x 16 tile, columns 8 (s % 2) on; they get columns of it."""
+    w = waves(lds_bytes=4096)
+    tile = np.random.default_rng(1).integers(0, 256, (4, 8, 16), np.uint8)  # group of lanes, k, m
+    w.lds.views[1][: tile.size] = tile.reshape(-1)
+    w.v[1, 0] = LANE * 8
+    landed(w, "ds_read_b64_tr_b8 v[20:21], v1")
+    got = np.ascontiguousarray(w.v[20:22, 0].T).view(np.uint8).reshape(4, 16, 8)
     assert np.array_equal(got, tile.transpose(0, 2, 1))
 
 

@@ -8,12 +8,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from asm import AGPRS, run, waves
 
 from compare.isa import matrix
 from compare.isa.errors import NotExecutable
 
-BLOCKS = {4: 16}
+FP8 = {"fp8": torch.float8_e4m3fnuz, "bf8": torch.float8_e5m2fnuz}  # of gfx942
 
 
 def a_item_lane(side, depth, blocks, block, row, k):
@@ -33,9 +34,15 @@ def d_item_lane(side, blocks, block, i, j):
 
 def pack(w, first, kind, items):
     """items: {(item, lane): float} into registers from `first` on."""
+    codes = {}
+    if kind in FP8:
+        codes = {float(n): int(torch.tensor(float(n)).to(FP8[kind]).view(torch.uint8)) for n in range(-8, 9)}
     for (item, lane), value in items.items():
         if kind == "f32":
             w.v[first + item, 0, lane] = np.float32(value).view(np.uint32)
+            continue
+        if kind in FP8:
+            w.v[first + item // 4, 0, lane] |= np.uint32(codes[value] << 8 * (item % 4))
             continue
         raw = int(np.float16(value).view(np.uint16)) if kind == "f16" else int(np.float32(value).view(np.uint32)) >> 16
         w.v[first + item // 2, 0, lane] |= np.uint32(raw << 16 * (item % 2))
@@ -50,9 +57,10 @@ def operands(mnemonic, rng):
 
 def load(w, mnemonic, a, b, c):
     side, depth, blocks, kind = matrix.shape_of(mnemonic)
+    kind_a, kind_b = {"f8f6f4": ("fp8", "bf8")}.get(kind) or (kind.split("_") if "8_" in kind else (kind, kind))
     every = [(n, i, k) for n in range(blocks) for i in range(side) for k in range(depth)]
-    pack(w, 0, kind, {a_item_lane(side, depth, blocks, n, i, k): a[n, i, k] for n, i, k in every})
-    pack(w, 8, kind, {a_item_lane(side, depth, blocks, n, j, k): b[n, k, j] for n, j, k in every})
+    pack(w, 0, kind_a, {a_item_lane(side, depth, blocks, n, i, k): a[n, i, k] for n, i, k in every})
+    pack(w, 8, kind_b, {a_item_lane(side, depth, blocks, n, j, k): b[n, k, j] for n, j, k in every})
     square = [(n, i, j) for n in range(blocks) for i in range(side) for j in range(side)]
     pack(w, 16, "f32", {d_item_lane(side, blocks, n, i, j): c[n, i, j] for n, i, j in square})
     return square
@@ -64,7 +72,7 @@ def test_every_element_lies_where_the_guide_says(mnemonic):
     a, b, c = operands(mnemonic, rng)
     square = load(w, mnemonic, a, b, c)
     side, _, blocks, _ = matrix.shape_of(mnemonic)
-    run(w, f"{mnemonic} v[32:47], v[0:7], v[8:15], v[16:31]")
+    run(w, f"{mnemonic} v[32:47], v[0:7], v[8:15], v[16:31]" + (" cbsz:0 blgp:1" if "f8f6f4" in mnemonic else ""))
     wanted = a @ b + c
     for n, i, j in square:
         item, lane = d_item_lane(side, blocks, n, i, j)
@@ -124,7 +132,9 @@ def test_many_waves_at_once_are_as_one_by_one():
         "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[8:11] cbsz:1",
         "v_mfma_f32_4x4x4_16b_f16 v[0:3], v[4:5], v[6:7], v[8:11] cbsz:2 abid:1",
         "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[8:11] blgp:1",
-        "v_mfma_f32_16x16x32_fp8_fp8 v[0:3], v[4:5], v[6:7], v[8:11]",
+        "v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[20:23] cbsz:4",
+        "v_mfma_f32_16x16x32_fp8_fp8 v[0:3], v[4:5], v[6:7], v[8:11] blgp:1",
+        "v_mfma_i32_16x16x32_i8 v[0:3], v[4:5], v[6:7], v[8:11]",
         "v_smfmac_f32_16x16x32_bf16 v[0:3], v[4:5], v[6:9], v1",
     ],
 )

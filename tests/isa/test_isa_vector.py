@@ -91,6 +91,22 @@ def test_parts_of_a_register():
     assert np.array_equal(w.v[20, 0], ((w.v[10, 0] | w.v[11, 0]) & 0xFF) << 8)
 
 
+def test_parts_with_their_sign():
+    w = random_wave()
+    third = (w.v[10, 0] >> 16).astype(np.int8)
+    run(w, "v_cvt_f32_i32_sdwa v20, sext(v10) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2")
+    assert np.array_equal(read(w, 20), third.astype(np.float32))
+    run(w, "v_cvt_f16_i16_sdwa v20, sext(v10) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2")
+    assert np.array_equal(w.v[20, 0].astype(np.uint16).view(np.float16), third.astype(np.float16))
+    run(w, "v_ashrrev_i16_sdwa v20, v11, v10 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:WORD_1")
+    high = (w.v[10, 0] >> 16).astype(np.int16) >> (w.v[11, 0] & 15)
+    assert np.array_equal(w.v[20, 0], high.astype(np.uint16)), "16 bits, the others are cleared"
+    w.s[4] = int(w.v[10, 0, 5] & 0xFF) | 0xAB0000
+    run(w, "v_cmp_ne_u16_sdwa s[8:9], v10, s4 src0_sel:BYTE_0 src1_sel:DWORD")
+    differ = (w.v[10, 0] & 0xFF) != (w.s[4, 0] & 0xFFFF)
+    assert int(w.pair(8)[0]) == sum(int(bit) << lane for lane, bit in enumerate(differ)) and not differ[5]
+
+
 def test_signs_of_sources():
     w = waves()
     floats(w, 10, RNG.standard_normal(64))
@@ -161,6 +177,18 @@ def test_a_mix_of_halves_and_floats():
     assert np.array_equal(read(w, 20), (high.astype(float) * read(w, 11) + low).astype(np.float32))
 
 
+@pytest.mark.parametrize(("name", "shift"), [("mixlo", 0), ("mixhi", 16)])
+def test_a_mix_becomes_a_half_and_leaves_the_other(name, shift):
+    w = random_wave()
+    halves = RNG.standard_normal((64, 2)).astype(np.float16)
+    w.v[10, 0], old = halves.view(np.uint32)[:, 0], w.v[20, 0].copy()
+    floats(w, 11, RNG.standard_normal(64))
+    run(w, f"v_fma_{name}_f16 v20, v10, -v11, v10 op_sel:[1,0,0] op_sel_hi:[1,0,1]")
+    wanted = (-halves[:, 1].astype(float) * read(w, 11) + halves[:, 0]).astype(np.float16).view(np.uint16)
+    assert np.array_equal(w.v[20, 0] >> shift & 0xFFFF, wanted)
+    assert np.array_equal(w.v[20, 0] >> (16 - shift) & 0xFFFF, old >> (16 - shift) & 0xFFFF)
+
+
 def test_two_halves_side_by_side():
     w = random_wave()
     run(w, "v_pack_b32_f16 v20, v10, v11", "v_pack_b32_f16 v21, v10, v11 op_sel:[1,0,0]")
@@ -220,6 +248,12 @@ def test_accumulation_registers():
     "line",
     [
         "v_add_u32_e32 v1, v2, v3 op_sel:[1,0]",
+        "v_pack_b32_f16 v1, v2, v3 op_sel:[0,0,1]",
+        "v_pack_b32_f16 v1, v2, 1.0 op_sel:[0,1,0]",
+        "v_add_u32_e64 v1, -v2, v3",
+        "v_cvt_f32_u32_sdwa v1, sext(v2) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_0",
+        "v_mov_b64_dpp v[0:1], v[2:3] row_shr:1 row_mask:0xf bank_mask:0xf",
+        "v_cmp_eq_u32_dpp vcc, v2, v3 row_shr:1 row_mask:0xf bank_mask:0xf",
         "v_mov_b32_sdwa v1, v2 dst_sel:DWORD dst_unused:UNUSED_SEXT src0_sel:WORD_0 mul:2",
         "v_lshl_add_u32 v1, v2, v3, v4 clamp",
         "v_mov_b32_dpp v1, v2 row_share:1 row_mask:0xf bank_mask:0xf",

@@ -1,0 +1,51 @@
+"""Compiles a kernel for a GPU that is not here on named cases of features, runs each in the model and judges it.
+
+A process of its own: one that interprets cannot compile. Argument: JSON with gpu, kernel and cases (names). Prints
+JSON: {case: verdict}, `ok`, `refused: ` with the mnemonic and why, or what is wrong.
+"""
+
+import json
+import math
+import sys
+import time
+
+from common.batch import make_batch  # noqa: F401  imports torch before Triton
+from common.cases import CASES, build
+from common.gpus import resolve
+from compare import registry
+from compare.crosscompile import executing
+from compare.isa.errors import Fault, NotExecutable
+from compare.isa.execute import execute
+from kernel_cases import lacking, launch
+
+
+def verdict(kernel_id, case, gpu):
+    kernel = registry.load(kernel_id)
+    if lacking(kernel, case):
+        return f"unsupported: {', '.join(sorted(lacking(kernel, case)))}"
+    batch, _ = build(case)
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu, "tree")
+    try:
+        with executing(gpu, execute):
+            launch(kernel, case, config, "cpu", math.nan)
+    except NotExecutable as error:
+        return f"refused: {error}"
+    except Fault as error:
+        return f"fault: {error}"
+    except AssertionError as error:
+        return f"incorrect: {error}"
+    return "ok"
+
+
+def main(asked):
+    gpu, named = resolve(asked["gpu"]), {case.name: case for case in CASES}
+    found = {}
+    for name in asked["cases"]:
+        begin = time.perf_counter()
+        found[name] = verdict(asked["kernel"], named[name], gpu)
+        print(f"{time.perf_counter() - begin:6.1f} s  {name}: {found[name]}", file=sys.stderr, flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
