@@ -4,8 +4,8 @@
 
 - triton/q_block meets every case, and each case one more Triton kernel that supports it, in turn;
 - Helion meets the kit's smoke level and one case of each capability. It generates code for 2 to 12 s for each kernel,
-  dtype and form of a case (181 forms in all, 40 here), so the cases of one form come to one kernel, unless each has that
-  code for the cases that nobody may miss;
+  dtype and form of a case (181 forms in all, 40 here), so the cases of one form come to one kernel, unless each has
+  that code for the cases that nobody may miss;
 - every kernel, naive too, meets the cases that nobody may miss.
 """
 
