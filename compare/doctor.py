@@ -28,7 +28,7 @@ from compare import cli, environment, plan, planted, registry, rundir, verdict
 from compare.contract import PROCESSES, Contract
 from compare.cost import info
 from compare.crew import Crew
-from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
+from compare.exits import NO_GPU, OK, WRONG, ending
 from compare.noise import Noise, kept
 from compare.records import Timing, WorkloadInfo
 from compare.verdict import Outcome, Series, Verdict
@@ -206,26 +206,26 @@ def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> in
     return WRONG if wrong else OK
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    asked, console = _parser().parse_args(argv), Console()
-    try:
-        registry.module_path(asked.kernel)
-        now = cli.situation(asked.gpu, asked.device)
-        if not now.measure:
-            _without_gpu(console, now.line)
-            _environment(console, now)
-            return NO_GPU if asked.require_gpu else OK
-        console.print(now.line, markup=False)
+def _main(asked: argparse.Namespace) -> int:
+    console = Console()
+    registry.module_path(asked.kernel)
+    now = cli.situation(asked.gpu, asked.device)
+    if not now.measure:
+        _without_gpu(console, now.line)
         _environment(console, now)
+        return NO_GPU if asked.require_gpu else OK
+    console.print(now.line, markup=False)
+    _environment(console, now)
+    try:
         return _live(console, asked, now)
-    except (UnknownGpu, GrammarError, registry.UnknownKernel, rundir.CannotWrite) as error:
-        print(error, file=sys.stderr)
-        return USAGE
     except NotMeasured as error:
         print(error, file=sys.stderr)
         return WRONG
-    except KeyboardInterrupt:
-        return INTERRUPTED
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(argv)
+    return ending(lambda: _main(asked), (UnknownGpu, GrammarError, registry.UnknownKernel, rundir.CannotWrite))
 
 
 if __name__ == "__main__":

@@ -31,17 +31,9 @@ class Twin:
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any:
         return self._kernel.workspace(shape, capacity, config)
 
-    def launch(
-        self,
-        batch: PagedBatch,
-        features: Features,
-        out: torch.Tensor,
-        config: Any,
-        workspace: Any,
-        *,
-        lse: torch.Tensor | None = None,
-    ) -> None:
-        self._kernel.launch(batch, features, out, config, workspace, lse=lse)
+    def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
+        """rest: features, out, config and workspace, as every kernel takes them."""
+        self._kernel.launch(batch, *rest, lse=lse)
 
 
 class Slow(Twin):
@@ -58,22 +50,14 @@ class Slow(Twin):
             self._spare = empty_output(batch, features)
         return workspace
 
-    def launch(
-        self,
-        batch: PagedBatch,
-        features: Features,
-        out: torch.Tensor,
-        config: Any,
-        workspace: Any,
-        *,
-        lse: torch.Tensor | None = None,
-    ) -> None:
-        super().launch(batch, features, out, config, workspace, lse=lse)
+    def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
+        super().launch(batch, *rest, lse=lse)
         self._calls += 1
         if self._calls % EVERY == 0:
             here = next(number for number, known in enumerate(self._batches) if known is batch)
             far = self._batches[(here + len(self._batches) // 2) % len(self._batches)]
-            super().launch(far, features, self._spare, config, workspace)
+            features, _, *options = rest
+            super().launch(far, features, self._spare, *options)
 
 
 _KINDS = {"first": Twin, "second": Twin, "slow": Slow}

@@ -24,7 +24,7 @@ from compare import cli, plan, progress, resume, rundir
 from compare.cells import combined
 from compare.cli import Selection, Situation
 from compare.contract import Contract
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE, WRONG
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.noise import NotNoise
 from compare.records import Record, Status, latest, write_manifest
@@ -248,13 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminated)
     argv = sys.argv[1:] if argv is None else argv
     arguments = cli.parser().parse_args(argv)
-    try:
-        return _main(arguments, argv)
-    except _USAGE_ERRORS as error:
-        print(error, file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import torch
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare import cli, registry, rundir, seeds, suites, tune_arm, tune_render, tune_tree
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE
+from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.records import write_manifest
 from compare.tune_arm import Arm, Machine, candidates
@@ -262,13 +262,7 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
-    try:
-        return _main(arguments, argv)
-    except (*_USAGE_ERRORS, tune_tree.NoTreeLibrary) as error:
-        print(error, file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return ending(lambda: _main(arguments, argv), (*_USAGE_ERRORS, tune_tree.NoTreeLibrary))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import simulated_tuning
 from simulated_tuning import machine, run
 
-from compare import rundir, tune, tune_lanes, tune_records
+from compare import exits, rundir, tune, tune_lanes, tune_records
 
 BOTH = "triton/q_block,triton/parallel_softmax"
 
@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "pick_rows", tune.pick_rows)
         patch.setenv("PYTHONPATH", "")
-        assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == tune.OK
+        assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == exits.OK
     return out, tune_records.read(out / "candidates.jsonl")
 
 
@@ -67,9 +67,9 @@ def test_time_to_best_can_be_drawn_from_the_lines(finished):
 def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again(finished):
     out, lines = finished
     text = (out / "dsl_triton/heuristics/h200.py").read_text()
-    assert run(out, "--resume", kernels=BOTH) == tune.OK
+    assert run(out, "--resume", kernels=BOTH) == exits.OK
     assert len(tune_records.read(out / "candidates.jsonl")) == len(lines)
-    assert tune.main(["--fit", str(out), "--no-install"]) == tune.OK
+    assert tune.main(["--fit", str(out), "--no-install"]) == exits.OK
     assert (out / "dsl_triton/heuristics/h200.py").read_text() == text
 
 
@@ -88,7 +88,7 @@ def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(fi
     (tmp_path / "manifest.json").write_text(json.dumps(later | {"gpu": "b200"}))
     with pytest.raises(tune.NotThisRun, match="runs of b200, h200"):
         tune_records.together([out, tmp_path])
-    assert tune.main(["--fit", str(tmp_path / "nothing")]) == tune.USAGE
+    assert tune.main(["--fit", str(tmp_path / "nothing")]) == exits.USAGE
 
 
 def test_a_folder_that_holds_another_run_is_refused(finished):
@@ -103,7 +103,7 @@ def test_the_budget_holds(tmp_path, monkeypatch):
     """Samples of a second each: six seconds are over long before eight rows are, and nothing is called done."""
     monkeypatch.setenv("SAMPLE_S", "1.0")
     begin = time.time()
-    assert run(tmp_path, minutes=0.1) == tune.NOTHING
+    assert run(tmp_path, minutes=0.1) == exits.NOTHING
     assert time.time() - begin < 6 + tune_lanes.GRACE_S + 10
     assert not tune_records.done(tune_records.read(tmp_path / "candidates.jsonl"), "triton")
 
@@ -124,7 +124,7 @@ def test_a_killed_run_goes_on_where_it_ended(tmp_path):
     first = [json.loads(text) for text in log.read_text().splitlines()[:-1]]
     before = tune_records.done(first, "triton")
     assert 0 < len(before) < 8
-    assert run(tmp_path, "--resume") == tune.OK
+    assert run(tmp_path, "--resume") == exits.OK
     lines = tune_records.read(log)
     assert lines[: len(first)] == first and len(tune_records.done(lines, "triton")) == 8
     assert not before & {(x["row"], x["kernel"]) for x in lines[len(first) :] if "final_us" in x}
@@ -140,5 +140,5 @@ def test_two_gpus_share_the_rows(finished):
 
 
 def test_without_the_gpu_nothing_is_tuned(capsys):
-    assert tune.main(["--gpu", "mi300"]) == tune.NO_GPU
+    assert tune.main(["--gpu", "mi300"]) == exits.NO_GPU
     assert "mi300 is not here" in capsys.readouterr().err
