@@ -29,18 +29,18 @@ FILES = [
     "auto.py",
 ]
 
-# Triton alone: classes for the bundle and the row operands, tuples of strides (None where V lies as K does), the
-# reduction's overlap, which Helion has always, a loop in a helper, descriptors made by hand, and stores and scales that
-# Helion addresses in one way for all.
+# Triton alone: classes for the bundle and the row operands, tuples of strides (None where V lies as K does), new K and V
+# of one size, the reduction's overlap, which Helion has always, a loop in a helper, descriptors made by hand, and stores
+# and scales that Helion addresses in one way for all.
 TRITON_ALONE = {
-    "Bundle", "RowOperands", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap", "value_strides",
+    "Bundle", "RowOperands", "new_tokens", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap", "value_strides",
     "find_region", "_new_blocks", "store_whole_rows", "load_run_scales",
 }  # fmt: skip
 # Helion alone: forms of a gather by name, the partial results that Triton's kernels address by pointers, fp8 that is
 # passed as bytes, and what helpers share.
 HELION_ALONE = {
     "store_partial", "load_partial", "gather_form", "_operands", "packed_operands", "_Merge", "stored", "head_scale",
-    "not_before", "_per_token",
+    "_per_token",
 }  # fmt: skip
 
 
