@@ -23,8 +23,10 @@ import torch
 
 from common.batch import make_batch
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features
+from common.spec import AttentionShape
+from compare.asked import Ask
 from compare.crew import environment
+from compare.workloads import PLAIN
 
 LOG_TAIL = 2000  # characters of the child's stderr that an error keeps
 START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
@@ -33,17 +35,14 @@ START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core mach
 @dataclass(frozen=True)
 class CompileJob:
     """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
-    GPU gets. sinks, lse: with such a tensor. large_cache: K and V in tensors above 2 GiB.
+    GPU gets. ask: the features. lse: with such a tensor. large_cache: K and V in tensors above 2 GiB.
     options: compiler options beside those of the config, as `waves_per_eu`."""
 
     kernel: str
     lens: tuple[tuple[int, int], ...]
     shape: AttentionShape
     config: dict[str, Any] | None = None
-    causal: bool = True
-    sliding_window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
+    ask: Ask = PLAIN
     lse: bool = False
     cache_style: str = "nhd"
     new_kv: bool = False
@@ -52,12 +51,12 @@ class CompileJob:
     options: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self) | {"shape": self.shape.to_dict()})
+        return json.dumps(dataclasses.asdict(self) | {"shape": self.shape.to_dict(), "ask": self.ask.to_dict()})
 
     @classmethod
     def from_json(cls, line: str) -> CompileJob:
         raw = json.loads(line)
-        raw["shape"] = AttentionShape.from_dict(raw["shape"])
+        raw["shape"], raw["ask"] = AttentionShape.from_dict(raw["shape"]), Ask(**raw["ask"])
         return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
 
 
@@ -152,9 +151,8 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     from compare import registry
     from compare.crosscompile import static_facts
 
-    heads = job.shape.num_query_heads
-    features = Features(job.causal, job.sliding_window, job.softcap, torch.zeros(heads) if job.sinks else None)
     batch = make_batch(job.lens, job.shape, style=job.cache_style, new_kv=job.new_kv, fill=False)
+    features = job.ask.features(batch, seed=0)
     lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
     answer: dict[str, Any] = {}
     try:

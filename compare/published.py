@@ -124,9 +124,7 @@ def _job(row: Published) -> CompileJob:
         row.kernel, kernel, workload.shape, workload.stats, gpus.resolve(row.gpu), "default"
     )
     config = registry.config_dict(default) | (row.config or {})
-    return CompileJob(
-        row.kernel, workload.lens[:SAMPLE], workload.shape, config, sliding_window=workload.ask.sliding_window
-    )
+    return CompileJob(row.kernel, workload.lens[:SAMPLE], workload.shape, config, workload.ask)
 
 
 FACTS = ("kernel", "num_warps", "num_stages", "registers", "spills", "shared_bytes", "instructions", "sha256")

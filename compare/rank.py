@@ -32,7 +32,7 @@ KEPT = 6  # policies a kernel: the tuner's default of 16 leaves room for what it
 
 
 def _job(kernel_id: str, row: Workload, config: Any) -> CompileJob:
-    return CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), heuristics="default")
+    return CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), row.ask, heuristics="default")
 
 
 def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from common.gpus import Gpu
@@ -28,26 +27,28 @@ class StaticFacts:
         self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree", alone: bool = False
     ) -> None:
         own = [cell for cell in cells if is_own(cell.kernel)] if gpu else []
-        self._heuristics = heuristics
         self._found: dict[str, Outcome] = {}
         self._news = threading.Condition()
         cpus = os.cpu_count() or 1
         many = min(cpus - ALONE_CPUS_KEPT, MAX_ALONE) if alone else min(cpus // CPUS_PER_LANE, MAX_LANES)
         lanes = max(min(many, len(own)), 1)
+        jobs = {cell.id: _compile_job(cell, heuristics) for cell in own}
+        self._wanted = jobs.keys()
         for lane in range(lanes if own else 0):
-            threading.Thread(target=self._compile, args=(own[lane::lanes], gpu, limit_s), daemon=True).start()
-        self._wanted = {cell.id for cell in own}
+            mine = dict(list(jobs.items())[lane::lanes])
+            threading.Thread(target=self._compile, args=(mine, gpu, limit_s), daemon=True).start()
 
-    def _compile(self, cells: Sequence[Cell], gpu: Gpu, limit_s: float) -> None:
-        """One lane: a child process and the cells it compiles."""
-        left = {cell.id: _compile_job(cell, self._heuristics) for cell in cells}
+    def _compile(self, left: dict[str, CompileJob], gpu: Gpu, limit_s: float) -> None:
+        """One lane: a child process and the cells, by id, that it compiles."""
+        reason = "the compiler answered no more"
         try:
             for outcome in compile_in_child(list(left.values()), gpu, limit_s=limit_s):
                 done = next(iter(left))
                 del left[done]
                 self._tell({done: outcome})
-        except Exception as error:  # the lane is gone: somebody waits for each of its cells
+        except Exception as error:
             reason = f"the compiler could not be asked: {type(error).__name__}: {error}"
+        finally:  # the lane is gone: somebody waits for each of its cells
             self._tell({cell: Outcome(job, Status.CRASH, reason=reason) for cell, job in left.items()})
 
     def _tell(self, found: dict[str, Outcome]) -> None:
@@ -72,7 +73,7 @@ class StaticFacts:
 def _compile_job(cell: Cell, heuristics: str) -> CompileJob:
     row = cell.workload
     how = {"cache_style": row.style, "new_kv": row.new_kv, "heuristics": heuristics}
-    return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, **how, **asdict(row.ask))
+    return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, ask=row.ask, **how)
 
 
 def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from common.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
+from compare.asked import Ask
 from compare.compile_child import CompileJob, compile_in_child
 from compare.crosscompile import CannotCompile, static_facts
 from compare.jit import flatten
@@ -28,7 +29,7 @@ def _wide(head_size):
 STARVED = {"rows": 128, "num_warps": 4, "waves_per_eu": 8, "maxnreg": 32}
 JOBS = {  # one child per target compiles all of them: its start costs more than most jobs
     "plain": CompileJob(TRITON, LENS, SHAPE),
-    "sinks": CompileJob(TRITON, LENS, SHAPE, sinks=True),
+    "sinks": CompileJob(TRITON, LENS, SHAPE, ask=Ask(sinks=True)),
     "beyond 2 GiB": CompileJob(TRITON, LENS, SHAPE, large_cache=True),
     "starved": CompileJob(TRITON, LENS, _wide(128), config=STARVED),
     "too big": CompileJob(TRITON, LENS, _wide(256), config={"rows": 256, "num_warps": 8}),

@@ -140,7 +140,7 @@ def test_the_public_call_runs_what_the_tree_chooses(monkeypatch):
 def test_no_departure_spills(dsl, name):
     gpu, bad = resolve(name), []
     jobs = [
-        CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), sinks=row.ask.sinks)
+        CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), row.ask)
         for kernel_id, row, config in departures(dsl, gpu)
     ]
     for outcome in compile_in_child(jobs, gpu, limit_s=600.0):

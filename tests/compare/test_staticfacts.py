@@ -1,0 +1,65 @@
+"""Static facts beside a run: every cell gets an outcome, with whatever it asks and whatever happens to its compiler."""
+
+import dataclasses
+import threading
+
+import pytest
+
+from common.gpus import resolve
+from compare import feature_suite, staticfacts
+from compare.asked import Ask
+from compare.compile_child import CompileJob, Outcome
+from compare.plan import Cell
+from compare.suites import peers
+from compare.workloads import Workload
+
+
+def _cells(count: int) -> list[Cell]:
+    row = peers()[0]
+    return [Cell(f"{number}", row, "triton/q_block") for number in range(count)]
+
+
+def _answers(jobs, gpu, limit_s):
+    """The first job's outcome, and no more."""
+    yield Outcome(jobs[0], "ok")
+
+
+def _fails(jobs, gpu, limit_s):
+    yield from _answers(jobs, gpu, limit_s)
+    raise OSError("no more processes")
+
+
+@pytest.mark.parametrize(("compiler", "why"), [(_answers, "answered no more"), (_fails, "OSError: no more processes")])
+def test_nobody_waits_for_a_compiler_that_is_gone(monkeypatch, compiler, why):
+    monkeypatch.setattr(staticfacts, "compile_in_child", compiler)
+    cells = _cells(3)
+    facts = staticfacts.StaticFacts(cells, resolve("h200"), 1.0)
+    waiter = threading.Thread(target=facts.wait, daemon=True)
+    waiter.start()
+    waiter.join(60)
+    assert not waiter.is_alive()
+    assert [facts.of(cell).status for cell in cells] == ["ok", "crash", "crash"]
+    assert why in facts.of(cells[1]).reason
+
+
+ROWS = {row.label: row for row in feature_suite.rows()}
+
+
+@pytest.mark.parametrize("label", ROWS)
+def test_a_row_with_features_is_a_job_that_survives_its_way_to_the_child(label):
+    row: Workload = ROWS[label]
+    job = staticfacts._compile_job(Cell("0", row, "helion/q_block"), "default")
+    assert (job.ask, job.shape, job.lens) == (row.ask, row.shape, row.lens)
+    assert CompileJob.from_json(job.to_json()) == job
+
+
+def test_a_row_with_fp8_pages_and_an_fp8_output_is_compiled_with_them():
+    row = dataclasses.replace(ROWS["4q2k+fp8-out"], lens=((3, 70), (1, 40)))
+    cells = [
+        Cell(label, dataclasses.replace(row, ask=ask), "triton/q_block")
+        for label, ask in {"fp8": row.ask, "plain": Ask()}.items()
+    ]
+    facts = staticfacts.StaticFacts(cells, resolve("h200"), 300.0)
+    found = {cell.id: facts.of(cell) for cell in cells}
+    assert {outcome.status for outcome in found.values()} == {"ok"}, [o.reason for o in found.values()]
+    assert found["fp8"].facts[0]["runtime_args"] > found["plain"].facts[0]["runtime_args"]
