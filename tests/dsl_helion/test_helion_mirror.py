@@ -29,12 +29,12 @@ FILES = [
     "auto.py",
 ]
 
-# Triton alone: classes for the bundle and the row operands, tuples of strides (None where V lies as K does), new K and V
-# of one size, the reduction's overlap, which Helion has always, a loop in a helper, descriptors made by hand, and stores
-# and scales that Helion addresses in one way for all.
+# Triton alone: classes for the bundle and the row operands, tuples of strides (None where V lies as K does), new K and
+# V of one size, the reduction's overlap, which Helion has always, a loop in a helper, descriptors made by hand, and
+# stores and scales that Helion addresses in one way for all.
 TRITON_ALONE = {
-    "Bundle", "RowOperands", "new_tokens", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap", "value_strides",
-    "find_region", "_new_blocks", "store_whole_rows", "load_run_scales",
+    "Bundle", "RowOperands", "new_tokens", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap",
+    "value_strides", "find_region", "_new_blocks", "store_whole_rows", "load_run_scales",
 }  # fmt: skip
 # Helion alone: forms of a gather by name, the partial results that Triton's kernels address by pointers, fp8 that is
 # passed as bytes, and what helpers share.
