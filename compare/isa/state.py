@@ -17,6 +17,9 @@ import numpy as np
 
 LANES = np.arange(64)
 VCC, M0 = 106, 124
+# Accesses that the counters of 6 and 4 bits can tell. One more is issued only when the oldest has landed: LLVM leaves
+# out waits for what is older.
+MOST = {"vm": 63, "lds": 15}
 POISON = np.uint32(0x7FC0DEAD)  # a NaN, and no address: what a register holds until the wait that covers its load
 _ALL = slice(None)
 
@@ -121,6 +124,8 @@ class Waves:
     def issue(self, kind: str, first: int = 0, data: np.ndarray | None = None, **more: Any) -> None:
         """Count one access of `kind` (vm, lds, smem); its vector registers are poisoned until `wait` lets it land."""
         self.issued[kind][self.here] += 1
+        if self.pending[kind] and kind in MOST:
+            self.wait(kind, MOST[kind])
         if data is None and not more:
             return
         mask = None if self.full or more.get("scalar") else self.mask

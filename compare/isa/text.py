@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compare import amd_code
 from compare.isa.errors import ForeignCode, NotExecutable
+from compare.isa.state import POISON
 
 _VALUED = re.compile(
     r"\b(offset0|offset1|offset|op_sel_hi|op_sel|neg_lo|neg_hi|dst_sel|dst_unused|src0_sel|src1_sel|bitop3|cbsz|abid"
@@ -79,6 +80,21 @@ def instruction(mnemonic: str, text: str, arch: str = "gfx942") -> Instruction:
     return Instruction(mnemonic, _FORM.sub("", mnemonic), form[1] if form else "", operands, modifiers, arch)
 
 
+def _short_branches(code: list[tuple[str, str]]) -> None:
+    """A branch too far for its 16 bits is printed as a sum with the program counter: made one branch, in place, behind
+    what the sum leaves: no carry, and two registers that nobody may read."""
+    for i in range(len(code) - 3):
+        names, texts = zip(*code[i : i + 4], strict=True)
+        found = re.fullmatch(r"s\[(\d+):(\d+)\]", texts[0])
+        if names != ("s_getpc_b64", "s_add_u32", "s_addc_u32", "s_setpc_b64") or not found or texts[3] != texts[0]:
+            continue
+        low, high = f"s{found[1]}", f"s{found[2]}"
+        to = re.fullmatch(rf"{low}, {low}, \((\.L\w+)-(\.L\w+)\)&4294967295", texts[1])
+        if to and texts[2] == f"{high}, {high}, ({to[1]}-{to[2]})>>32":
+            unread = [("s_mov_b32", f"{register}, {int(POISON):#x}") for register in (low, high)]
+            code[i : i + 4] = [*unread, ("s_cmp_lg_u32", "0, 0"), ("s_branch", to[1])]
+
+
 def parse(assembly: str) -> Listing:
     """Raises ForeignCode for a kernel of another GPU, UnreadableCode for text that is truncated, NotExecutable for one
     that starts in another MODE than the model's."""
@@ -90,4 +106,6 @@ def parse(assembly: str) -> Listing:
     for name, allowed in _MODE.items():
         if start.get(name, allowed) != allowed:
             raise NotExecutable(f".amdhsa_{name} {start[name]}", f"allowed {allowed}")
-    return Listing(tuple(instruction(*one, target[1]) for one in text.instructions), text.labels, start)
+    code = list(text.instructions)
+    _short_branches(code)
+    return Listing(tuple(instruction(*one, target[1]) for one in code), text.labels, start)

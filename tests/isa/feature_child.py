@@ -1,7 +1,8 @@
 """Compiles a kernel for a GPU that is not here on named cases of features, runs each in the model and judges it.
 
-A process of its own: one that interprets cannot compile. Argument: JSON with gpu, kernel and cases (names). Prints
-JSON: {case: verdict}, `ok`, `refused: ` with the mnemonic and why, or what is wrong.
+A process of its own: one that interprets cannot compile. Argument: JSON with gpu, kernel, cases (names) and, where
+asked, `without`, a mnemonic that is left out of the code. Prints JSON: {case: verdict}, `ok`, `refused: ` with the
+mnemonic and why, or what is wrong.
 """
 
 import json
@@ -9,24 +10,34 @@ import math
 import sys
 import time
 
-from common.batch import make_batch  # noqa: F401  imports torch before Triton
+from fault_child import without
+
 from common.cases import CASES, build
 from common.gpus import resolve
 from compare import registry
 from compare.crosscompile import executing
 from compare.isa.errors import Fault, NotExecutable
 from compare.isa.execute import execute
+from compare.isa.machine import Program
 from kernel_cases import lacking, launch
 
 
-def verdict(kernel_id, case, gpu):
+def executor(dropped):
+    """Runs a launch whole, or without every instruction of one name."""
+    if dropped is None:
+        return execute
+    mutate = without(lambda program, one: one.base == dropped)
+    return lambda compiled: execute(compiled, mutate(Program(compiled.assembly)))
+
+
+def verdict(kernel_id, case, gpu, dropped):
     kernel = registry.load(kernel_id)
     if lacking(kernel, case):
         return f"unsupported: {', '.join(sorted(lacking(kernel, case)))}"
     batch, _ = build(case)
     config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu, "tree")
     try:
-        with executing(gpu, execute):
+        with executing(gpu, executor(dropped)):
             launch(kernel, case, config, "cpu", math.nan)
     except NotExecutable as error:
         return f"refused: {error}"
@@ -42,7 +53,7 @@ def main(asked):
     found = {}
     for name in asked["cases"]:
         begin = time.perf_counter()
-        found[name] = verdict(asked["kernel"], named[name], gpu)
+        found[name] = verdict(asked["kernel"], named[name], gpu, asked.get("without"))
         print(f"{time.perf_counter() - begin:6.1f} s  {name}: {found[name]}", file=sys.stderr, flush=True)
     print(json.dumps(found))
 

@@ -231,3 +231,16 @@ def test_lines_per_load_are_counted():
     w.v[1, 0] = LANE * 128
     landed(w, "global_load_dword v20, v1, s[4:5]")
     assert (w.tally["loads"], w.tally["load lines"], w.tally["load bytes"]) == (2, 2 + 64, 512)
+
+
+@pytest.mark.parametrize(("load", "most"), [("global_load_dword v{}, v1, s[4:5]", 63), ("ds_read_b32 v{}, v1", 15)])
+def test_more_accesses_than_a_counter_can_tell(load, most):
+    """One more is issued when the first has landed: the compiler leaves out the wait for it."""
+    tensor = words()
+    w = waves(tensors=(tensor,))
+    point(w, 4, tensor.ctypes.data)
+    w.v[1, 0] = LANE * 4
+    run(w, load.format(20), *[load.format(21)] * (most - 1))
+    assert (w.v[20, 0] == POISON).all()
+    run(w, load.format(21))
+    assert (w.v[20, 0] == (tensor[:64] if most == 63 else 0xA5A5A5A5)).all() and (w.v[21, 0] == POISON).all()

@@ -8,14 +8,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import test_isa_wrong_mask
 
+MASKS = ("planted.as_it_is", "planted.wrong_mask")
 HERE = Path(__file__).parent
 LIMIT_S = 600
 
 
-def verdicts(**asked):
+def verdicts(folder="", **asked):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), str(folder), environment.get("PYTHONPATH", "")])
     environment["HELION_DISALLOW_AUTOTUNING"] = "1"
     command = [sys.executable, str(HERE / "fault_child.py"), json.dumps(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
@@ -25,19 +27,29 @@ def verdicts(**asked):
 
 def score(found):
     """Prints how many faults of each kind were caught; returns {kind: (caught, planted)}."""
-    kinds = {name: name.split()[0] if name.split()[1].endswith(":") else name for name in found if name != "nothing"}
+    kinds = {
+        name: name.split()[0] if name.split()[1].endswith(":") else name
+        for name in found
+        if name not in ("nothing", *MASKS)
+    }
     planted, caught = Counter(kinds.values()), Counter(kind for name, kind in kinds.items() if found[name] != "ok")
     print(*(f"{kind}: {caught[kind]} of {planted[kind]} caught" for kind in planted), sep="\n")
     return {kind: (caught[kind], planted[kind]) for kind in planted}
 
 
 @pytest.fixture(scope="module")
-def found():
-    return verdicts(kernel="triton/q_block", row="chunk-17-over-40", drops=24, seed=0)
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    test_isa_wrong_mask.plant(folder)
+    return verdicts(folder, kernel="triton/q_block", row="chunk-17-over-40", drops=4, seed=0, others=MASKS)
 
 
 def test_a_right_kernel_is_ok(found):
     assert found["nothing"] == "ok"
+
+
+def test_a_wrong_mask_is_incorrect(found):
+    assert [found[name] for name in MASKS] == ["ok", "incorrect"]
 
 
 @pytest.mark.parametrize(
@@ -67,10 +79,21 @@ def test_the_mutation_score(found, capsys):
 
 
 @pytest.mark.slow
+def test_the_mutation_score_of_many(capsys):
+    found = verdicts(kernel="triton/q_block", row="chunk-17-over-40", drops=24, seed=0)
+    with capsys.disabled():
+        print()
+        scores = score(found)
+    assert all(3 * scores[kind][0] >= scores[kind][1] for kind in ("barrier", "waitcnt", "instruction")), scores
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["triton/parallel_softmax", "helion/q_block", "triton/static_grid"])
 def test_the_mutation_score_of_others(kernel, capsys):
     found = verdicts(kernel=kernel, row="mixed-with-empty", drops=60, seed=1)
     with capsys.disabled():
         print(f"\n{kernel}")
         score(found)
-    assert found["nothing"] == "ok" and found["bad block table"] == "fault" and found["every waitcnt"] != "ok"
+    # A buffer's lanes beyond its records read zero, so that a bad table need be no fault.
+    assert found["nothing"] == "ok" and found["bad block table"] in ("fault", "incorrect")
+    assert found["every waitcnt"] != "ok"

@@ -64,6 +64,26 @@ def test_the_mode_that_a_kernel_starts_in():
         assert (out[:128] == wanted).all()
 
 
+LONG = """
+s_getpc_b64 s[8:9]
+.Lpost_getpc0:
+s_add_u32 s8, s8, (.LBB0_9-.Lpost_getpc0)&4294967295
+s_addc_u32 s9, s9, (.LBB0_9-.Lpost_getpc0)>>32
+s_setpc_b64 s[8:9]
+v_mov_b32_e32 v2, 7
+.LBB0_9:
+global_store_dword v1, v2, s[4:5]
+"""
+
+
+def test_a_branch_that_is_too_far_for_one_instruction():
+    out, _ = start(PLACE + "v_mov_b32_e32 v2, 5" + LONG)
+    assert (out[:384] == 5).all()
+    for other in (LONG.replace("s_setpc_b64 s[8:9]", "s_setpc_b64 s[6:7]"), LONG.replace("s9, s9, (", "s9, s8, (")):
+        with pytest.raises(NotExecutable, match="s_getpc_b64"):
+            Program(text(PLACE + other))
+
+
 @pytest.mark.parametrize("line", ["float_round_mode_32 3", "float_denorm_mode_32 0", "dx10_clamp 0"])
 def test_a_kernel_that_starts_in_another_mode_is_refused(line):
     with pytest.raises(NotExecutable, match=line):

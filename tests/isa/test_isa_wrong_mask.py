@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # test_isa_faults meets the same mask every day, without the command line
 ROOT = Path(__file__).parents[2]
 RIGHT, WRONG = "(key_pos < end)", "(key_pos <= end)"  # of dsl_triton/naive.py: a key behind the last visible one
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("planted")
+def plant(folder):
+    """A package `planted` in `folder`: the baseline as it is, and with the wrong mask."""
     source = (ROOT / "dsl_triton" / "naive.py").read_text()
     assert source.count(RIGHT) == 1
     package = folder / "planted"
@@ -22,6 +22,12 @@ def cells(tmp_path_factory):
     (package / "__init__.py").touch()
     (package / "as_it_is.py").write_text(source)
     (package / "wrong_mask.py").write_text(source.replace(RIGHT, WRONG))
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    plant(folder)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "compare.run", "--gpu", "mi300", "--suite", "smoke", "--workload", "prefill-33",

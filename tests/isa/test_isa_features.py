@@ -1,0 +1,74 @@
+"""Cases of features of triton/q_block, compiled for gfx942 and gfx950: what the code computes is the reference."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.feature_cases import FEATURE_CASES
+
+HERE = Path(__file__).parent
+LIMIT_S = 1200
+DAILY = ("fp8-out-fnuz", "fp8-query-fnuz", "int8-fp32-interleaved")
+GROUPS = (
+    "alibi",
+    "tree",
+    "chunk",
+    "spans",
+    "per-sequence",
+    "cross",
+    "fp8-scales",
+    "fp8-query",
+    "fp8-out",
+    "fp8",
+    "int8",
+)
+
+
+def verdicts(**asked):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    paths = [str(HERE.parents[1]), str(HERE.parent), environment.get("PYTHONPATH", "")]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "HELION_DISALLOW_AUTOTUNING": "1"}
+    command = [sys.executable, str(HERE / "feature_child.py"), json.dumps({"kernel": "triton/q_block"} | asked)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def group_of(name):
+    return next((group for group in GROUPS if name.startswith(group)), None)
+
+
+def wrong(found):
+    return {name: verdict for name, verdict in found.items() if verdict != "ok"}
+
+
+def test_quantised_caches_queries_and_outputs():
+    assert not wrong(verdicts(gpu="mi300", cases=DAILY))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["mi300", "mi350"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_case_of_a_feature(gpu, group):
+    cases = [case.name for case in FEATURE_CASES if group_of(case.name) == group and not case.large]
+    found = verdicts(gpu=gpu, cases=cases)
+    assert set(wrong(found).values()) <= {"unsupported: x_packed"}, wrong(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpu", "case", "dropped"),
+    [
+        ("mi300", "int8-fp32-interleaved", "v_cvt_f32_i32"),
+        ("mi300", "fp8-fnuz", "v_cvt_pk_f32_fp8"),
+        ("mi350", "fp8-scales-of-heads", "v_cvt_scalef32_pk_bf16_fp8"),
+        ("mi350", "fp8-out", "v_cvt_scalef32_pk_fp8_f32"),
+        ("mi350", "fp8-query-bf16-out", "ds_read_b64_tr_b8"),
+    ],
+)
+def test_without_one_of_its_instructions_a_case_is_wrong(gpu, case, dropped):
+    assert verdicts(gpu=gpu, cases=[case], without=dropped)[case].split(":")[0] in ("incorrect", "fault")
