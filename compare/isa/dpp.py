@@ -10,26 +10,27 @@ from compare.isa.errors import NotExecutable
 from compare.isa.state import LANES, Waves
 from compare.isa.text import Instruction
 
+_ROW, _I = LANES & ~15, LANES & 15
+_EVERY = LANES >= 0
+# pattern -> the lane that each lane reads, and whether there is one, from the pattern's number
+_PATTERNS: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
+    "row_shl": lambda n: (_ROW + np.minimum(_I + n, 15), _I + n < 16),
+    "row_shr": lambda n: (_ROW + np.maximum(_I - n, 0), n <= _I),
+    "row_ror": lambda n: (_ROW + ((_I - n) & 15), _EVERY),
+    "row_newbcast": lambda n: (_ROW + n, _EVERY),
+    "row_bcast": lambda n: (np.maximum(_ROW - 1, 0), _ROW > 0) if n == 15 else (LANES * 0 + 31, LANES >= 32),
+    "row_mirror": lambda n: (_ROW + 15 - _I, _EVERY),
+    "row_half_mirror": lambda n: (LANES ^ 7, _EVERY),
+}
+
 
 def _lanes_read(one: Instruction) -> tuple[np.ndarray, np.ndarray]:
-    """DPP: the lane that each lane reads, and whether there is one."""
-    row, i, every = LANES & ~15, LANES & 15, np.ones(64, bool)
     if "quad_perm" in one.modifiers:
-        return (LANES & ~3) + np.array(one.numbers("quad_perm", []))[LANES & 3], every
-    if "row_shl" in one.modifiers or "row_shr" in one.modifiers:
-        at = i + one.number("row_shl") - one.number("row_shr")
-        return row + np.clip(at, 0, 15), (at >= 0) & (at < 16)
-    if "row_ror" in one.modifiers:
-        return row + ((i - one.number("row_ror")) & 15), every
-    if "row_newbcast" in one.modifiers:
-        return row + one.number("row_newbcast"), every
-    if "row_bcast" in one.modifiers:
-        return (np.maximum(row - 1, 0), LANES >= 16) if one.number("row_bcast") == 15 else (LANES * 0 + 31, LANES >= 32)
-    if one.flags("row_half_mirror"):
-        return (LANES & ~7) + 7 - (LANES & 7), every
-    if one.flags("row_mirror"):
-        return row + 15 - i, every
-    raise NotExecutable(one.mnemonic, f"modifiers {one.modifiers}")
+        return (LANES & ~3) + np.array(one.numbers("quad_perm", []))[LANES & 3], _EVERY
+    found = [name for name in _PATTERNS if name in one.modifiers]
+    if len(found) != 1:
+        raise NotExecutable(one.mnemonic, f"modifiers {one.modifiers}")
+    return _PATTERNS[found[0]](one.number(found[0]))
 
 
 def permutation(one: Instruction) -> tuple[Callable, np.ndarray]:

@@ -16,10 +16,10 @@ from compare.isa.state import LANES, Waves
 from compare.isa.text import Instruction
 
 _SHAPE = re.compile(r"v_mfma_f32_(\d+)x\1x(\d+)_?(?:(\d+)b_)?(bf16|f16|f32|f8f6f4|[fb][fp]8_[fb][fp]8)(?:_1k)?$")
+_HALVES = ("16x16x16", "32x32x8", "16x16x32", "32x32x16", "4x4x4_16b")
 KNOWN = (
-    "16x16x16_f16", "16x16x16_bf16", "32x32x8_f16", "32x32x8_bf16", "16x16x32_f16", "16x16x32_bf16", "32x32x16_f16",
-    "32x32x16_bf16", "16x16x4_f32", "32x32x2_f32", "4x4x4_16b_f16", "4x4x4_16b_bf16",
-    "16x16x16bf16_1k", "32x32x8bf16_1k", "4x4x4bf16_1k", "4x4x4f16", "16x16x16f16", "32x32x8f16", "16x16x4f32",
+    *(f"{shape}_{kind}" for shape in _HALVES for kind in ("f16", "bf16")), "16x16x4_f32", "32x32x2_f32",
+    *(f"{shape}{kind}" for shape in ("16x16x16", "32x32x8", "4x4x4") for kind in ("bf16_1k", "f16")), "16x16x4f32",
     "32x32x2f32", "16x16x128_f8f6f4", "32x32x64_f8f6f4",
     *(f"{shape}_{a}_{b}" for shape in ("16x16x32", "32x32x16") for a in MANTISSA for b in MANTISSA),
 )  # fmt: skip
