@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.fp8_types import expect_fp8
 from common.spec import DTYPES, QUANTISED, AttentionShape, SpecError, is_per_token
 
 _RANKS = {"key": 3, "value": 3, "key_cache": 4, "value_cache": 4, "slot_mapping": 1}
@@ -87,6 +88,7 @@ class CacheWrite:
         elif name.endswith("cache") and quantised and tensor.dtype in QUANTISED:
             if tensor.dtype != self.key_cache.dtype:
                 raise SpecError(name, tensor.dtype, f"the dtype of key_cache, {self.key_cache.dtype}")
+            expect_fp8(tensor, name)
         elif tensor.dtype not in DTYPES:
             raise SpecError(name, tensor.dtype, _FLOATS)
         elif tensor.dtype != self.key.dtype:

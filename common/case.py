@@ -25,7 +25,7 @@ from common.case_layouts import Arrange, far_query, far_rows
 from common.fills import Fill, structured
 from common.guards import Guards
 from common.kernel import asked_of_shape
-from common.spec import AttentionShape, Features, Layout, PagedBatch
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch
 
 HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
 
@@ -98,6 +98,12 @@ class Case:
         """The members that a kernel's SUPPORTS must have; those of a launch without LSE."""
         packed = {"x_packed"} if self.layout is Layout.X_PACKED else set()
         return self.features().names() | asked_of_shape(self.shape) | packed
+
+    @property
+    def fp8(self) -> dict[str, torch.dtype]:
+        """The arguments that hold fp8, and which."""
+        named = {"query": self.fp8_query, "key_cache": self.fp8_query or self.kv_dtype, "out": self.out_dtype}
+        return {name: dtype for name, dtype in named.items() if dtype in FP8}
 
     @property
     def seed(self) -> int:

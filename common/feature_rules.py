@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from common.expect import FACTOR, MOST, expect, expect_operand, is_factor
+from common.fp8_types import expect_fp8
 from common.spec import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
 
 # (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
@@ -109,6 +110,8 @@ def _expect_scales(batch: PagedBatch, features: Features) -> None:
     allowed = ((1,), (heads,), whole) if shape.dtype not in FP8 else ((1,), (heads,))
     if shape.cache_dtype == torch.int8:
         allowed = (whole,)
+    for name in ("query", "key_cache"):
+        expect_fp8(getattr(batch, name), name)
     for name in ("key_scale", "value_scale"):
         scale = getattr(features, name)
         if scale is not None:

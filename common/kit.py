@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from common import fp8_types
 from common.case import Case, build, outputs
 from common.guards import Guards
 from common.integrity import same_bits
@@ -167,6 +168,8 @@ class Kit:
         batch, features = build(run, "cpu", guards)
         if why := self.declared.refusal(case, batch, features):
             return Result(name, "unsupported", why, declared=True)
+        if error := fp8_types.refusal(case.fp8, fp8_types.target_of(torch.device(self.device))):
+            return Result(name, "unsupported", f"not asked of this GPU: {error}", declared=True)
         try:
             if case.name in BEFORE:
                 earlier = seeded(BEFORE[case.name], self.seed)

@@ -16,6 +16,7 @@ from common.expect import (
     is_factor,
 )
 from common.feature_rules import check_features, output_dtypes, value_conditions
+from common.fp8_types import expect_fp8
 from common.metadata import BatchStats
 from common.spec import ALIGNMENT, DTYPES, E4M3, QUANTISED, AttentionShape, Features, Layout, PagedBatch, SpecError
 
@@ -175,6 +176,7 @@ def validate_output(
         dtypes = output_dtypes(batch.query.dtype, features.out_scale)
         allowed = ", ".join(map(str, dtypes)) + (" beside out_scale" if features.out_scale is not None else "")
         expect(out.dtype in dtypes, "out", out.dtype, allowed)
+        expect_fp8(out, "out")
     expect_same_device(out, "out", batch)
     expect_contiguous_rows(out, "out")
     _writable(out, "out", batch)

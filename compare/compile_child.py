@@ -23,7 +23,7 @@ import torch
 
 from common.batch import make_batch
 from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, SpecError
 from compare.asked import Ask
 from compare.crew import environment
 from compare.workloads import PLAIN
@@ -62,8 +62,9 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`status`: ok, unsupported (the kernel's own typed refusal), unavailable (an import failed), compile_error, crash
-    or timeout; `facts` one dict per kernel of the launch; `config` and its origin as in a Record."""
+    """`status`: ok, unsupported (a typed refusal, as of a feature by the kernel or of an fp8 type for the target),
+    unavailable (an import failed), compile_error, crash or timeout; `facts` one dict per kernel of the launch;
+    `config` and its origin as in a Record."""
 
     job: CompileJob
     status: str
@@ -147,7 +148,6 @@ def _lost(job: CompileJob, child: subprocess.Popen, ended: str, limit: float, lo
 
 def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
-    from common.spec import UnsupportedFeature
     from compare import registry
     from compare.crosscompile import static_facts
 
@@ -165,7 +165,7 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
         facts = static_facts(kernel, batch, features, config, gpu, **how)
     except registry.Unavailable as error:
         return {"status": "unavailable", "reason": str(error)}
-    except UnsupportedFeature as error:
+    except SpecError as error:
         return answer | {"status": "unsupported", "reason": str(error)}
     except Exception as error:  # whatever a compiler raises is this job's answer, with its trace
         first = (str(error).strip().splitlines() or [""])[0]

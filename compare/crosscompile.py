@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from common.fp8_types import expect_fp8
 from common.gpus import Gpu
 from common.kernel import Capacity
 from common.spec import Features, PagedBatch
@@ -193,10 +194,13 @@ def static_facts(
     own typed errors, and what the compiler raises.
     """
     claim(gpu.arch)
+    out = empty_output(batch, features)
+    for name, tensor in {"query": batch.query, "key_cache": batch.key_cache, "out": out}.items():
+        expect_fp8(tensor, name, gpu.arch)
     if large_cache:
         batch = beyond_2gib(batch)
     workspace = kernel_module.workspace(batch.shape, Capacity.of(batch), config)
     with helion_as(gpu), jit.recorded() as launches:
-        kernel_module.launch(batch, features, empty_output(batch, features), config, workspace, lse=lse)
+        kernel_module.launch(batch, features, out, config, workspace, lse=lse)
     launches = [dataclasses.replace(launch, kwargs=launch.kwargs | (options or {})) for launch in launches]
     return [compile_launch(launch, gpu, BEYOND if large_cache else WITHIN) for launch in launches]

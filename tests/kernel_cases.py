@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from common import fp8_types
 from common.cases import Case, build, config_for, outputs
 from common.guards import Guards
 from common.integrity import Snapshot, damage, same_bits
@@ -57,6 +58,11 @@ def conform(
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument in missing
         return {"outcome": "unsupported", "argument": refusal.value.argument, "reason": str(refusal.value)}
+    if error := fp8_types.refusal(case.fp8, fp8_types.target_of(torch.device(device))):
+        with pytest.raises(SpecError) as refusal:
+            launch(kernel, case, config, device, math.nan)
+        assert str(refusal.value) == str(error)
+        return {"outcome": "refused", "argument": error.argument, "reason": str(error)}
     first = launch(kernel, case, config, device, math.nan)
     if twice:
         assert same_bits(first, launch(kernel, case, config, device, OTHER))
