@@ -27,11 +27,10 @@ NOBODY_MAY_MISS = frozenset({
     "query-15-16-17", "all-sequences-empty", "cache-without-pages", "batch-0", "no-tokens", "no-tokens-but-padding",
     "page-1", "cache-x-packed", "everything-at-once", "new-kv-mixed",
 })  # fmt: skip
-PLAIN = "query-15-16-17"  # of these, the one whose form is that of most cases
 TRITON = tuple(f"triton/{rung}" for rung in registry.RUNGS if rung != "naive")
 HELION = tuple(f"helion/{rung}" for rung in registry.RUNGS if rung != "naive")
-# Of forms: q_block before each other kernel, whose code takes Helion two to four times as long.
-HELION_FORMS = tuple(kernel for other in HELION[1:] for kernel in (HELION[0], other))
+# Of forms: q_block twice before each other kernel, whose code takes Helion two to four times as long.
+HELION_FORMS = tuple(kernel for other in HELION[1:] for kernel in (*HELION[:1] * 2, other))
 # What no code is generated for anew: the first, and the value of the others, which are on or off.
 _VALUES = {"name", "numbers", "lens", "dtype", "loud", "fill", "shared_pages", "pad_tokens", "extra_columns", "large"}
 _VALUES |= {"spare_pages", "refused", "chunk_lookback", "scale_factor", "out_scale"}
@@ -72,6 +71,9 @@ def form(case: Case) -> tuple[Any, ...]:
     return tuple(value is not None if name in _ON_OR_OFF else value for name, value in named)
 
 
+PLAIN = form(next(case for case in CASES if case.name == "query-15-16-17"))  # of most cases
+
+
 def _dealt(deck: Sequence[str], turn: int, case: Case) -> str:
     """The kernel whose turn it is, or the next that supports the case; whose turn it is where none does."""
     order = list(islice(cycle(deck), turn % len(deck), turn % len(deck) + len(deck)))
@@ -95,16 +97,17 @@ def helion_daily() -> frozenset[str]:
     return frozenset(daily)
 
 
-def _every_day(case: Case, number: int, form_number: int, known: bool) -> set[str]:
-    """The kernels that meet the case at smoke level. known: each Helion kernel has code for its form, the plain one."""
-    if case.name in NOBODY_MAY_MISS and (case.refused or known):
-        return set(registry.OWN)
-    daily = {TRITON[0], _dealt(TRITON[1:], number, case)}
-    if case.name in NOBODY_MAY_MISS:
-        daily = {kernel for kernel in registry.OWN if kernel not in HELION}
-    if case.name in helion_daily():
-        daily.add(_dealt(HELION, number, case) if known else _dealt(HELION_FORMS, form_number, case))
-    return daily
+def _helion_of_the_day(small: Sequence[Case]) -> dict[str, str]:
+    """Case -> the Helion kernel whose turn it is. Each kernel has code for the plain form, whose cases go round; of the
+    other forms each goes to one kernel, with all its cases."""
+    turns: dict[Any, int] = {}
+    dealt = {}
+    for case in (case for case in small if case.name in helion_daily()):
+        if form(case) == PLAIN:
+            dealt[case.name] = _dealt(HELION, len(dealt), case)
+        else:
+            dealt[case.name] = _dealt(HELION_FORMS, turns.setdefault(form(case), len(turns)), case)
+    return dealt
 
 
 def cells() -> Iterator[Cell]:
@@ -112,11 +115,14 @@ def cells() -> Iterator[Cell]:
     cases of one form come to a kernel in one dtype, for they are one code then."""
     small = [case for case in CASES if not case.large]
     forms: dict[tuple[Any, ...], int] = {}
-    known = {form(case) for case in small if case.name == PLAIN}
+    helion = _helion_of_the_day(small)
     for number, case in enumerate(small):
         form_number = forms.setdefault(form(case), len(forms))
-        every_day = _every_day(case, number, form_number, form(case) in known)
+        daily = {TRITON[0], _dealt(TRITON[1:], number, case), helion.get(case.name)}
+        if case.name in NOBODY_MAY_MISS:
+            without_code = set() if case.refused or form(case) == PLAIN else set(HELION)
+            daily |= set(registry.OWN) - without_code
         for k, kernel_id in enumerate(registry.OWN):
             turn = form_number if kernel_id.startswith("helion/") else number
             asked = replace(case, dtype=DTYPES[(k + turn) % len(DTYPES)])
-            yield Cell(kernel_id, asked, SMOKE if kernel_id in every_day else FULL)
+            yield Cell(kernel_id, asked, SMOKE if kernel_id in daily else FULL)

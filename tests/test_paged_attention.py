@@ -59,7 +59,7 @@ def test_the_packages_export_the_call_without_importing_their_compiler(name):
     assert "paged_attention" in told and "plan_paged_attention" in told
 
 
-@pytest.mark.parametrize("name", DSLS)
+@pytest.mark.parametrize("name", ["dsl_triton", pytest.param("dsl_helion", marks=pytest.mark.slow)])
 def test_a_wrong_hint_costs_no_correctness(name):
     """Twice too large, half too small, 1, unknown: within the budget, the same bits where the choice is the same."""
     module, batch, seen = dsl(name), make_batch(LENS, SHAPE, pad_tokens=2), {}

@@ -10,8 +10,15 @@ from common.spec import AttentionShape
 from compare.compile_child import CompileJob, compile_in_child
 
 
-@pytest.mark.parametrize("gpu", ["h200", "mi300"])
-@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize(
+    ("dsl", "gpu"),
+    [
+        ("triton", "h200"),
+        ("triton", "mi300"),
+        pytest.param("helion", "h200", marks=pytest.mark.slow),
+        ("helion", "mi300"),
+    ],
+)
 def test_the_default_compiles_and_spills_nothing(dsl, gpu, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)

@@ -59,7 +59,8 @@ def test_any_tile_over_any_page_is_right(page: int, tile: int) -> None:
     judge(batch, features, run(batch, features, Prefill(64, tile, "run")))
 
 
-@pytest.mark.parametrize("others", [("flat",), pytest.param(("2idx", "page"), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [("flat",), ("2idx", "page")])
 def test_all_forms_agree_to_the_bit(others: tuple[str, ...]) -> None:
     batch = make_batch([(17, 100)], AttentionShape(4, 2, 16, 48, torch.float16), style="interleaved")
     first = run(batch, Features(sliding_window=50), Prefill(64, 32, "run"))

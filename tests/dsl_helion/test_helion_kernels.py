@@ -99,13 +99,14 @@ def test_every_gather_form_is_right_under_a_window(gather: str) -> None:
     judge(q_block, batch, Features(sliding_window=19), q_block.Config(16, 32, gather))
 
 
+@pytest.mark.slow
 def test_gather_forms_agree_to_the_bit() -> None:
     batch = make_batch(LENS, SHAPE)
     first, *others = [run(q_block, batch, Features(), q_block.Config(16, 32, g))[0] for g in ("page", "flat", "2idx")]
     assert all(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("segments", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_segments_is_right(segments: int) -> None:
     config = parallel_softmax.Config(16, 16, segments)
     judge(parallel_softmax, make_batch(LENS, SHAPE), Features(sliding_window=50), config)
@@ -124,7 +125,9 @@ def test_both_grids_of_naive_are_right(grid: str) -> None:
     judge(naive, batch, Features(causal=False, sliding_window=9), naive.Config(grid))
 
 
-@pytest.mark.parametrize("name", ["naive", "q_block", pytest.param("parallel_softmax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["naive", *(pytest.param(name, marks=pytest.mark.slow) for name in ("q_block", "parallel_softmax"))]
+)
 def test_the_widest_window_is_no_window(name: str) -> None:
     """2^31 - 1 added to a position leaves int32."""
     batch = make_batch([(2, 20), (2, 0)], SHAPE)

@@ -78,7 +78,8 @@ def test_a_single_token_reads_the_pages() -> None:
     assert torch.equal(before, run(batch))
 
 
-@pytest.mark.parametrize("new_kv", [pytest.param(False, marks=pytest.mark.slow), True], ids=["pages", "new-kv"])
+@pytest.mark.slow
+@pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
 def test_x_packed_pages_give_the_bits_of_pages(new_kv: bool) -> None:
     batch = make_batch(LENS, AttentionShape(4, 2, 24, 24, torch.float16), new_kv=new_kv)
     key = batch.key_cache.unflatten(3, (3, 8)).permute(0, 2, 3, 1, 4).contiguous()  # x = 8 lanes of 2 bytes

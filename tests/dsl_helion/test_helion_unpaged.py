@@ -62,6 +62,7 @@ def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
     judge(make_batch(LENS, SHAPE), Features(), 16)
 
 
+@pytest.mark.slow
 def test_segments_of_a_long_context_are_merged() -> None:
     """Three segments of 70 keys, one of the prompt of 17, whose rows nobody merges; room for the first sequence."""
     config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3))
