@@ -112,7 +112,7 @@ def test_any_number_of_segments_is_right(segments: int) -> None:
     judge(parallel_softmax, make_batch(LENS, SHAPE), Features(sliding_window=50), config)
 
 
-@pytest.mark.parametrize("name", ["q_block", "parallel_softmax"])
+@pytest.mark.parametrize("name", [pytest.param("q_block", marks=pytest.mark.slow), "parallel_softmax"])
 def test_a_sink_without_keys_leaves_minus_infinity(name: str) -> None:
     out, lse = run(KERNELS[name], make_batch([(2, 0), (1, 9)], SHAPE), Features(sinks=torch.full((4,), 2.0)))
     assert torch.equal(out[:2], torch.zeros_like(out[:2]))

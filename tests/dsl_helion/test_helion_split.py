@@ -69,6 +69,7 @@ def test_prompts_follow_the_new_k_and_v_and_never_their_slots(features: Features
     assert not stale.ok, "the slots of the new tokens were read"
 
 
+@pytest.mark.slow
 def test_a_single_token_reads_the_pages() -> None:
     """Which hold it as well: what `key` and `value` say then changes no bit."""
     batch = make_batch([(1, 40), (1, 1), (1, 16)], SHAPE, new_kv=True)

@@ -69,6 +69,7 @@ def test_segments_of_a_long_context_are_merged() -> None:
     judge(make_batch(LENS, SHAPE), Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0])), 60, config)
 
 
+@pytest.mark.slow
 def test_short_queries_are_served_beside() -> None:
     batch = make_batch([(1, 9), (20, 30), (3, 0)], SHAPE)
     out = torch.full_like(batch.query, float("nan"))
