@@ -88,9 +88,13 @@ def test_the_mutation_score_of_many(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["triton/parallel_softmax", "helion/q_block", "triton/static_grid"])
-def test_the_mutation_score_of_others(kernel, capsys):
-    found = verdicts(kernel=kernel, row="mixed-with-empty", drops=60, seed=1)
+@pytest.mark.parametrize(
+    ("kernel", "drops"),
+    # static_grid runs its 1,000 programs and more for each: 60 took over 10 minutes beside other work
+    [("triton/parallel_softmax", 60), ("helion/q_block", 60), ("triton/static_grid", 12)],
+)
+def test_the_mutation_score_of_others(kernel, drops, capsys):
+    found = verdicts(kernel=kernel, row="mixed-with-empty", drops=drops, seed=1)
     with capsys.disabled():
         print(f"\n{kernel}")
         score(found)
