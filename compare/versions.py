@@ -36,6 +36,8 @@ from compare.versions_subjects import RELEASES, TARGETS, Subject, subjects
 DATA = rundir.ROOT / "docs" / "results" / "versions.jsonl"
 PAGE = DATA.with_suffix(".md")
 INSTALL_LIMIT_S = 600
+# What a compiler says that was ended with its command, by a signal to the whole group: no word about the config.
+INTERRUPTED_CHILD = tuple(f"ended with {-number}" for number in (signal.SIGINT, signal.SIGTERM))
 FACTS = ("kernel", "num_warps", "num_stages", "registers", "spills", "shared_bytes", "matrix", "loads", "instructions")
 
 
@@ -128,7 +130,8 @@ class Sweep:
         left = self.missing(release, gpu, wanted)
         jobs = [subject.job() for subject in left]
         for subject, outcome in zip(left, compile_in_child(jobs, gpu, limit_s=self.limit_s), strict=True):
-            self.add(line_of(release, gpu, subject, outcome))
+            if not outcome.reason.endswith(INTERRUPTED_CHILD):
+                self.add(line_of(release, gpu, subject, outcome))
             step()
 
 

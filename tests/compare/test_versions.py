@@ -8,6 +8,7 @@ import pytest
 
 from common import gpus
 from compare import registry, versions, versions_page
+from compare.compile_child import Outcome
 from compare.versions_subjects import RELEASES, TARGETS, subjects
 
 FINE = {
@@ -127,3 +128,20 @@ def test_the_committed_lines_flag_both_reports():
     compiled = {one["rebuilt"] for releases in found.values() for one in releases.values()} - {""}
     assert compiled == {"ROCm/aiter#4137", "sgl-project/sglang#34741"}
     assert versions_page.unflagged(found, RELEASES) == []
+
+
+def test_a_compiler_that_was_ended_with_the_command_leaves_no_line(tmp_path, monkeypatch):
+    """The next call compiles that config; a compiler that died by itself is a finding."""
+    gpu = gpus.resolve("mi350")
+    wanted = subjects(gpu, ("triton/q_block",))[:3]
+    ends = (-15, -2, -6)
+
+    def compiled(jobs, gpu, limit_s):
+        for job, code in zip(jobs, ends, strict=True):
+            yield Outcome(job, "crash", reason=f"the compiling process ended with {code}")
+
+    monkeypatch.setattr(versions, "compile_in_child", compiled)
+    sweep = versions.Sweep(tmp_path / "lines.jsonl", 1.0)
+    sweep.compile("3.7.1", gpu, wanted, lambda: None)
+    assert [told["id"] for told in versions.read_lines(sweep.path)] == [wanted[2].id]
+    assert versions.Sweep(sweep.path, 1.0).missing("3.7.1", gpu, wanted) == wanted[:2]
