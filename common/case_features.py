@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from common.batch import owned_slots
+from common.features import OPERANDS
 from common.guards import Guards
 from common.metadata import lens_of
 from common.quantise import SPREAD
@@ -87,7 +88,7 @@ def with_scales(
 def between_guards(features: Features, guards: Guards, apart: bool) -> Features:
     """The same features, their tensors between guards; apart: those of two dimensions and more with gaps of garbage."""
     made = {}
-    for name in (field.name for field in fields(features)):
+    for name in OPERANDS:
         tensor = getattr(features, name)
         if isinstance(tensor, Tensor):
             made[name] = _apart(tensor, name, guards) if apart and tensor.dim() > 1 else guards.copy(name, tensor)

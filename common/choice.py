@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from common import gpus
 from common.gpus import Gpu
 from common.handle import Launch
 from common.metadata import SHORT_QUERY, BatchStats, cdiv
@@ -272,16 +271,3 @@ class Family:
 def _covers(tree: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether a measured tree answers for a shape; none was measured with V of another size than K."""
     return shape.value_size is None and tree.covers(shape, gpu)
-
-
-_gpus: dict[int, Gpu | None] = {}
-
-
-def gpu_of(device: torch.device) -> Gpu | None:
-    """The GPU behind a device; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if index not in _gpus:
-        _gpus[index] = gpus.detect(index)
-    return _gpus[index]

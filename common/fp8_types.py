@@ -7,11 +7,10 @@ software what a GPU lacks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 import torch
 
-from common.gpus import arch_of
+from common.device import gpu_of
 from common.spec import FP8, SpecError
 
 
@@ -22,14 +21,10 @@ def fp8_types(arch: str) -> tuple[torch.dtype, ...]:
     return (torch.float8_e4m3fn, torch.float8_e5m2) if int(arch.removeprefix("sm_")) >= 89 else (torch.float8_e5m2,)
 
 
-@lru_cache(maxsize=64)
-def _arch_at(index: int | None) -> str:
-    return arch_of(torch.cuda.get_device_properties(index))
-
-
 def target_of(device: torch.device) -> str | None:
     """The arch that kernels are compiled for there; None on a CPU, which interprets all types."""
-    return _arch_at(device.index) if device.type == "cuda" else None
+    gpu = gpu_of(device)
+    return gpu.arch if gpu else None
 
 
 def expect_fp8(tensor: torch.Tensor, name: str, arch: str | None = None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from common.features import OPERANDS
 from common.guards import Guards
 from common.spec import Features, PagedBatch
 
@@ -58,7 +59,7 @@ def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
     """Every tensor that a call is given to read, by its name: those of the batch and of the features that are on."""
     names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
     found = {name: getattr(batch, name) for name in names}
-    found |= {field.name: getattr(features, field.name) for field in fields(features)}
+    found |= {name: getattr(features, name) for name in OPERANDS}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 

@@ -13,7 +13,8 @@ import torch
 
 from common import scratch
 from common.call import PagedAttention
-from common.choice import GRID, Choice, Family, gpu_of, hinted_stats, on_grid
+from common.choice import GRID, Choice, Family, hinted_stats, on_grid
+from common.device import gpu_of
 from common.kernel import Capacity, asked_of, asked_of_shape
 from common.metadata import BatchStats, cdiv
 from common.prepared import Prepared

@@ -8,7 +8,8 @@ import torch
 
 from common import handle, scratch
 from common.arguments import asked_of_call
-from common.choice import Choice, Family, gpu_of
+from common.choice import Choice, Family
+from common.device import gpu_of
 from common.kernel import Capacity, asked_of
 from common.metadata import cdiv
 from common.spec import Features, PagedBatch

@@ -62,7 +62,7 @@ class Ask:
     def members(self, shape: AttentionShape) -> frozenset[str]:
         """What a kernel's SUPPORTS must have for it."""
         tensors = {name: torch.empty(0) for name, on in self._drawn().items() if on}
-        return self._plain(**tensors).names() | asked_of_shape(shape)
+        return features_of(self, **tensors).names() | asked_of_shape(shape)
 
     def _drawn(self) -> dict[str, bool]:
         """The features that are tensors, whatever the shape of the cache."""
@@ -74,9 +74,6 @@ class Ask:
             "tree_bias": self.tree is not None,
             "out_scale": self.fp8_out,
         }
-
-    def _plain(self, **tensors: torch.Tensor) -> Features:
-        return features_of(self, **tensors)
 
     def _draw(self, name: str, lens: Lens, heads: int, keys: int, generator: torch.Generator) -> torch.Tensor:
         if name == "sinks":  # near ln(keys) one takes about half of a row's mass, so that losing it shows
@@ -100,7 +97,7 @@ class Ask:
         heads = batch.shape.num_query_heads
         drawn = [name for name, on in self._drawn().items() if on]
         tensors = {name: self._draw(name, lens, heads, keys, generator).to(batch.device) for name in drawn}
-        return with_scales(self._plain(**tensors), batch, self.scales, 1.0, generator)
+        return with_scales(features_of(self, **tensors), batch, self.scales, 1.0, generator)
 
     def hidden(self) -> int:
         """Pairs of a draft tree that no token sees: of a token and one before it that is no ancestor."""

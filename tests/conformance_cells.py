@@ -120,8 +120,7 @@ def cells() -> Iterator[Cell]:
         form_number = forms.setdefault(form(case), len(forms))
         daily = {TRITON[0], _dealt(TRITON[1:], number, case), helion.get(case.name)}
         if case.name in NOBODY_MAY_MISS:
-            without_code = set() if case.refused or form(case) == PLAIN else set(HELION)
-            daily |= set(registry.OWN) - without_code
+            daily |= {k for k in registry.OWN if k not in HELION or case.refused or form(case) == PLAIN}
         for k, kernel_id in enumerate(registry.OWN):
             turn = form_number if kernel_id.startswith("helion/") else number
             asked = replace(case, dtype=DTYPES[(k + turn) % len(DTYPES)])
