@@ -26,6 +26,7 @@ _VLLM = ("vllm_fa3.flash_attn_interface", "vllm.vllm_flash_attn.flash_attn_inter
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
 CONTRACT = Precision()
+LIMITS = {"dtype": ["float16", "bfloat16"], "block_size": [*range(16, 1025, 16)], "head_size": [*range(8, 257, 8)]}
 
 
 def _find() -> ModuleType:

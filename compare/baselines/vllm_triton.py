@@ -27,6 +27,7 @@ SMALLEST_HEAD = 32  # vLLM's backend refuses smaller heads
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "full_graph"})
 CONTRACT = Precision(dot="tf32")  # its dots name no precision
+LIMITS = {"block_size": [*range(16, 1025, 16)], "head_size": [*range(SMALLEST_HEAD, 513, 8)]}
 
 
 @functools.cache
