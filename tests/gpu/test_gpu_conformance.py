@@ -1,7 +1,7 @@
 """Every own kernel on every named case, the large ones too, in the three dtypes, compiled for the GPU that is here.
 
 A kernel runs with its DEFAULT and, in the case's own dtype, with what the family's heuristics choose; twice each, onto
-different poisons, with equal bits.
+different poisons, with equal bits. `-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process.
 """
 
 import os
@@ -23,9 +23,15 @@ if not torch.cuda.is_available():
 os.environ.setdefault("HELION_DISALLOW_AUTOTUNING", "1")  # a missing config is an error and never a search
 
 
+def _cells():
+    for case in CASES:
+        for dtype in DTYPES:
+            marks = [pytest.mark.own_dtype] * (dtype is case.dtype) + [pytest.mark.large] * case.large
+            yield pytest.param(case, dtype, marks=marks, id=f"{case.name}-{str(dtype).removeprefix('torch.')}")
+
+
 @pytest.mark.conformance
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "dtype"), list(_cells()))
 @pytest.mark.parametrize("kernel_id", (*registry.OWN, *registry.ABLATIONS))
 def test_gpu_conformance(kernel_id, case, dtype, record_property):
     try:
