@@ -100,9 +100,12 @@ def _refuse(batch: PagedBatch) -> None:
 
 
 def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Plan) -> Plan:
-    """The step's schedule. It depends on the lengths alone, which all layers and page sets share."""
+    """The step's schedule. It depends on the lengths alone, which all layers and page sets share.
+
+    None without causality: the library refuses its own metadata there, for their size, in batches of several lengths.
+    """
     _refuse(batch)
-    if workspace.scheduler_metadata is None and _interface.__name__ in _VLLM:
+    if workspace.scheduler_metadata is None and _interface.__name__ in _VLLM and features.causal:
         shape, stats = batch.shape, batch.stats
         workspace.scheduler_metadata = _interface.get_scheduler_metadata(
             batch_size=batch.num_seqs,
