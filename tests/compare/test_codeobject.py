@@ -6,7 +6,7 @@ import pytest
 from compiled_child import compiled
 
 from compare import amd_code, nvidia_code
-from compare.codeobject import UnreadableCode, product_flops, read
+from compare.codeobject import UnreadableCode, pass_flops, product_flops, read
 from compare.compiled import NoCodeObject, from_triton
 
 SASS = """
@@ -154,3 +154,29 @@ def test_another_kind_of_code_is_refused_by_name():
 
     with pytest.raises(NoCodeObject, match="spirv"):
         from_triton(Compiled(), "kernel", (1,), (), (), 0.0)
+
+
+def test_products_are_counted_by_the_pass_of_an_innermost_loop():
+    """An iteration that pipelining peeled off, before the loops or between them, is no part of a pass."""
+    dot = "%0 = tt.dot %a, %b, %c : tensor<16x32xbf16> * tensor<32x64xbf16> -> tensor<16x64xf32>"
+    one = 2 * 16 * 32 * 64
+    loops = f"""
+    {dot}
+    %1 = scf.for %i = %x to %y step %z {{
+      {dot}
+      scf.while (%k) : {{
+        {dot}
+      }} do {{
+        {dot}
+      }}
+      {dot}
+      scf.for %j = %x to %y step %z {{
+        {dot}
+      }}
+    }}
+    scf.for %l = %x to %y step %z {{
+      tt.store %p, %q
+    }}
+    """
+    assert product_flops(loops) == 6 * one
+    assert pass_flops(loops) == [2 * one, one]
