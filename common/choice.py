@@ -187,7 +187,7 @@ class Family:
 
     def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
         default = self.load("heuristics.default")
-        name = default.auto_kernel(shape, stats)
+        name = default.auto_kernel(shape, stats, gpu)
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
         tree, path, provenance = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)

@@ -137,17 +137,19 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
-    name = auto_kernel(shape, stats)
+    name = auto_kernel(shape, stats, gpu)
     return name, globals()[name](shape, stats, gpu)
 
 
-def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
+def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
     it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need segments, which
-    adjustable_tile's long queries do not have.
+    adjustable_tile's long queries do not have. Without TMA descriptors are read 2 bytes a lane, as in Triton.
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
+    if gpu is not None and not _has_tma(gpu):
+        return "adjustable_tile"
     many = stats.max_query_len * shape.queries_per_kv >= 1024
     return "unpaged" if many or stats.max_seq_len >= 16 * stats.max_query_len else "adjustable_tile"
 
@@ -179,6 +181,11 @@ def _decode_gather(keys: int, gpu: Gpu) -> Gather:
     # Registers at 64 keys: flat 150, by pages 194; at 128: flat 168 and two words of spill, which an H200 does not feel
     # (194 against 234 us at 128 x 2048, three programs per multiprocessor for two), by pages 210.
     return "flat" if keys < 128 or gpu.vendor == "nvidia" else "page"
+
+
+def _has_tma(gpu: Gpu) -> bool:
+    """Whether tensor descriptors are a unit of the GPU: NVIDIA's from sm_90 on."""
+    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
 
 
 def _cdna(gpu: Gpu) -> bool:
@@ -219,9 +226,10 @@ def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
         keys = _keys(64 if _lanes(shape) <= 64 else 32, shape, gpu)
         rows, stages = (128, 2) if _lanes(shape) <= 128 else (64, 1)
         return {"block_m": rows, "tile_size": keys, "num_warps": _matrix_warps(rows), "num_stages": stages}
-    rows = 64 if shape.dtype.itemsize <= 2 else 16
-    warps = 8 if gpu.vendor == "nvidia" and _lanes(shape) > 128 else 4  # head size 256: four warps spill 58 registers
-    return {"block_m": rows, "tile_size": _keys(64, shape, gpu), "num_warps": warps, "num_stages": 2}
+    if gpu.vendor == "nvidia" and _lanes(shape) > 128 and _wide(shape, gpu) and _has_tma(gpu):
+        return {"block_m": 128, "tile_size": _keys(32, shape, gpu), "num_warps": 8, "num_stages": 2}  # as in Triton
+    rows, keys = 64 if shape.dtype.itemsize <= 2 else 16, 64 if _lanes(shape) <= 128 else 32
+    return {"block_m": rows, "tile_size": _keys(keys, shape, gpu), "num_warps": 4, "num_stages": 2}
 
 
 def _broad_rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
-    name = auto_kernel(shape, stats)
+    name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
     if name == "parallel_softmax" and config.num_segments <= 2 and _few_rows(shape, stats):
         # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys
@@ -147,13 +147,16 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     return name, config
 
 
-def auto_kernel(shape: AttentionShape, stats: BatchStats) -> str:
+def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
     it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need segments, which
-    adjustable_tile's long queries do not have: 128 tokens over 8k keys take 64 us, and 198 there.
+    adjustable_tile's long queries do not have: 128 tokens over 8k keys take 64 us, and 198 there. Without TMA Triton
+    3.7.1 reads what a descriptor names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16 bytes).
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
+    if gpu is not None and not _has_tma(gpu):
+        return "adjustable_tile"
     many = stats.max_query_len * shape.queries_per_kv >= 1024
     return "unpaged" if many or stats.max_seq_len >= 16 * stats.max_query_len else "adjustable_tile"
 
@@ -187,6 +190,11 @@ def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
     return stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units
 
 
+def _has_tma(gpu: Gpu) -> bool:
+    """Whether tensor descriptors are a unit of the GPU: NVIDIA's from sm_90 on."""
+    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
+
+
 def _cdna(gpu: Gpu) -> bool:
     """AMD's data-centre GPUs: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
     return gpu.vendor == "amd" and gpu.warp_size == 64
@@ -215,7 +223,8 @@ def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
 
 
 def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
-    """Keys, warps and stages; NVIDIA's 4 warps would spill 36 registers of 64 rows by 256 lanes, AMD's have 512.
+    """Keys, warps and stages. Before sm_90 4 warps spill 25 registers of 64 rows by 256 lanes, and 8 form every score
+    twice, 1.5 times the products (static facts).
 
     AMD's fewer keys let two programs of 128 rows live on a compute unit: 206 to 211 registers for 280 to 289.
     """
@@ -225,7 +234,7 @@ def _prefill(shape: AttentionShape, gpu: Gpu) -> tuple[int, int, int]:
         keys = 64 if _lanes(shape) <= 64 else 32
         return _keys(keys, shape, gpu), _matrix_warps(_rows(shape, gpu)), 2 if _lanes(shape) <= 128 else 1
     if _lanes(shape) > 128:
-        return _keys(32, shape, gpu), 8 if gpu.vendor == "nvidia" else 4, 2
+        return _keys(32, shape, gpu), 8 if _tall(shape, gpu) else 4, 2
     return _keys(64, shape, gpu), 4, 2
 
 
@@ -233,9 +242,14 @@ def _rows(shape: AttentionShape, gpu: Gpu) -> int:
     """Heads of up to 512: 64 rows by 32 keys spill 41 registers on sm_90, 32 rows none; an MI300 holds 64 in 341."""
     if _lanes(shape) > 256:
         return 16 if shape.dtype.itemsize > 2 else 64 if _cdna(gpu) else 32 if gpu.vendor == "nvidia" else 16
-    if _cdna(gpu) and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
+    if _tall(shape, gpu) or (_cdna(gpu) and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128):
         return 128
     return 64 if shape.dtype.itemsize <= 2 else 16
+
+
+def _tall(shape: AttentionShape, gpu: Gpu) -> bool:
+    """Heads of 256 from sm_90 on: 64 rows for each group of four warps, 246 registers and no spill."""
+    return 128 < _lanes(shape) <= 256 and _wide(shape, gpu) and _has_tma(gpu)
 
 
 def _lanes(shape: AttentionShape) -> int:

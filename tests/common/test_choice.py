@@ -36,7 +36,7 @@ def family(tree=None, needs_all=frozenset({"causal"})):
             return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
         if name == "heuristics.default":
             return types.SimpleNamespace(
-                auto_kernel=lambda shape, stats: "plain",
+                auto_kernel=lambda shape, stats, gpu: "plain",
                 auto=lambda shape, stats, gpu: ("plain", "untuned"),
                 plain=lambda shape, stats, gpu: "untuned",
                 able=lambda shape, stats, gpu: "able-untuned",
