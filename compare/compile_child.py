@@ -1,12 +1,15 @@
 """Cross-compile in a child process per target: a compiler that crashes, hangs or floods costs one row and no more.
 
 The parent writes one JSON job a line; the child answers with one JSON line a job, on a stream of its own, so whatever a
-compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job.
+compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job. Between
+two jobs it waits for its next line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import select
@@ -15,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,16 +78,17 @@ class Outcome:
     log_tail: str = ""
 
 
-def compile_in_child(jobs: Sequence[CompileJob], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
-    """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job."""
-    left = list(jobs)
-    while left:
-        for outcome in _one_child(tuple(left), gpu, limit_s):
-            left.pop(0)
-            yield outcome
+def compile_in_child(jobs: Iterable[CompileJob], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
+    """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job.
+
+    A job is taken when the one before has its outcome: `jobs` may take its time, and the child waits for it.
+    """
+    waiting = iter(jobs)
+    for job in waiting:
+        yield from _one_child(itertools.chain([job], waiting), gpu, limit_s)
 
 
-def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
+def _one_child(jobs: Iterable[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
     """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(reader, "rb", buffering=0) as answers:
@@ -98,10 +102,10 @@ def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator
         )
         os.close(writer)
         try:
-            lines = [json.dumps(dataclasses.asdict(gpu)), *(job.to_json() for job in jobs)]
-            _send(child, "\n".join(lines) + "\n")
+            _send(child, json.dumps(dataclasses.asdict(gpu)))
             limit = limit_s + START_LIMIT_S
             for job in jobs:
+                _send(child, job.to_json())
                 line, ended = _read_line(answers, limit)
                 if line is None:
                     yield _lost(job, child, ended, limit, log)
@@ -112,13 +116,15 @@ def _one_child(jobs: Sequence[CompileJob], gpu: Gpu, limit_s: float) -> Iterator
         finally:
             child.kill()
             child.wait()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
 
 
-def _send(child: subprocess.Popen, text: str) -> None:
+def _send(child: subprocess.Popen, line: str) -> None:
     """A child that died at once leaves a broken pipe; its exit is what gets reported."""
     try:
-        child.stdin.write(text.encode())
-        child.stdin.close()
+        child.stdin.write(line.encode() + b"\n")
+        child.stdin.flush()
     except BrokenPipeError:
         child.wait()
 

@@ -75,8 +75,11 @@ class Crew:
             self._worker = None
 
     def start(self) -> None:
-        """Start the process, which imports for seconds before it reads anything."""
-        self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+        """Start the process where none lives; it imports for seconds before it reads anything."""
+        if self._worker is not None and self._worker.ended:  # while it had nothing to do: no cell is to blame
+            self._dismiss()
+        if self._worker is None:
+            self._worker = _Worker([*self.command, self.mode], environment(self.mode))
 
     def compile_ahead(self, jobs: Sequence[Job]) -> None:
         """Have the process that was started compile what it will measure; `ready` waits for that."""
@@ -96,6 +99,18 @@ class Crew:
             self._dismiss()
         return self._worker is not None
 
+    def rest(self) -> None:
+        """Have the process give back the device's memory, and wait for that: the next to be timed is another one."""
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            worker.send(json.dumps({"rest": True}))
+            while worker.event(self.limit_s)["event"] != "resting":
+                pass
+        except _Lost:
+            self._dismiss()
+
     def run(self, job: Job) -> Iterator[Outcome]:
         """One outcome per cell, as they come. More than one worker may be used up."""
         left = {cell.id: cell for cell in job.cells}
@@ -106,8 +121,7 @@ class Crew:
 
     def _one_worker(self, job: Job) -> Iterator[Outcome]:
         """Outcomes until the job is done or the worker has to be replaced; at least one."""
-        if self._worker is None:
-            self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+        self.start()
         worker = self._worker
         cells = {cell.id: cell for cell in job.cells}
         try:
@@ -213,6 +227,10 @@ class _Worker:
         if event["event"] == "start" and event["cell"] != self.current:
             self.current, self._log_from = event["cell"], event.get("logged", self._log_size())
         return event
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def lost(self, status: Status, reason: str) -> _Lost:
         return _Lost(self.current, status, reason, self._tail())

@@ -1,7 +1,7 @@
-"""From planned jobs to records, as they come: processes in turn, each over every job, compilers before them.
+"""From planned jobs to records, as they come: rows a chunk at a time, compilers first, then the processes in turn.
 
-Where cells are timed, nothing compiles beside them: the processes of the run compile ahead all at once, and static
-facts are read, before the first round of the first one.
+Where cells are timed, nothing compiles beside them: all processes of the run compile a chunk ahead at once, and its
+static facts are read, before its first round; then each process in turn times the chunk, and the next chunk follows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from compare.suites import SUITES
 from compare.workloads import NEW_KV
 
 MODEL_LANES = 8  # processes that compile and execute; each takes about 700 MB
+# Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
+# where Helion traces every row anew, an H200's host took 3.9 s for each: the first times are there after a minute.
+CHUNK_CELLS = 16
 COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
 
 
@@ -53,33 +56,62 @@ class Rows:
         """How many records there will be: one a cell and process."""
         return len(self.cells) * self.contract.processes
 
-    def _left(self, process: int) -> list[Job]:
-        """The jobs of a process without what is done."""
-        jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in self.jobs]
+    def _left(self, process: int, chunk: range) -> list[Job]:
+        """The jobs of a process in these rows without what is done."""
+        jobs = self.jobs[chunk.start : chunk.stop]
+        jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in jobs]
         return [job for job in jobs if job.cells]
+
+    def _to_compile(self, process: int, chunk: range) -> list[Job]:
+        """Of these the cells of own kernels: only they compile ahead."""
+        jobs = [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(process, chunk)]
+        return [job for job in jobs if job.cells]
+
+    def _cells_to_compile(self, chunk: range) -> int:
+        """How many cells of own kernels some process has to compile."""
+        every = [self._to_compile(process, chunk) for process in range(self.contract.processes)]
+        return len({cell.id for jobs in every for job in jobs for cell in job.cells})
+
+    def _chunks(self) -> Iterator[range]:
+        """Numbers of rows that are compiled ahead and timed before the next are; where nothing is timed, of all."""
+        begin, cells = 0, 0
+        for number in range(len(self.jobs)) if self.now.measure else ():
+            more = self._cells_to_compile(range(number, number + 1))
+            if cells and cells + more > CHUNK_CELLS:
+                yield range(begin, number)
+                begin, cells = number, 0
+            cells += more
+        yield range(begin, len(self.jobs))
 
     def records(self, show: Show) -> Iterator[Record]:
         """Every cell of every process. Processes end when the reader stops."""
-        now, arguments = self.now, self.arguments
+        now, arguments, every = self.now, self.arguments, range(len(self.jobs))
         self._random_configs()
         limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
-        cells = [cell for job in self._left(0) for cell in job.cells]  # static facts are in the rows of process 0
-        if self.modelled:
-            cells = [cell for cell in cells if not self._fits(cell)]  # the others are compiled where they are executed
-        facts = StaticFacts(cells, now.target, limit_s, arguments.heuristics, alone=now.measure)
-        crews = [self._crew(process, show) for process in range(self.contract.processes) if self._left(process)]
         with contextlib.ExitStack() as stack:
-            for crew in crews:
-                stack.callback(crew.close)
-            if now.measure:
-                self._compile_ahead(crews, facts, show)
+            facts = StaticFacts([], now.target, limit_s, arguments.heuristics, alone=now.measure)
+            stack.callback(facts.close)
             if self.modelled:
                 yield from self._in_model(stack, facts, show)
                 return
+            crews = [self._crew(p, show) for p in range(self.contract.processes) if self._left(p, every)]
             for crew in crews:
-                show.process(crew.process, self.contract.processes)
-                for job in self._left(crew.process):
-                    yield from self._job(job, crew, facts)
+                stack.callback(crew.close)
+            for chunk in self._chunks():
+                yield from self._chunk(chunk, crews, facts, show)
+
+    def _chunk(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> Iterator[Record]:
+        """The cells of these rows, process after process. One that has later rows rests meanwhile, the others end."""
+        facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # they are in the rows of process 0
+        if self.now.measure:
+            self._compile_ahead(chunk, crews, facts, show)
+        for crew in crews:
+            show.process(crew.process, self.contract.processes)
+            for job in self._left(crew.process, chunk):
+                yield from self._job(job, crew, facts)
+            if self._left(crew.process, range(chunk.stop, len(self.jobs))):
+                crew.rest()
+            else:
                 crew.close()
 
     def _random_configs(self) -> None:
@@ -95,13 +127,15 @@ class Rows:
 
     def _in_model(self, stack: contextlib.ExitStack, facts: StaticFacts, show: Show) -> Iterator[Record]:
         """Every cell compiled and executed in the functional model, by a process a core."""
-        jobs = [job.only(cell.id for cell in job.cells if self._fits(cell)) for job in self._left(0)]
+        left = self._left(0, range(len(self.jobs)))
+        too_large = [cell for job in left for cell in job.cells if not self._fits(cell)]
+        facts.more(too_large)  # the others are compiled where they are executed
         crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, MODEL_LANES))]
         for crew in crews:
             stack.callback(crew.close)
-        for outcome in side_by_side(crews, jobs):
+        for outcome in side_by_side(crews, [job.only(c.id for c in job.cells if self._fits(c)) for job in left]):
             yield self._record(outcome, facts, 0)
-        for cell in (cell for job in self._left(0) for cell in job.cells if not self._fits(cell)):
+        for cell in too_large:
             yield self._record(self._too_large(cell), facts, 0)
 
     def _crew(self, process: int, show: Show, mode: str = "") -> Crew:
@@ -119,15 +153,13 @@ class Rows:
             on_start=show.begin,
         )
 
-    def _compile_ahead(self, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
-        own = {
-            crew.process: [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(crew.process)]
-            for crew in crews
-        }
-        wanted = {process: [job for job in jobs if job.cells] for process, jobs in own.items()}
-        if not any(wanted.values()):
+    def _compile_ahead(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
+        """All processes at once compile what they will time of these rows; their static facts are read beside it."""
+        wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
+        crews = [crew for crew in crews if wanted[crew.process]]
+        if not crews:
             return
-        show.say("compiling ahead")
+        show.say(f"compiling ahead {self._named(chunk)}")
         begin = time.perf_counter()
         for crew in crews:
             crew.start()  # all of them before the first is written to: a long line waits for its reader
@@ -136,8 +168,15 @@ class Rows:
         for crew in crews:
             crew.ready()
         facts.wait()
-        self.manifest["compile_ahead_s"] = round(time.perf_counter() - begin, 1)
-        show.say(f"compiled ahead in {self.manifest['compile_ahead_s']:.0f} s")
+        took = time.perf_counter() - begin
+        self.manifest["compile_ahead_s"] = round(self.manifest.get("compile_ahead_s", 0.0) + took, 1)
+        show.say(f"compiled ahead in {took:.0f} s")
+
+    def _named(self, chunk: range) -> str:
+        """Those of these rows that have something to compile, for people: `rows 9 to 16 of 42`."""
+        rows = [number + 1 for number in chunk if self._cells_to_compile(range(number, number + 1))]
+        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
+        return f"{which} of {len(self.jobs)}"
 
     def _job(self, job: Job, crew: Crew, facts: StaticFacts) -> Iterator[Record]:
         runnable = [cell for cell in job.cells if self.now.measure or self._fits(cell)]

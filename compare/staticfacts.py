@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from common.gpus import Gpu
@@ -18,38 +19,67 @@ ALONE_CPUS_KEPT, MAX_ALONE = 4, 12  # before a measurement: cores for the proces
 
 
 class StaticFacts:
-    """Compiles every own cell for one GPU in child processes, in the background and in the order of the plan.
+    """Compiles own cells for one GPU in child processes, in the background and in the order of asking.
 
+    A lane is a thread and its child. Both wait for the cells that are asked for later, until `close`: a child imports
+    for seconds, and Helion keeps a kernel's trace in it.
     alone: nothing is timed before `wait` returns. The code that they leave in Triton's disk cache is what is timed.
     """
 
     def __init__(
-        self, cells: Sequence[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree", alone: bool = False
+        self, cells: Iterable[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree", alone: bool = False
     ) -> None:
-        own = [cell for cell in cells if is_own(cell.kernel)] if gpu else []
-        self._found: dict[str, Outcome] = {}
-        self._news = threading.Condition()
+        self._gpu, self._limit_s, self._heuristics = gpu, limit_s, heuristics
         cpus = os.cpu_count() or 1
         many = min(cpus - ALONE_CPUS_KEPT, MAX_ALONE) if alone else min(cpus // CPUS_PER_LANE, MAX_LANES)
-        lanes = max(min(many, len(own)), 1)
-        jobs = {cell.id: _compile_job(cell, heuristics) for cell in own}
-        self._wanted = jobs.keys()
-        for lane in range(lanes if own else 0):
-            mine = dict(list(jobs.items())[lane::lanes])
-            threading.Thread(target=self._compile, args=(mine, gpu, limit_s), daemon=True).start()
+        self._most, self._lanes, self._closed = max(many, 1), 0, False
+        self._waiting: deque[tuple[str, CompileJob]] = deque()
+        self._wanted: set[str] = set()
+        self._found: dict[str, Outcome] = {}
+        self._news = threading.Condition()
+        self.more(cells)
 
-    def _compile(self, left: dict[str, CompileJob], gpu: Gpu, limit_s: float) -> None:
-        """One lane: a child process and the cells, by id, that it compiles."""
+    def more(self, cells: Iterable[Cell]) -> None:
+        """Have these compiled as well."""
+        own = [cell for cell in cells if is_own(cell.kernel)] if self._gpu else []
+        with self._news:
+            self._wanted |= {cell.id for cell in own}
+            self._waiting += [(cell.id, _compile_job(cell, self._heuristics)) for cell in own]
+            while self._lanes < min(self._most, len(self._waiting)):
+                self._lanes += 1
+                threading.Thread(target=self._lane, daemon=True).start()
+            self._news.notify_all()
+
+    def _lane(self) -> None:
+        taken: list[tuple[str, CompileJob]] = []  # what the child is at
         reason = "the compiler answered no more"
         try:
-            for outcome in compile_in_child(list(left.values()), gpu, limit_s=limit_s):
-                done = next(iter(left))
-                del left[done]
-                self._tell({done: outcome})
+            for outcome in compile_in_child(self._jobs(taken), self._gpu, limit_s=self._limit_s):
+                cell, _ = taken.pop()
+                self._tell({cell: outcome})
         except Exception as error:
             reason = f"the compiler could not be asked: {type(error).__name__}: {error}"
-        finally:  # the lane is gone: somebody waits for each of its cells
-            self._tell({cell: Outcome(job, Status.CRASH, reason=reason) for cell, job in left.items()})
+        finally:
+            self._end_lane(taken, reason)
+
+    def _jobs(self, taken: list[tuple[str, CompileJob]]) -> Iterator[CompileJob]:
+        """The next cells that no lane has, each also put into `taken`, until `close`."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                taken.append(self._waiting.popleft())
+            yield taken[-1][1]
+
+    def _end_lane(self, lost: list[tuple[str, CompileJob]], reason: str) -> None:
+        """Somebody waits for what it was at, and behind the last lane for everything."""
+        with self._news:
+            self._lanes -= 1
+            if not self._lanes:
+                lost = [*lost, *self._waiting]
+                self._waiting.clear()
+            self._tell({cell: Outcome(job, Status.CRASH, reason=reason) for cell, job in lost})
 
     def _tell(self, found: dict[str, Outcome]) -> None:
         with self._news:
@@ -57,7 +87,7 @@ class StaticFacts:
             self._news.notify_all()
 
     def wait(self) -> None:
-        """Until every cell has its outcome."""
+        """Until every cell has its outcome; then the lanes do nothing."""
         with self._news:
             self._news.wait_for(lambda: self._wanted <= self._found.keys())
 
@@ -68,6 +98,12 @@ class StaticFacts:
         with self._news:
             self._news.wait_for(lambda: cell.id in self._found)
         return self._found[cell.id]
+
+    def close(self) -> None:
+        """End the lanes, each behind the cell that it is at."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
 
 
 def _compile_job(cell: Cell, heuristics: str) -> CompileJob:

@@ -1,8 +1,8 @@
 """Compiling ahead in the process that will measure: Helion keeps what it generated in the process, and nowhere else.
 
-Triton's disk cache serves every process, so the fresh ones of a run share its work when each begins elsewhere in the
-list. Helion 1.5.0 traces a kernel anew in each (1.8 to 3.1 s on a busy 2-core CPU) and generates each config (0.7 s).
-Nothing is launched: kernels are bound and compiled for tensors without values.
+Triton's disk cache serves every process, so those of a run share its work when each begins elsewhere in the list and
+in its rows: a list may be of one row. Helion 1.5.0 traces a kernel anew in each (1.8 to 3.1 s on a busy 2-core CPU) and
+generates each config (0.7 s). Nothing is launched: kernels are bound and compiled for tensors without values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.kernel import Capacity
 from common.spec import Features, PagedBatch
 from compare import registry
 from compare.asked import empty_output
-from compare.task import Channel, rotated
+from compare.task import Channel, free_memory, rotated
 from compare.workloads import Workload
 
 
@@ -35,9 +35,9 @@ def ahead(plain: dict[str, Any], channel: Channel) -> None:
     failed = 0
     for job in rotated(plain["compile"], plain["process"], plain["processes"]):
         workload = Workload.from_dict(job["workload"])
-        failed += _job(workload, job["kernels"], device, gpu, plain["heuristics"], channel)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+        kernels = rotated(job["kernels"], plain["process"], plain["processes"])
+        failed += _job(workload, kernels, device, gpu, plain["heuristics"], channel)
+    free_memory()
     channel.send("compiled", failed=failed)
 
 

@@ -2,9 +2,10 @@
 
 Three modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 in its environment before triton is imported),
 `model` executes their machine code for an absent GPU there (compare.model_worker), `measure` runs them on a GPU. A line
-with `compile` makes it compile ahead first (compare.warm). Events: `ready` with the versions, `start` naming the cell
-that whatever happens next is blamed on, `row` with a finished cell, `sick` when the device answers no more (the process
-then ends), `done` behind a job.
+with `compile` makes it compile ahead first (compare.warm), one with `rest` give the device's memory back, for another
+process is timed next. Events: `ready` with the versions, `start` naming the cell that whatever happens next is blamed
+on, `row` with a finished cell, `sick` when the device answers no more (the process then ends), `done` behind a job,
+`compiled` and `resting`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from compare import gate, warm
 from compare.measure import measure
 from compare.records import Evidence, GateResult
 from compare.subject import Subject
-from compare.task import Channel, Sick, Task, versions
+from compare.task import Channel, Sick, Task, free_memory, versions
 from compare.untimed import judge_cells, on_other_values
 
 
@@ -47,6 +48,10 @@ def main() -> None:
         plain = json.loads(line)
         if "compile" in plain:
             warm.ahead(plain, channel)
+            continue
+        if "rest" in plain:
+            free_memory()
+            channel.send("resting")
             continue
         try:
             _modes()[mode](Task(plain, channel))

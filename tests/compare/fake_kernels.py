@@ -168,6 +168,15 @@ class Dies(Honest):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class DiesInWindow(Honest):
+    """Takes its process along on rows with a sliding window."""
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        if features.sliding_window is not None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        super().launch(batch, features, out, config, workspace, lse=lse)
+
+
 class Hangs(Honest):
     def spoil(self, batch, out):
         time.sleep(1000)
@@ -191,4 +200,5 @@ overruns, pads, eats_inputs, refuses, no_features = Overruns(), Pads(), EatsInpu
 eats_slopes, scaled, scaled_skips = EatsSlopes(), Scaled(), ScaledSkips()
 scaled_skips_seven, scaled_pads = ScaledSkipsSeven(), ScaledPads()
 eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
+dies_in_window = DiesInWindow()
 raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()

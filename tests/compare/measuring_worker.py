@@ -1,15 +1,31 @@
 """A worker that measures on a CPU: everything is the real thing but the device's clock, its graphs and its GPU."""
 
+import gc
 import json
 import os
 import random
+import sys
+import time
+from pathlib import Path
 
 import torch
 
-from compare import measure, timing, worker
+from compare import cli, crew, measure, timing, worker
+from compare.arena import Arena
 
 CALLS = 128  # of one sample, as the rows say
-LOG = "MEASURING_WORKER_LOG"  # a file that gets a line per process and job
+LOG = "MEASURING_WORKER_LOG"  # a file that gets a line per process and job, and one when it ended
+
+
+def pretend(monkeypatch, tmp_path):
+    """An H200 that is not one: runs in `tmp_path` are measured by this file, which says what it did in `log`."""
+    h200 = cli.gpus.resolve("h200")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv(LOG, str(tmp_path / "log"))
+    here = cli.Situation(h200, True, "cpu", "h200 is here: checked and timed")
+    monkeypatch.setattr(cli, "situation", lambda asked, device: here)
+    monkeypatch.setattr(crew, "COMMAND", (sys.executable, __file__))
+    monkeypatch.chdir(tmp_path)
 
 
 class Replay:
@@ -42,6 +58,7 @@ def fake_device():
     def logged(plain, channel):
         note({"compiles": [job["kernels"] for job in plain["compile"]], "process": plain["process"]})
         ahead(plain, channel)
+        note({"ended": "compiles"})
 
     worker.warm.ahead = logged
     timed = worker.measure
@@ -49,14 +66,25 @@ def fake_device():
     def measured(task):
         note({"turns": [kernel for _, kernel in task.turns], "configs": task.configs})
         timed(task)
+        note({"ended": "turns"})
 
     worker.measure = measured
+    free_memory = worker.free_memory
+
+    def rested():
+        free_memory()
+        note({"rests": sum(isinstance(held, Arena) for held in gc.get_objects())})
+
+    worker.free_memory = rested
 
 
 def note(plain):
+    """A line of the log: what, who, when, and how many rows of the run `run` were there."""
     if LOG in os.environ:
+        finished = Path("run/cells.jsonl")
+        rows = len(finished.read_bytes().splitlines()) if finished.exists() else 0
         with open(os.environ[LOG], "a") as file:
-            file.write(json.dumps(plain | {"pid": os.getpid()}) + "\n")
+            file.write(json.dumps(plain | {"pid": os.getpid(), "at": time.time(), "rows": rows}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,18 @@
 
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
 from compare import crew as crew_module
 from compare import plan
 from compare.crew import Crew
 from compare.records import Status
 from compare.suites import pick, suite
+from compare.task import free_memory
 
 HERE = Path(__file__).parent
 ROW = pick(suite("smoke"), "prefill-33")[0]
@@ -133,6 +136,45 @@ def test_stopping_early_leaves_no_process():
     process = crew._worker._process
     outcomes.close()
     assert process.poll() is not None
+
+
+def test_a_death_with_nothing_to_do_blames_nobody():
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT])
+    try:
+        assert statuses(crew.run(job("a"))) == {"a": "ok"}
+        crew._worker._process.kill()
+        crew._worker._process.wait()
+        assert statuses(crew.run(job("b"))) == {"b": "ok"}
+    finally:
+        crew.close()
+
+
+def test_one_that_is_lost_as_it_should_rest_is_replaced():
+    stand_in = "import sys; sys.stdin.readline(); raise SystemExit(3)"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        crew.rest()
+        assert crew._worker is None, "who has no process has none to rest"
+        crew.start()
+        crew.rest()
+        assert crew._worker is None
+    finally:
+        crew.close()
+
+
+def test_memory_is_given_back_from_cycles_too_and_nothing_is_launched(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+    error = ValueError("its frames hold a row's tensors")
+    error.__cause__ = error
+    error.tensor = torch.ones(1)
+    held = weakref.ref(error.tensor)
+    del error
+    assert held() is not None
+    free_memory()
+    assert held() is None and done == ["synchronize", "empty_cache"]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,18 @@ def test_a_crash_or_an_exception_costs_one_job(mi300):
     assert _ok(mi300["last"])["sha256"] == _ok(mi300["plain"])["sha256"], "the same job gives the same code"
 
 
+def test_a_job_is_taken_when_the_one_before_has_its_outcome_by_whatever_child():
+    taken = []
+
+    def jobs():
+        for name in ("refuses", "dies", "refuses"):
+            taken.append(name)
+            yield JOBS[name]
+
+    seen = [(outcome.status, len(taken)) for outcome in compile_in_child(jobs(), resolve("mi300"))]
+    assert seen == [("unsupported", 1), ("crash", 2), ("unsupported", 3)]
+
+
 def test_a_hang_ends_at_its_limit(monkeypatch):
     monkeypatch.setattr("compare.compile_child.START_LIMIT_S", 25.0)
     hang = CompileJob(BAD, LENS, SHAPE, config={"how": "hang"})

@@ -21,7 +21,7 @@ def _cells(count: int) -> list[Cell]:
 
 def _answers(jobs, gpu, limit_s):
     """The first job's outcome, and no more."""
-    yield Outcome(jobs[0], "ok")
+    yield Outcome(next(iter(jobs)), "ok")
 
 
 def _fails(jobs, gpu, limit_s):
@@ -32,6 +32,7 @@ def _fails(jobs, gpu, limit_s):
 @pytest.mark.parametrize(("compiler", "why"), [(_answers, "answered no more"), (_fails, "OSError: no more processes")])
 def test_nobody_waits_for_a_compiler_that_is_gone(monkeypatch, compiler, why):
     monkeypatch.setattr(staticfacts, "compile_in_child", compiler)
+    monkeypatch.setattr(staticfacts.os, "cpu_count", lambda: 1)
     cells = _cells(3)
     facts = staticfacts.StaticFacts(cells, resolve("h200"), 1.0)
     waiter = threading.Thread(target=facts.wait, daemon=True)
@@ -40,6 +41,32 @@ def test_nobody_waits_for_a_compiler_that_is_gone(monkeypatch, compiler, why):
     assert not waiter.is_alive()
     assert [facts.of(cell).status for cell in cells] == ["ok", "crash", "crash"]
     assert why in facts.of(cells[1]).reason
+    facts.more(_cells(4)[3:])
+    assert facts.of(_cells(4)[3]).status == "ok", "who asks later gets another compiler"
+
+
+def test_a_lane_and_its_child_wait_for_cells_that_are_asked_for_later_until_the_end(monkeypatch):
+    lanes, ended = [], threading.Event()
+
+    def compiler(jobs, gpu, limit_s):
+        lanes.append(threading.get_ident())
+        try:
+            for job in jobs:
+                yield Outcome(job, "ok")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(staticfacts, "compile_in_child", compiler)
+    monkeypatch.setattr(staticfacts.os, "cpu_count", lambda: 1)
+    facts, cells = staticfacts.StaticFacts([], resolve("h200"), 1.0), _cells(4)
+    assert not lanes, "without cells nobody is started"
+    for asked in (cells[:1], cells[1:]):
+        facts.more(asked)
+        facts.wait()
+        assert [facts.of(cell).status for cell in asked] == ["ok"] * len(asked)
+    assert len(lanes) == 1 and not ended.is_set()
+    facts.close()
+    assert ended.wait(60)
 
 
 ROWS = {row.label: row for row in feature_suite.rows()}
