@@ -207,11 +207,13 @@ class Family:
         gpu: Gpu | None = None,
         stats: BatchStats | None = None,
         shape: AttentionShape | None = None,
+        names: tuple[str, ...] = (),
     ) -> Choice:
-        """`choice`, or the first of `kernels` that has what the choice's kernel lacks; without a GPU by its DEFAULT."""
+        """`choice`, or the first of `names` (all `kernels`) that has what the choice's kernel lacks; without a GPU by
+        its DEFAULT."""
         if needs <= self.kernel(choice.kernel).SUPPORTS:
             return choice
-        for name in self.kernels:
+        for name in names or self.kernels:
             if needs <= (kernel := self.kernel(name)).SUPPORTS:
                 if gpu is None:
                     return Choice(name, kernel.DEFAULT, "DEFAULT", NO_GPU)

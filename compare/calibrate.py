@@ -28,7 +28,7 @@ from common import gpus, interpreter
 from common.batch import make_batch
 from common.choice import on_grid
 from common.gpus import Gpu, UnknownGpu
-from common.kernel import Capacity
+from common.kernel import Capacity, asked_of
 from common.reference import Expected, reference
 from common.spec import Features, PagedBatch
 from common.tolerance import check
@@ -49,7 +49,8 @@ def launch(kernel_id: str, batch: PagedBatch, features: Features, gpu: Gpu | Non
     kernel = registry.load(kernel_id)
     told = batch.stats
     asked = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    config, _ = registry.default_config(kernel_id, kernel, batch.shape, asked, gpu)
+    needs = asked_of(batch, features)
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, asked, gpu, needs=needs)
     workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
     if hasattr(kernel, "prepare"):
         workspace = kernel.prepare(batch, features, config, workspace)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity
+from common.kernel import Capacity, asked_of
 from common.spec import SpecError
 from compare import graph_nodes, registry
 from compare.asked import empty_output
@@ -144,7 +144,8 @@ def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     kernel = registry.load(kernel_id)
     batch = row.batches(1, DEVICE)[0]
     features = row.features(batch)
-    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu)
+    needs = asked_of(batch, features)
+    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, needs=needs)
     made, out = kernel.workspace(row.shape, Capacity.of(batch), config), empty_output(batch, features)
     if hasattr(kernel, "prepare"):
         made = kernel.prepare(batch, features, config, made)

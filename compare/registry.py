@@ -142,7 +142,13 @@ def load(kernel_id: str) -> Any:
 
 
 def default_config(
-    kernel_id: str, kernel: Any, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
+    kernel_id: str,
+    kernel: Any,
+    shape: AttentionShape,
+    stats: BatchStats,
+    gpu: Gpu | None,
+    heuristics: str = "tree",
+    needs: frozenset[str] = frozenset(),
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
@@ -151,7 +157,8 @@ def default_config(
     module has a function of that name, the kernel's DEFAULT. An ablation takes what its rung would, as its `default`
     derives it from that module. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on
     every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature
-    where the kernel has no tile of a page's size.
+    where the kernel has no tile of a page's size. needs: what the batch asks of a kernel (`common.kernel.asked_of`),
+    which a kernel that picks another, as `auto`, has to know.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":
@@ -161,7 +168,7 @@ def default_config(
         return kernel.DEFAULT, "DEFAULT"
     heuristics = variant or heuristics
     if gpu is not None and hasattr(kernel, "choose"):
-        choice = kernel.choose(shape, stats, gpu, heuristics=heuristics)
+        choice = kernel.choose(shape, stats, gpu, needs, heuristics)
         return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
     if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
         family, name = kernel_id.split("/")

@@ -41,13 +41,14 @@ class Subject:
         self.kernel = registry.load(kernel_id)
         if "triton" in sys.modules:
             interpreter.install()  # does nothing where kernels are compiled
-        missing = sorted(asked_of(arena.batches[0], arena.features) - self.kernel.SUPPORTS)
-        if missing:
+        needs = asked_of(arena.batches[0], arena.features)
+        if missing := sorted(needs - self.kernel.SUPPORTS):
             raise Rejected(Status.UNSUPPORTED, f"{kernel_id} does not implement {', '.join(missing)}")
         shape, stats = arena.workload.shape, arena.workload.stats
         self.config, self.origin = config, origin
         if not origin:
-            self.config, self.origin = registry.default_config(kernel_id, self.kernel, shape, stats, gpu, heuristics)
+            asked = (kernel_id, self.kernel, shape, stats, gpu, heuristics, needs)
+            self.config, self.origin = registry.default_config(*asked)
         capacity = Capacity.of(arena.batches[0])
         self._workspaces = [self.kernel.workspace(shape, capacity, self.config)] * len(arena.batches)
         self.plan()

@@ -24,7 +24,7 @@ from dsl_helion.handle import recorded
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
 
-# `split` has no scratch, so it can take the place of any other where a cache is x-packed
+# `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split")
 FAMILY = Family("helion", KERNELS, lambda name: import_module(f"dsl_helion.{name}"), recorded)
 paged_attention = PagedAttention(FAMILY)
@@ -68,6 +68,6 @@ def launch(
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
-    """The chosen kernel's, or that of one which has what the batch needs."""
-    config = FAMILY.serving(config, asked_of(batch, features))
+    """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
+    config = FAMILY.serving(config, asked_of(batch, features), names=("split",))
     FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)

@@ -6,13 +6,16 @@ import pytest
 import synthetic_figures
 import torch
 
+from common.gpus import resolve
 from common.integrity import bits
+from common.kernel import asked_of
 from common.spec import SpecError
 from common.validation import validate, validate_output
-from compare import feature_suite, figures_features
+from compare import feature_suite, figures_features, gate, registry
 from compare.arena import Arena
 from compare.cost import cost
 from compare.figures_paper import points
+from compare.subject import Subject
 from compare.suites import suite
 from compare.workloads import Workload
 
@@ -47,6 +50,24 @@ def test_what_a_row_brings_may_be_written_and_comes_back(label):
         assert arena.fingerprint() != before, name
         arena.refill()
         assert arena.fingerprint() == before, name
+
+
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize("label", ROWS)
+def test_a_tree_is_asked_with_what_the_row_needs(label, dsl):
+    """auto's choice has scratch of its own: another kernel at the launch would be handed what is not its own."""
+    arena = Arena(small(ROWS[label]), 1, "cpu")
+    for gpu in (resolve("h200"), resolve("mi300"), None):
+        subject = Subject(f"{dsl}/auto", arena, gpu)
+        chosen = registry.load(f"{dsl}/{subject.config.kernel}")
+        assert asked_of(arena.batches[0], arena.features) <= chosen.SUPPORTS
+
+
+@pytest.mark.parametrize("label", ["4q2k+batch-invariant", "4q2k+fp8-kv-tokens"])
+def test_auto_computes_what_the_trees_first_choice_lacks(label):
+    arena = Arena(small(ROWS[label]), 1, "cpu")
+    subject = Subject("triton/auto", arena, resolve("h200"))
+    assert gate.before(arena, lambda: subject.launch(0), [0], subject.kernel.CONTRACT).bit_equal
 
 
 def test_every_feature_has_a_row():

@@ -44,7 +44,8 @@ def test_gpu_conformance(kernel_id, case, dtype, record_property):
     asked = replace(case, dtype=dtype)
     record_property("conformance", cell(kernel_id, asked))
     if not case.refused:
-        chosen, _ = registry.default_config(kernel_id, kernel, asked.shape, BatchStats.of(case.lens), detect())
+        stats = BatchStats.of(case.lens)
+        chosen, _ = registry.default_config(kernel_id, kernel, asked.shape, stats, detect(), needs=asked.asked)
         outcome = conform(kernel, asked, chosen, "cuda", twice=True)
     if case.refused or (dtype is case.dtype and chosen != kernel.DEFAULT):
         with contextlib.nullcontext() if case.refused else contextlib.suppress(OutOfResources):
