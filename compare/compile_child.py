@@ -26,6 +26,7 @@ import torch
 
 from common.batch import make_batch
 from common.gpus import Gpu
+from common.kernel import asked_of
 from common.spec import AttentionShape, SpecError
 from compare.asked import Ask
 from compare.crew import environment
@@ -163,7 +164,8 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     try:
         kernel = registry.load(job.kernel)
-        config, origin = registry.default_config(job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics)
+        asked = (job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics, asked_of(batch, features))
+        config, origin = registry.default_config(*asked)
         if job.config is not None:
             config, origin = registry.config_from(config, job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}

@@ -15,7 +15,7 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
-from common.kernel import Capacity
+from common.kernel import Capacity, asked_of
 from common.spec import Features, PagedBatch
 from compare import registry
 from compare.asked import empty_output
@@ -69,7 +69,8 @@ def _compile(
     kernel_id: str, workload: Workload, batch: PagedBatch, features: Features, gpu: Gpu | None, heuristics: str
 ) -> None:
     kernel = registry.load(kernel_id)
-    config, _ = registry.default_config(kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics)
+    asked = (kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics, asked_of(batch, features))
+    config, _ = registry.default_config(*asked)
     workspace = kernel.workspace(workload.shape, Capacity.of(batch), config)
     if hasattr(kernel, "prepare"):
         workspace = kernel.prepare(batch, features, config, workspace)

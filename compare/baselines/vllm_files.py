@@ -12,8 +12,9 @@ import enum
 import importlib
 import importlib.util
 import logging
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -136,3 +137,25 @@ def find() -> ModuleType:
             return module
         tried.append(f"{name}: it has no unified_attention")
     raise ImportError("vLLM's Triton kernel is not here: " + "; ".join(tried))
+
+
+def main(scripts: Sequence[str]) -> int:
+    """Run scripts that import `unified_attention` from vLLM, with the kernel's two files where no vLLM is installed."""
+    from common import interpreter
+
+    if not torch.cuda.is_available():
+        interpreter.install()
+    for package in BARE:
+        if importlib.util.find_spec(package) is None:
+            continue
+        module = load_bare(package)
+        with _standing_in():
+            sys.modules[f"{_OPS}.{_KERNEL}"] = module
+            for script in scripts:
+                print(package, Path(script).name, flush=True)
+                runpy.run_path(script)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ def verdict(kernel_id, case, gpu, dropped):
     if lacking(kernel, case):
         return f"unsupported: {', '.join(sorted(lacking(kernel, case)))}"
     batch, _ = build(case)
-    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu, "tree")
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu, "tree", case.asked)
     try:
         with executing(gpu, executor(dropped)):
             launch(kernel, case, config, "cpu", math.nan)
