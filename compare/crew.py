@@ -99,17 +99,22 @@ class Crew:
             self._dismiss()
         return self._worker is not None
 
-    def rest(self) -> None:
-        """Have the process give back the device's memory, and wait for that: the next to be timed is another one."""
+    def rest(self) -> int:
+        """Have the process give back the device's memory, and wait for that: the next to be timed is another one.
+
+        Returns the bytes that it could not give back.
+        """
         worker = self._worker
         if worker is None:
-            return
+            return 0
         try:
             worker.send(json.dumps({"rest": True}))
-            while worker.event(self.limit_s)["event"] != "resting":
+            while (event := worker.event(self.limit_s))["event"] != "resting":
                 pass
         except _Lost:
             self._dismiss()
+            return 0
+        return event["held"]
 
     def run(self, job: Job) -> Iterator[Outcome]:
         """One outcome per cell, as they come. More than one worker may be used up."""

@@ -110,7 +110,7 @@ class Rows:
             for job in self._left(crew.process, chunk):
                 yield from self._job(job, crew, facts)
             if self._left(crew.process, range(chunk.stop, len(self.jobs))):
-                crew.rest()
+                self.manifest["resting_bytes"] = max(self.manifest.get("resting_bytes", 0), crew.rest())
             else:
                 crew.close()
 

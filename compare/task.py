@@ -61,15 +61,18 @@ def rotated(cells: Sequence[Any], process: int, processes: int) -> list[Any]:
     return [*cells[shift:], *cells[:shift]]
 
 
-def free_memory() -> None:
-    """Give every GPU's memory back to the driver but for the context and loaded code. Launches nothing.
+def free_memory() -> int:
+    """Give the GPU's memory back to the driver but for the context and loaded code; the bytes that torch still holds.
 
-    Tensors and graphs of a row end with it, unless a compiler's exception, whose frames hold them, is part of a cycle.
+    Launches nothing. Tensors and graphs of a row end with it, unless a compiler's exception, whose frames hold them, is
+    part of a cycle.
     """
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    if not torch.cuda.is_initialized():
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
 
 
 class Task:

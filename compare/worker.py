@@ -50,8 +50,7 @@ def main() -> None:
             warm.ahead(plain, channel)
             continue
         if "rest" in plain:
-            free_memory()
-            channel.send("resting")
+            channel.send("resting", held=free_memory())
             continue
         try:
             _modes()[mode](Task(plain, channel))

@@ -72,8 +72,9 @@ def fake_device():
     free_memory = worker.free_memory
 
     def rested():
-        free_memory()
-        note({"rests": sum(isinstance(held, Arena) for held in gc.get_objects())})
+        held = free_memory()
+        note({"rests": sum(isinstance(one, Arena) for one in gc.get_objects())})
+        return held
 
     worker.free_memory = rested
 

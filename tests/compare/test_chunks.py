@@ -85,8 +85,9 @@ def test_a_chunk_is_timed_before_the_next_is_compiled_and_nothing_compiles_besid
     said = capsys.readouterr().err
     assert "compiling ahead rows 1 to 2 of 3\n" in said and "compiling ahead row 3 of 3\n" in said
     spans = [(part[0]["at"], part[-1]["at"]) for part in (lines[: timed[0]], lines[compiled : timed[4]])]
-    taken = json.loads(Path("run/manifest.json").read_text())["compile_ahead_s"]
-    assert taken + 0.1 >= sum(end - begin for begin, end in spans)
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["resting_bytes"] == 0
+    assert manifest["compile_ahead_s"] + 0.1 >= sum(end - begin for begin, end in spans)
 
 
 def test_an_interrupted_run_keeps_all_finished_chunks_and_goes_on_behind_them(measuring, monkeypatch, capsys):

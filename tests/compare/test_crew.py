@@ -1,5 +1,6 @@
 """A worker that dies, hangs, floods or lies about its device costs one row; the rest of the job goes on."""
 
+import json
 import os
 import sys
 import weakref
@@ -149,15 +150,25 @@ def test_a_death_with_nothing_to_do_blames_nobody():
         crew.close()
 
 
+def test_who_rests_says_what_it_could_not_give_back():
+    said = [{"event": "ready", "versions": {"fake": "1"}}, {"event": "done"}, {"event": "resting", "held": 5}]
+    stand_in = f"import sys; print({chr(10).join(map(json.dumps, said))!r}, flush=True); sys.stdin.read()"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        crew.start()
+        assert crew.rest() == 5 and crew._worker is not None
+    finally:
+        crew.close()
+
+
 def test_one_that_is_lost_as_it_should_rest_is_replaced():
     stand_in = "import sys; sys.stdin.readline(); raise SystemExit(3)"
     crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
     try:
-        crew.rest()
+        assert crew.rest() == 0
         assert crew._worker is None, "who has no process has none to rest"
         crew.start()
-        crew.rest()
-        assert crew._worker is None
+        assert crew.rest() == 0 and crew._worker is None
     finally:
         crew.close()
 
@@ -167,13 +178,14 @@ def test_memory_is_given_back_from_cycles_too_and_nothing_is_launched(monkeypatc
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for name in ("synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 5)
     error = ValueError("its frames hold a row's tensors")
     error.__cause__ = error
     error.tensor = torch.ones(1)
     held = weakref.ref(error.tensor)
     del error
     assert held() is not None
-    free_memory()
+    assert free_memory() == 5
     assert held() is None and done == ["synchronize", "empty_cache"]
 
 
