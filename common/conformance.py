@@ -171,7 +171,16 @@ def _heading(kit: Kit) -> list[str]:
     supports = ", ".join(sorted(declared.supports)) + ("" if declared.supports_given else " (it declares nothing)")
     lines = [f"called as {declared.adapter} on {kit.device}; supports {supports}"]
     lines.append("held to " + ", ".join(f"{name} {value}" for name, value in contract.items() if value != "None"))
-    return lines + ([f"limits: {declared.limits}"] if declared.limits else [])
+    limits = "; ".join(f"{name} {_short(value)}" for name, value in declared.limits.items())
+    return lines + ([f"limits: {limits}"] if limits else [])
+
+
+def _short(value: Any) -> str:
+    """What a limit allows; of a long list its ends."""
+    if isinstance(value, list):
+        words = [str(one) for one in value]
+        return ", ".join(words if len(words) <= 6 else [*words[:2], "...", words[-1]])
+    return str(value)
 
 
 @pytest.fixture(scope="module")
