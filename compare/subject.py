@@ -12,7 +12,7 @@ from common import interpreter
 from common.gpus import Gpu
 from common.kernel import Capacity, asked_of
 from common.spec import PagedBatch, SpecError, UnsupportedFeature
-from compare import registry, sources
+from compare import registry, rundir, sources
 from compare.arena import Arena
 from compare.gate import Rejected
 from compare.records import Status
@@ -110,11 +110,11 @@ def status_of(error: BaseException) -> Status:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Status, reason and log tail of a row for an exception."""
+    """Status, reason and log tail of a row for an exception; files of this project without where it lies."""
     status = status_of(error)
     lines = str(error).strip().splitlines() or [""]
     expected = isinstance(error, Rejected | registry.Unavailable | UnsupportedFeature)
-    tail = "" if expected else "".join(traceback.format_exception(error))[-LOG_TAIL:]
+    tail = "" if expected else "".join(traceback.format_exception(error)).replace(f"{rundir.ROOT}/", "")[-LOG_TAIL:]
     reason = lines[0] if expected else f"{type(error).__name__}: {lines[0]}"
     return {"status": status, "reason": reason[:500], "log_tail": tail}
 
