@@ -1,7 +1,7 @@
 """Ways to lay the same batch out in memory: slices, padding, offsets, page orders.
 
-Each returns a batch of equal meaning, but `page_twice`. Every function takes (batch, guards) and allocates from
-`guards`, so that a write outside is still seen.
+Each returns a batch of equal meaning, but `page_twice`, `huge_query` and `tiny_query`. Every function takes (batch,
+guards) and allocates from `guards`, so that a write outside is still seen.
 """
 
 from __future__ import annotations
@@ -147,6 +147,25 @@ def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:
         if other.numel():
             tail.copy_(other.repeat(-(-tail.numel() // other.numel()))[: tail.numel()])
     return batch
+
+
+def _rows_apart(batch: PagedBatch, factor: float) -> PagedBatch:
+    """Each head's query 2^-11 of the one before, every fifth lane of one 2^-9 of its neighbours."""
+    _, heads, lanes = batch.query.shape
+    by_head = torch.exp2(-11.0 * torch.arange(heads)).view(1, heads, 1)
+    by_lane = torch.where(torch.arange(lanes) % 5 == 0, 2.0**-9, 1.0)
+    batch.query.mul_((factor * by_head * by_lane).to(batch.query))
+    return batch.replace(softmax_scale=batch.softmax_scale / factor)
+
+
+def huge_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Rows of the query of 1e30 and far smaller, with a softmax scale that makes logits of them; not for fp16."""
+    return _rows_apart(batch, 2.0**100)
+
+
+def tiny_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Rows of the query of 1e-30 and far smaller, likewise."""
+    return _rows_apart(batch, 2.0**-60)
 
 
 def far_rows(like: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from common import case_layouts as layouts
 from common.case import MIXED, ONE_HEAD, RAGGED, Case, decodes, named, prompts
-from common.fills import FILLS
+from common.fills import FILLS, holes
 from common.spec import FP8, Layout
 
 H, F = torch.float16, torch.float32  # the others are bfloat16
@@ -135,6 +135,10 @@ _CACHES: tuple[Case, ...] = (
     _stored("fp8-scales-apart", FN, 97, scales="tokens", apart=True, style="hnd", dtype=F),
     _stored("fp8-alibi", FN, 97, scales="tokens", alibi="linear"),
     _stored("fp8-unaligned", FN, 97, scales="one", arrange=layouts.unaligned),
+    _stored("fp8-huge-query", FN, 97, scales="heads", arrange=layouts.huge_query),
+    _stored("fp8-tiny-query", E5M2, 98, scales="one", arrange=layouts.tiny_query, sinks="near"),
+    _stored("fp8-holes-in-values", FN, 97, lens=((1, 45), (5, 20), (18, 90)), scales="one", fill=holes),
+    _stored("int8-huge-query", INT8, scales="tokens", arrange=layouts.huge_query),
     _stored("int8", INT8, scales="tokens"),
     _stored("int8-fp16", INT8, scales="tokens", dtype=H),
     _stored("int8-fp32-interleaved", INT8, scales="tokens", style="interleaved", apart=True, dtype=F),

@@ -130,6 +130,17 @@ def _invisible(key: float, value: float) -> Fill:
 
 _NOBODY = 3.0  # finite data of somebody else
 
+
+def holes(batch: PagedBatch, features: Features) -> None:
+    """Logits of 40, and a third of V is 0: lanes whose few values belong to keys of almost no weight."""
+    _live(batch).mul_(40.0)
+    value = batch.by_token()[1]
+    generator = torch.Generator().manual_seed(5)
+    hole = torch.rand(value.shape, generator=generator).to(value.device) < 1 / 3
+    # bytes, for torch masks none of fp8; a zero is all zeros in each type
+    value.view(torch.uint8 if value.element_size() == 1 else torch.int16).masked_fill_(hole, 0)
+
+
 INVISIBLE: dict[str, Fill] = {
     "unseen-keys-nan": _invisible(math.nan, _NOBODY),
     "unseen-values-nan": _invisible(_NOBODY, math.nan),

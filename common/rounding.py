@@ -2,6 +2,9 @@
 
 u, eta of P: of the dtype in which it enters P.V (`probabilities_of`). In fp8 P is multiplied by 256 (e4m3fn) or 128
 (e4m3fnuz) first, so its smallest subnormal is worth that much less. u_o, eta_o: of `out`.
+A bf16 query over a cache of 8 bits may be multiplied in fp16, which holds such a cache exactly, with P times 2^15: u
+stays that of bf16, eightfold, but P under 2^-39 of a row's largest is lost, so eta is 2^-40. Without it a lane of V
+that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
 eps: of the products. fp32 operands declared as tf32 have 10 bits; Hopper's fp8 products keep about 14 bits of their
 sums (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
 
@@ -24,6 +27,7 @@ from common.spec import FP8, Features, PagedBatch, is_per_token
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
+HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # of P before it is cut to fp8
 
 
@@ -44,6 +48,13 @@ def probabilities_of(contract: Precision, batch: PagedBatch, features: Features)
         return contract.probabilities
     narrow = is_per_token(features.value_scale) and batch.query.dtype == torch.float16
     return torch.bfloat16 if narrow else batch.query.dtype
+
+
+def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> float:
+    eta = half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0)
+    half = probabilities == torch.bfloat16 and batch.query.dtype == torch.bfloat16
+    quantised = batch.shape.cache_dtype.itemsize == 1 and not is_per_token(features.value_scale)
+    return max(eta, HALF_ETA) if half and quantised else eta
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Rounding:
         ends_scaled = features.value_scale is not None or features.out_scale is not None
         return cls(
             u=u,
-            eta=half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0),
+            eta=_eta(probabilities, batch, features),
             u_out=unit_roundoff(out),
             eta_out=half_subnormal(out),
             u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),

@@ -40,7 +40,7 @@ def attend_block(
         v = zero_unseen(dequantise(hl.load(values, at), q.dtype), wanted, f)
     else:
         v = dequantise(hl.load(values, at), q.dtype)
-    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 
 
 def tile_sources(

@@ -17,6 +17,7 @@ SEAMS = frozenset({
     "fp8_out",
 })  # fmt: skip
 WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
+HEADROOM = 2.0**15  # P in fp16, at most 1, may be so much larger: its smallest number is only 2^-24
 
 _FIELDS = (
     "non_causal",
@@ -82,9 +83,10 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     The rows are query tokens and heads as primitives.q_block_rows gives them. live, token [block_m]; context_len;
     slope f32 [block_m]; chunk_first [block_m]: first key of the oldest chunk that the row sees; span_first, span_last
     [block_m]: first and last key of the span that holds the row, 0 and -1 where none does; causal, of the sequence: 0:
-    not causal; logit_scale f32: of K and Q, beside the softmax scale.
+    not causal; logit_scale f32: of K and Q, beside the softmax scale; row_scale f32 [block_m]: what query_operand took
+    from each row.
     """
-    r = dict.fromkeys(("slope", "chunk_first", "span_first", "span_last", "causal", "logit_scale"))
+    r = dict.fromkeys(("slope", "chunk_first", "span_first", "span_last", "causal", "logit_scale", "row_scale"))
     r |= {"live": live, "token": token, "context_len": context_len}
     query_pos = context_len + token
     if f["alibi_slopes"] is not None:
@@ -109,6 +111,32 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     elif f["query_scale"] is not None:
         r["logit_scale"] = hl.load(f["query_scale"], [0])
     return r
+
+
+def query_operand(q, r, cache):
+    """Q [block_m, head_size] as it is multiplied with K of this cache, and r with what that takes from each row.
+
+    A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
+    two of fp8 to fp16 in one instruction, and to bf16 in three, each at a quarter of the rate of others or less.
+    A power of two for each row takes its largest |q| to [2^14, 2^15), whatever its size, which is exact; elements
+    below 2^-31 of that lose bits of it, 2^-39 at most.
+    """
+    if q.dtype == torch.bfloat16 and cache.dtype.itemsize == 1:
+        q = q.to(torch.float32)
+        # of float32: 255 where a row holds Inf, which stays Inf; below 16 a factor, or what undoes it, were not normal
+        exponent = torch.clamp(q.abs().amax(1).view(torch.int32) >> 23, min=16)
+        factor = ((268 - exponent) << 23).view(torch.float32)
+        r["row_scale"] = ((exponent - 14) << 23).view(torch.float32)
+        q = (q * factor.unsqueeze(1)).to(torch.float16)
+    return q, r
+
+
+def without_headroom(acc, f, r):
+    """acc after the last tile, where softmax_step multiplied P for the sake of fp16."""
+    if r["row_scale"] is not None and f["value_token_scales"] is None:
+        return acc * (1.0 / HEADROOM)
+    else:
+        return acc
 
 
 def head_scale(scale, stride, kv_head):

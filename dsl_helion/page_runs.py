@@ -104,7 +104,7 @@ def attend_runs(
         dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
         v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, dtype, masked)
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
     else:
         return attend_tile(
             j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,

@@ -22,7 +22,7 @@ from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -151,6 +151,7 @@ def _segments_kernel(
                 row = query_start + token
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
+                q, r = query_operand(q, r, key_cache)
                 m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, value_size, q.dtype)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
@@ -167,6 +168,7 @@ def _segments_kernel(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
+                acc = without_headroom(acc, f, r)
                 if num_segments == 1 or used <= 1:
                     store_rows(out, row, head, live, normalise(acc, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)

@@ -17,7 +17,7 @@ import torch
 
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, largest, probability_bits, product_dtype, value_dtype
-from dsl_helion.features import head_scale
+from dsl_helion.features import HEADROOM, head_scale
 from dsl_helion.masks import seen_keys, visible
 
 LOG2E = 1.4426950408889634
@@ -199,6 +199,8 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale,
     """
     s = products(q, k)
     scale = logit_scale(softmax_scale, f, r)
+    if r["row_scale"] is not None:
+        s = s * r["row_scale"].unsqueeze(1)
     if f["key_token_scales"] is not None:
         s = s * key_scales.unsqueeze(0)
     if f["softcap"] is not None:
@@ -230,12 +232,14 @@ def base2_scale(softmax_scale, f, r):
         return logit_scale(softmax_scale, f, r) * LOG2E
 
 
-def softmax_step(s, v, value_scales, m, l, acc, base2, f, masked):
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
     the registers of a second copy of s. Where P becomes fp8, m stays below the maximum by as many bits as P may exceed
-    1: small P keep their mantissa, and sums, sinks and LSE need no correction, for all of them count from m.
+    1: small P keep their mantissa, and sums, sinks and LSE need no correction, for all of them count from m. So far
+    below, an exponent has 2^-21 of error, too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is
+    multiplied, until without_headroom.
     """
     top = s.amax(1) * base2
     if is_fp8(v.dtype):
@@ -249,6 +253,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, masked):
     l = l * alpha + p.sum(1)
     if f["value_token_scales"] is not None:
         p = p * value_scales.unsqueeze(0)
+    elif r["row_scale"] is not None:
+        p = p * HEADROOM
     dtype = product_dtype(v.dtype)
     acc = hl.dot(dequantise(p.to(v.dtype), dtype), dequantise(v, dtype), acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc
@@ -274,7 +280,7 @@ def attend_tile(
     dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
     v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked)
     scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 
 
 def normalise(acc, l, kv_head, f):

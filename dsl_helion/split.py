@@ -18,7 +18,7 @@ from common.kernel import Capacity, Precision, new_tokens, require
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
@@ -134,6 +134,7 @@ def _prefill_kernel(
             last = torch.minimum(first + block_q, query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            q, r = query_operand(q, r, key_cache)
             m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
 
             # the context, which every row sees but for a window; all keys where the new ones are in pages alone
@@ -179,6 +180,7 @@ def _prefill_kernel(
                         n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
+            acc = without_headroom(acc, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
@@ -215,6 +217,7 @@ def _decode_kernel(
             query_pos = context_len + token
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
+            q, r = query_operand(q, r, key_cache)
             m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq_len - 1, seq_len - 1, seq_len, f, tile_size
@@ -234,6 +237,7 @@ def _decode_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
+            acc = without_headroom(acc, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

@@ -79,7 +79,7 @@ def attend_paged_tile(
         dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
         v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, dtype, masked)
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 
 
 def attend_new_tile(
@@ -105,4 +105,4 @@ def attend_new_tile(
         v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), q.dtype)
     else:
         v = dequantise(hl.load(value, at), q.dtype)
-    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, masked)
+    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)

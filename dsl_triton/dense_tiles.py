@@ -41,7 +41,7 @@ def attend_block(
         v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
     if MASKED:
         v = zero_unseen(v, wanted, f)
-    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
+    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 
 def tile_sources(

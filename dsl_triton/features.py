@@ -19,6 +19,7 @@ SEAMS = frozenset({
     "fp8_out",
 })  # fmt: skip
 WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
+HEADROOM = tl.constexpr(2.0**15)  # P in fp16, at most 1, may be so much larger: its smallest number is only 2^-24
 
 
 class Bundle(NamedTuple):
@@ -109,6 +110,7 @@ class RowOperands(NamedTuple):
     token: tl.tensor  # [BLOCK_M]
     context_len: tl.tensor
     logit_scale: tl.tensor  # f32: of K and Q, beside the softmax scale
+    row_scale: tl.tensor | None  # f32 [BLOCK_M]: what query_operand took from each row
 
 
 @triton.jit
@@ -144,4 +146,35 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
             logit_scale *= tl.load(f.query_scale)
     elif f.query_scale is not None:
         logit_scale = tl.load(f.query_scale)
-    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale)
+    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, None)
+
+
+@triton.jit
+def query_operand(q, r, cache_ptr):
+    """Q [BLOCK_M, HEAD_PADDED] as it is multiplied with K of this cache, and r with what that takes from each row.
+
+    A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
+    two of fp8 to fp16 in one instruction, and to bf16 in three, each at a quarter of the rate of others or less.
+    A power of two for each row takes its largest |q| to [2^14, 2^15), whatever its size, which is exact; elements
+    below 2^-31 of that lose bits of it, 2^-39 at most.
+    """
+    if q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
+        q = q.to(tl.float32)
+        # of float32: 255 where a row holds Inf, which stays Inf; below 16 a factor, or what undoes it, were not normal
+        exponent = tl.maximum(tl.max(tl.abs(q), 1).to(tl.int32, bitcast=True) >> 23, 16)
+        factor = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
+        row_scale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+        q = (q * tl.expand_dims(factor, 1)).to(tl.float16)
+        r = RowOperands(
+            r.live, r.slope, r.chunk_first, r.span_first, r.span_last, r.causal, r.token, r.context_len, r.logit_scale,
+            row_scale,
+        )  # fmt: skip
+    return q, r
+
+
+@triton.jit
+def without_headroom(acc, f, r):
+    """acc after the last tile, where softmax_step multiplied P for the sake of fp16."""
+    if r.row_scale is not None and f.value_token_scales is None:
+        acc *= 1.0 / HEADROOM
+    return acc

@@ -147,4 +147,4 @@ def attend_runs(
         scales = load_run_scales(
             f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip
-        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from dsl_triton.binding import largest, padded, probability_bits, value_dtype
+from dsl_triton.features import HEADROOM
 from dsl_triton.masks import seen_keys, visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -166,6 +167,8 @@ def logits(s, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f,
     tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
     """
     scale = logit_scale(softmax_scale, f, r)
+    if r.row_scale is not None:
+        s *= tl.expand_dims(r.row_scale, 1)
     if f.key_token_scales is not None:
         s *= tl.expand_dims(key_scales, 0)
     if f.softcap is not None:
@@ -201,13 +204,14 @@ def base2_scale(softmax_scale, f, r):
 
 
 @triton.jit
-def softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr):
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
     """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six and the
     registers of a second copy of s (128 rows x 64 keys on sm_90: 769 to 624 instructions a tile, 33 spills to none).
     Where P becomes fp8, m stays below the maximum by as many bits as P may exceed 1: small P keep their mantissa, and
-    sums, sinks and LSE need no correction, for all of them count from m.
+    sums, sinks and LSE need no correction, for all of them count from m. So far below, an exponent has 2^-21 of error,
+    too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is multiplied, until without_headroom.
     """
     m_new = tl.max(s, 1) * base2
     if v.dtype.is_fp8():
@@ -221,6 +225,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr):
     l = l * alpha + tl.sum(p, 1)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
+    elif r.row_scale is not None:
+        p *= HEADROOM
     acc = tl.dot(p.to(v.dtype), v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 
@@ -246,7 +252,7 @@ def attend_tile(
     V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
     v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, V_DTYPE, MASKED)
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 
 @triton.jit

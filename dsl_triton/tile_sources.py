@@ -83,7 +83,7 @@ def attend_paged_tile(
             value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, V_DTYPE, MASKED
         )
         scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
-        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
+        return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 
 @triton.jit
@@ -106,4 +106,4 @@ def attend_new_tile(
     k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, False)
     s, wanted = logits(products(q, k), 0, token, key_pos, new_len, wanted, softmax_scale, f, r, MASKED)
     v = load_kv_tile(value_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, MASKED)
-    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, MASKED)
+    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)

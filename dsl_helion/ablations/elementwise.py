@@ -41,7 +41,7 @@ def _products(q, k):
     )  # of [block_m, tile_size, lanes]
 
 
-def _softmax_step(s, v, value_scales, m, l, acc, base2, f, masked):
+def _softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
     if masked:

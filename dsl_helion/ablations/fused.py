@@ -66,7 +66,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 def attend(j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f, *tile):
     """attend_tile without row operands, which nothing in SUPPORTS has: a dict that is made within an if with an else
     shifts the branch's other results in Helion 1.5."""
-    r = {"logit_scale": None}
+    r = {"logit_scale": None, "row_scale": None}
     return attend_tile(
         j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f, r, *tile
     )  # fmt: skip

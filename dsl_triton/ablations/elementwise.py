@@ -46,7 +46,7 @@ def _products(q, k):
 
 
 @triton.jit
-def _softmax_step(s, v, value_scales, m, l, acc, base2, f, MASKED: tl.constexpr):
+def _softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
     m_new = tl.maximum(m, tl.max(s, 1) * base2)
     shift = m_new
     if MASKED:
