@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from math import gcd
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import TensorGuards
 
 from common.choice import hinted_stats
 from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
@@ -73,18 +75,29 @@ def new_out(
     return torch.empty(*query.shape[:-1], lanes, dtype=query.dtype, device=query.device)
 
 
-def signature(tensors: Sequence[torch.Tensor | None], pointers: tuple[int, ...], others: tuple) -> tuple:
+def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tuple) -> tuple:
     """All that the host code of a launch and Triton's specialisation read of a call, but the addresses.
 
     Finer than Triton's own key, which keeps of a stride whether it is 1 and whether 16 divides it: two calls with one
-    signature launch the same binaries with the same arguments. `others` holds what is no tensor.
+    signature launch the same binaries with the same arguments. `others` holds what is no tensor, and which are None.
     """
-    low = 0
-    for pointer in pointers:
-        low |= pointer
-    return (
-        others,
-        tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]),
-        tuple([pointer & 15 for pointer in pointers]) if low & 15 else 0,
-        tuple([t is not None and t.untyped_storage().size() > WITHIN for t in tensors]) if WITHIN else 0,
-    )
+    facts = tuple([(t.shape, t.stride(), t.dtype, t.get_device()) for t in given])
+    return others, facts, 0 if aligned(pointers) else tuple([pointer & 15 for pointer in pointers])
+
+
+def aligned(pointers: Sequence[int]) -> bool:
+    """Whether 16 divides them all."""
+    return gcd(16, *pointers) == 16
+
+
+def beyond(given: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """Which storages make AMD's compiler take other instructions."""
+    return tuple([t.untyped_storage().size() > WITHIN for t in given]) if WITHIN else None
+
+
+def likeness(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A test of other tensors, as many, for the facts of a signature: sizes, strides, dtype, device; and the type.
+
+    0.9 us for seven tensors, where making their signature and looking it up takes 3.5. It is torch.compile's own.
+    """
+    return TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check

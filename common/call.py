@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from common import handle
-from common.arguments import asked_of_call, batch_of, features_of, new_out, signature
+from common.arguments import aligned, asked_of_call, batch_of, beyond, features_of, likeness, new_out, signature
 from common.choice import GRID, Family
 from common.device_check import check_values
 from common.library import traced
@@ -22,7 +22,8 @@ from common.validation import validate as validate_batch
 from common.validation import validate_output
 
 LEVELS = ("off", "host", "full")
-_OUT, _LSE = -3, -2  # places among the tensors of a call, which end with out, lse and workspace
+_NOTHING = (lambda *given: False), None
+_address = torch.Tensor.data_ptr
 MOST_SIGNATURES = 4096  # a serving engine's batch sizes are fewer; past them all are prepared again
 
 
@@ -45,6 +46,7 @@ class PagedAttention:
     def __init__(self, family: Family, prepare: Callable[..., Prepared] = Prepared.of) -> None:
         self.family, self._prepare = family, prepare
         self._known: dict[tuple, Prepared] = {}
+        self._recent: dict[tuple, tuple[Callable[..., bool], Prepared]] = {}  # the last call of each `others`
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -78,39 +80,57 @@ class PagedAttention:
             tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
             return traced(self.family.name, tensors, hints, softmax_scale, features, validate, (out, lse, workspace))
-        asked, operands = None, ()
+        prepared = known = None
         try:
-            if features is not None:
-                asked, operands = asked_of_call(features)
             if out is None:
                 out = new_out(query, key_cache, value_cache, features)
-            tensors = (
-                query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value, *operands, out, lse,
-                workspace,
+            asked, operands = (None, ()) if features is None else asked_of_call(features)
+            given = [out, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *operands]
+            given += [tensor for tensor in (key, value, lse, workspace) if tensor is not None]
+            pointers = [*map(_address, given)]
+            others = (
+                max_query_len, None if max_seq_len is None else bisect_left(GRID, max_seq_len), num_decodes,
+                softmax_scale, causal, sliding_window, asked, validate, key is None, value is None, lse is None,
+                workspace is None, beyond(given),
             )  # fmt: skip
-            pointers = tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
-            keys = None if max_seq_len is None else bisect_left(GRID, max_seq_len)
-            others = (max_query_len, keys, num_decodes, softmax_scale, causal, sliding_window, asked, validate)
-            known = signature(tensors, pointers, others)
-            prepared = self._known.get(known)
+            alike, prepared = self._recent.get(others, _NOTHING)
+            if not (alike(*given) and aligned(pointers)):
+                known, prepared = self._look_up(given, pointers, others)
         except (AttributeError, TypeError):  # no tensors, or no numbers: the checks say which
             prepared = known = None
-        if prepared is None or prepared.tape is None or not self._again(prepared, tensors, pointers, validate):
+        kept = prepared is not None and prepared.tape is not None and validate != "full"
+        if not (kept and self._again(prepared, pointers, query, lse, workspace)):
+            inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints = (max_query_len, max_seq_len, num_decodes)
             features = features_of(causal, sliding_window, features)
-            self._launch(prepared, known, (*tensors[:8], out, lse, workspace), hints, softmax_scale, features, validate)
+            self._launch(prepared, known, (*inputs, out, lse, workspace), hints, softmax_scale, features, validate)
         return out
 
-    def _again(self, prepared: Prepared, tensors: tuple, pointers: tuple[int, ...], validate: str) -> bool:
+    def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
+        """The signature of a call and what is kept of it; the next call with these `others` is compared with it."""
+        known = signature(given, pointers, others)
+        prepared = self._known.get(known)
+        if prepared is not None and prepared.tape is not None and aligned(pointers):
+            self._recent[others] = likeness(given), prepared
+        return known, prepared
+
+    def _again(
+        self,
+        prepared: Prepared,
+        pointers: list[int],
+        query: torch.Tensor,
+        lse: torch.Tensor | None,
+        workspace: torch.Tensor | None,
+    ) -> bool:
         """Replay a tape; False where this call has to go through the kernel's launch."""
-        query, out, lse = tensors[0], pointers[_OUT], pointers[_LSE]
         device = query.get_device()
-        written_over = pointers.count(out) > 1 or (lse and pointers.count(lse) > 1)
-        if written_over or validate == "full" or handle.current_device() != device or handle.observed():
+        if handle.current_device() != device or handle.observed():
             return False
-        if prepared.num_bytes and tensors[-1] is None:
-            buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=query.device)
-            pointers = (*pointers[:-1], buffer.data_ptr())
+        if pointers.count(pointers[0]) > 1 or (lse is not None and pointers.count(lse.data_ptr()) > 1):
+            return False  # out or lse is an input
+        if workspace is None:
+            scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device) if prepared.num_bytes else None
+            pointers.append(0 if scratch is None else scratch.data_ptr())
         prepared.tape.replay(pointers, handle.current_stream(device))
         return True
 
@@ -143,4 +163,5 @@ class PagedAttention:
         if known is not None:
             if len(self._known) == MOST_SIGNATURES:
                 self._known.clear()
+                self._recent.clear()
             self._known[known] = prepared

@@ -51,7 +51,7 @@ class Prepared:
         lse: torch.Tensor | None,
         buffer: torch.Tensor | None,
     ) -> None:
-        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's tensors."""
+        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers."""
         workspace = self._layout.place(buffer)
         if self._recorded:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
@@ -61,11 +61,12 @@ class Prepared:
         self._recorded = True
         if launches:
             slots = (
-                batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
-                batch.seq_lens, batch.key, batch.value, *asked_of_call(features)[1], out, lse, buffer,
+                out, batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
+                batch.seq_lens, *asked_of_call(features)[1], batch.key, batch.value, lse,
             )  # fmt: skip
+            given = [slot for slot in slots if slot is not None]
             stream = handle.current_stream(batch.device.index)
-            self.tape = Tape.of(launches, slots, stream, self._layout.kept)
+            self.tape = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:

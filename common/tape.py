@@ -12,8 +12,10 @@ as ever: pointers of nobody, a second stream that nobody joins, an interpreter.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,38 +23,14 @@ import torch
 from common import handle
 from common.handle import Launch, Wait, driver_call
 
-_Source = tuple[str, int]  # a part of the pool, and the place in it
-# A launch, its arguments out of the pool, and those it wants apart; or None, the stream that waits, and the one that is
-# waited for, None where that is the current one.
-_Step = tuple[Callable | None, Any, Any]
 _PLAIN = (int, float, bool, str, type(None))
 
 
-class _Address:
-    """What a launcher asks of a descriptor's base."""
-
-    __slots__ = ("_pointer",)
-
-    def __init__(self, pointer: int) -> None:
-        self._pointer = pointer
-
-    def data_ptr(self) -> int:
-        return self._pointer
-
-
+@dataclass(frozen=True, slots=True)
 class Tape:
-    """What `Tape.of` kept: the driver's calls, and for each where its arguments stand in one pool of values.
+    """replay(pointers, stream): launch all of it on `stream`, the current one of the current device."""
 
-    The pool of a call: its pointers, the scratch pointer moved by each distance, the tuples that hold a pointer, the
-    descriptors, the stream, and the constants. So a launch costs one look-up in C, whatever the number of arguments.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[_Step] = []
-        self._distances: list[int] = []  # of scratch pointers from the start of scratch
-        self._holders: list[tuple[tuple, int, int]] = []  # (tuple, place in it, slot): the operands of features
-        self._descriptors: list[tuple[Any, int, int]] = []  # (descriptor of nothing, slot, distance from its start)
-        self._constants: list[Any] = []
+    replay: Callable[[Sequence[int], int], None]
 
     @classmethod
     def of(
@@ -67,98 +45,114 @@ class Tape:
         slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last one is
         scratch: pointers into it are kept as distances from its start. kept: addresses that stay the same.
         """
-        tape = cls()
-        calls = [tape._call(entry, slots, stream, kept) for entry in launches] if _joined(launches, stream) else []
-        if not any(isinstance(entry, Launch) for entry in launches) or None in calls or not calls:
+        script = _Script(slots, stream, kept)
+        lines = [script.line(entry) for entry in launches] if _joined(launches, stream) else []
+        if not any(isinstance(entry, Launch) for entry in launches) or None in lines or not lines:
             return None
-        tape._steps = tape._placed(calls, len(slots))
-        return tape
+        return cls(script.function(lines))
 
-    def _call(
-        self, entry: Launch | Wait, slots: Sequence[torch.Tensor | None], stream: int, kept: frozenset[int]
-    ) -> tuple | None:
-        """(what is called, places of its arguments, places of those it wants apart); None where it has no place."""
+
+@dataclass
+class _Script:
+    """The source of a `replay` and the values of its names.
+
+    One line a launch: `c0(c1, c2, c3, stream, c4, p0, (c5, p1), p7 + c6)`, with a name for each constant and each
+    slot's address. An argument costs 5 ns so; picked out of a list of values it cost 15, and a call has 100.
+    """
+
+    slots: Sequence[torch.Tensor | None]
+    stream: int
+    kept: frozenset[int]
+    names: dict[str, Any] = field(default_factory=lambda: {"handle": handle, "described": _described})
+
+    def function(self, lines: Sequence[str]) -> Callable[[Sequence[int], int], None]:
+        slots = "".join(f"p{i}, " for i in range(len(self.slots)))
+        exec(_code("\n    ".join(["def replay(pointers, stream):", f"{slots}= pointers", *lines])), self.names)
+        return self.names.pop("replay")
+
+    def line(self, entry: Launch | Wait) -> str | None:
+        """One launch, or one stream that waits for another; None where it cannot be repeated."""
         if isinstance(entry, Wait):
-            return None, *(None if end.cuda_stream == stream else end for end in (entry.stream, entry.other))
+            ends = [
+                "handle.current()" if end.cuda_stream == self.stream else self._constant(end)
+                for end in (entry.stream, entry.other)
+            ]
+            return f"{ends[0]}.wait_stream({ends[1]})"
         if entry.compiled is None:
             return None
-        call, head, apart = driver_call(entry.compiled)
-        sources = [self._source(*pair, slots, kept) for pair in zip(entry.args, entry.constant, strict=True)]
+        call, head, arguments, apart = driver_call(entry)
+        sources = [self._constant(value) if constant else self._source(value) for value, constant in arguments]
         if None in sources:
             return None
-        on = ("stream", 0) if entry.stream == stream else self._constant(entry.stream)
-        front = [*map(self._constant, entry.grid), on, *map(self._constant, head)]
-        return (call, front, sources) if apart else (call, front + sources, None)
+        stream = "stream" if entry.stream == self.stream else self._constant(entry.stream)
+        front = [*map(self._constant, entry.grid), stream, *map(self._constant, head)]
+        passed = [*front, _tuple(sources)] if apart else front + sources
+        return f"{self._constant(call)}({', '.join(passed)})"
 
-    def _placed(self, calls: Sequence[tuple], slots: int) -> list[_Step]:
-        """The calls with their places in the pool of a call."""
-        begin, at = {}, 0
-        sizes = (slots, len(self._distances), len(self._holders), len(self._descriptors), 1, 0)
-        kinds = ("pointer", "scratch", "holder", "descriptor", "stream", "constant")
-        for kind, size in zip(kinds, sizes, strict=True):
-            begin[kind], at = at, at + size
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
 
-        def picker(part: list[_Source] | None) -> Callable | None:
-            return part and itemgetter(*(begin[kind] + place for kind, place in part))
+    def _source(self, value: Any) -> str | None:
+        """Where a replay finds a run-time argument of a kernel; None where it could not."""
+        if isinstance(value, torch.Tensor):
+            return self._constant(value.data_ptr()) if value.data_ptr() in self.kept else self._address(value)
+        if isinstance(getattr(value, "base", None), torch.Tensor) and hasattr(value, "block_shape"):
+            return self._descriptor(value)
+        if isinstance(value, tuple) and any(isinstance(leaf, torch.Tensor) for leaf in _leaves(value)):
+            sources = [self._source(leaf) for leaf in value]  # the operands of features
+            return None if None in sources else _tuple(sources)
+        return self._constant(value) if all(isinstance(leaf, _PLAIN) for leaf in _leaves(value)) else None
 
-        return [(call, *(parts if call is None else map(picker, parts))) for call, *parts in calls]
+    def _address(self, tensor: torch.Tensor) -> str | None:
+        """The one slot that a pointer belongs to, and how far into scratch it is."""
+        pointer, scratch = tensor.data_ptr(), self.slots[-1]
+        found = [f"p{i}" for i, slot in enumerate(self.slots) if slot is not None and slot.data_ptr() == pointer]
+        if not found and scratch is not None:
+            distance = pointer - scratch.data_ptr()
+            if 0 <= distance < scratch.numel() * scratch.element_size():
+                found = [f"p{len(self.slots) - 1} + {self._constant(distance)}"]
+        return found[0] if len(found) == 1 and pointer else None
 
-    def _constant(self, value: Any) -> _Source:
-        self._constants.append(value)
-        return "constant", len(self._constants) - 1
-
-    def _source(
-        self, value: Any, constant: bool, slots: Sequence[torch.Tensor | None], kept: frozenset[int]
-    ) -> _Source | None:
-        """Where a replay finds one argument of a kernel; None where it could not."""
-        if not constant and isinstance(value, torch.Tensor) and value.data_ptr() in kept:
-            return self._constant(value.data_ptr())
-        if not constant and isinstance(value, torch.Tensor):
-            place = _place(value, slots)
-            if place is None or place[0] < len(slots) - 1:
-                return place and ("pointer", place[0])
-            self._distances.append(place[1])
-            return "scratch", len(self._distances) - 1
-        if not constant and isinstance(getattr(value, "base", None), torch.Tensor) and hasattr(value, "block_shape"):
-            return self._descriptor(value, slots)
-        leaves = [] if constant else list(value) if isinstance(value, tuple) else [value]
-        held = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        if not all(isinstance(leaf, (*_PLAIN, torch.Tensor)) for leaf in leaves) or len(held) > 1:
-            return None
-        if not held:
-            return self._constant(value)
-        place = _place(leaves[held[0]], slots)
-        if place is None or place[0] == len(slots) - 1:
-            return None
-        others = (*value[: held[0]], None, *value[held[0] + 1 :])  # keeps nobody's tensor alive
-        self._holders.append((others, held[0], place[0]))
-        return "holder", len(self._holders) - 1
-
-    def _descriptor(self, value: Any, slots: Sequence[torch.Tensor | None]) -> _Source | None:
+    def _descriptor(self, value: Any) -> str | None:
         """Triton's TensorDescriptor: shape, strides and block stay, its base is a slot or lies in scratch."""
-        place = _place(value.base, slots)
-        if place is None:
+        address = self._address(value.base)
+        if address is None:
             return None
         template = copy.copy(value)
         template.base = None  # keeps nobody's tensor alive
-        self._descriptors.append((template, *place))
-        return "descriptor", len(self._descriptors) - 1
+        return f"described({self._constant(template)}, {address})"
 
-    def replay(self, pointers: Sequence[int], stream: int) -> None:
-        """Launch all of it on `stream` of the current device, which is the current stream."""
-        scratch = pointers[-1]
-        moved = [scratch + distance for distance in self._distances]
-        holders = [(*held[:at], pointers[slot], *held[at + 1 :]) for held, at, slot in self._holders]
-        described = [_described(template, pointers[slot] + at) for template, slot, at in self._descriptors]
-        pool = (*pointers, *moved, *holders, *described, stream, *self._constants)
-        for call, pick, pick_apart in self._steps:
-            if call is None:
-                waiting, other = (handle.current() if end is None else end for end in (pick, pick_apart))
-                waiting.wait_stream(other)
-            elif pick_apart is None:
-                call(*pick(pool))
-            else:
-                call(*pick(pool), pick_apart(pool))
+
+@lru_cache(maxsize=1024)
+def _code(source: str) -> CodeType:
+    """The signatures of one kernel have one source: compiling it takes 300 us."""
+    return compile(source, "<common.tape>", "exec")
+
+
+def _tuple(sources: Sequence[str]) -> str:
+    return "(" + "".join(f"{source}, " for source in sources) + ")"
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+class _Address:
+    """What a launcher asks of a descriptor's base."""
+
+    __slots__ = ("_pointer",)
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def data_ptr(self) -> int:
+        return self._pointer
 
 
 def _described(template: Any, pointer: int) -> Any:
@@ -184,15 +178,3 @@ def _joined(launches: Sequence[Launch | Wait], stream: int) -> bool:
         else:
             return False
     return not open_
-
-
-def _place(tensor: torch.Tensor, slots: Sequence[torch.Tensor | None]) -> tuple[int, int] | None:
-    """(slot, distance) of the one slot that a pointer belongs to."""
-    pointer, last = tensor.data_ptr(), len(slots) - 1
-    found = [(i, 0) for i, slot in enumerate(slots) if slot is not None and slot.data_ptr() == pointer]
-    scratch = slots[last]
-    if not found and scratch is not None:
-        distance = pointer - scratch.data_ptr()
-        if 0 <= distance < scratch.numel() * scratch.element_size():
-            found = [(last, distance)]
-    return found[0] if len(found) == 1 and pointer else None

@@ -49,6 +49,13 @@ def test_the_operand_of_a_feature_is_replaced_inside_its_tuple():
     assert driver.seen[0][9:] == ((None, 7, 48),)
 
 
+def test_every_operand_of_a_tuple_is_replaced_however_deep_it_is():
+    driver, (key_scale, value_scale, scratch) = Driver(), tensors(3)
+    argument = (key_scale, (8, 1), (None, value_scale), ())
+    Tape.of([launch(driver, argument)], [value_scale, key_scale, scratch], 5).replay([16, 48, 0], 1)
+    assert driver.seen[0][9:] == ((48, (8, 1), (None, 16), ()),)
+
+
 def test_an_address_that_stays_is_kept_as_it_is():
     driver, (own, scratch) = Driver(), tensors(2)
     Tape.of([launch(driver, own)], [scratch], 5, frozenset({own.data_ptr()})).replay([0], 1)
@@ -132,7 +139,8 @@ OPAQUE = {
     "inside-an-input": lambda q, s: [launch(Driver(), q[1:])],
     "not-compiled": lambda q, s: [launch(None, q)],
     "another-stream": lambda q, s: [launch(Driver(), q), launch(Driver(), q, stream=6)],
-    "two-in-a-tuple": lambda q, s: [launch(Driver(), (q, q))],
+    "nobody's-in-a-tuple": lambda q, s: [launch(Driver(), (q, torch.empty(4)))],
+    "object-in-a-tuple": lambda q, s: [launch(Driver(), (q, object()))],
     "nothing-launched": lambda q, s: [],
 }
 
@@ -173,6 +181,27 @@ def test_on_nvidia_the_c_launcher_gets_its_own_order(version):
         assert seen == [(*head, "packed", None, None, None, None, None, "annotations", b"signature", (64, 3))]
     else:
         assert seen == [(*head, None, None, "packed", None, None, None, 64, 3)]
+
+
+class Compiling(CudaLauncher):
+    """A launcher as Triton makes it, of a source and metadata."""
+
+    def __init__(self, source, metadata):
+        super().__init__(partial(lambda *args: metadata.append(args), source.signature))
+
+
+def test_on_nvidia_the_launcher_gets_the_run_time_arguments_alone_and_tuples_opened():
+    Compiling.__name__, (query, sinks, scratch) = "CudaLauncher", tensors(3)
+    signature = {"q": "*bf16", "s": ("i32", "constexpr"), "f": ("constexpr", ("*fp32", "constexpr")), "B": "constexpr"}
+    source = types.SimpleNamespace(signature=signature, constants={})
+    seen = []
+    own = Compiling(source, seen)
+    compiled = types.SimpleNamespace(run=own, function="f", packed_metadata="p", src=source, metadata=seen)
+    args = launch(compiled, query, (128, 1), (None, (sinks, 1)), 64, constant=(False, False, False, True))
+    Tape.of([args], [query, sinks, scratch], 5).replay([160, 320, 0], 9)
+    ((kinds, *passed),) = seen
+    assert kinds == {0: "*bf16", 1: "i32", 2: "*fp32"}
+    assert passed[13:] == [160, 128, 320]
 
 
 def test_a_launcher_that_needs_scratch_is_called_as_triton_calls_it():
