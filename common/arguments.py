@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from math import gcd
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 
 from common.choice import hinted_stats
 from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
@@ -93,11 +92,3 @@ def aligned(pointers: Sequence[int]) -> bool:
 def beyond(given: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
     """Which storages make AMD's compiler take other instructions."""
     return tuple([t.untyped_storage().size() > WITHIN for t in given]) if WITHIN else None
-
-
-def likeness(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A test of other tensors, as many, for the facts of a signature: sizes, strides, dtype, device; and the type.
-
-    0.9 us for seven tensors, where making their signature and looking it up takes 3.5. It is torch.compile's own.
-    """
-    return TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check

@@ -10,19 +10,21 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
+from torch.compiler import is_compiling
 
 from common import handle
-from common.arguments import aligned, asked_of_call, batch_of, beyond, features_of, likeness, new_out, signature
+from common.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
 from common.choice import GRID, Family
 from common.device_check import check_values
 from common.library import traced
+from common.likeness import likeness, never
 from common.prepared import Prepared
-from common.spec import Features, SpecError
+from common.spec import Features, PagedBatch, SpecError
 from common.validation import validate as validate_batch
 from common.validation import validate_output
 
 LEVELS = ("off", "host", "full")
-_NOTHING = (lambda *given: False), None
+_NOTHING = never, None
 _address = torch.Tensor.data_ptr
 MOST_SIGNATURES = 4096  # a serving engine's batch sizes are fewer; past them all are prepared again
 
@@ -43,8 +45,10 @@ class PagedAttention:
     Raises SpecError or UnsupportedFeature before any launch.
     """
 
-    def __init__(self, family: Family, prepare: Callable[..., Prepared] = Prepared.of) -> None:
-        self.family, self._prepare = family, prepare
+    workspace: torch.Tensor | None = None  # common.plan has one for all of its calls
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
         self._known: dict[tuple, Prepared] = {}
         self._recent: dict[tuple, tuple[Callable[..., bool], Prepared]] = {}  # the last call of each `others`
 
@@ -76,10 +80,13 @@ class PagedAttention:
         workspace: torch.Tensor | None = None,
         validate: str = "host",
     ) -> torch.Tensor:
-        if torch.compiler.is_compiling():
+        if out is None and self.workspace is not None:
+            raise SpecError("out", None, "a tensor: a plan allocates nothing")
+        if is_compiling():
             tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
-            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, (out, lse, workspace))
+            written = (out, lse, self.workspace if workspace is None else workspace)
+            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, written)
         prepared = known = None
         try:
             if out is None:
@@ -129,10 +136,15 @@ class PagedAttention:
         if pointers.count(pointers[0]) > 1 or (lse is not None and pointers.count(lse.data_ptr()) > 1):
             return False  # out or lse is an input
         if workspace is None:
-            scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device) if prepared.num_bytes else None
+            scratch = self.workspace
+            if scratch is None and prepared.num_bytes:  # no tensor, whose making costs 0.3 us more
+                scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device)
             pointers.append(0 if scratch is None else scratch.data_ptr())
         prepared.tape.replay(pointers, handle.current_stream(device))
         return True
+
+    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+        return Prepared.of(self.family, batch, features, buffer)
 
     def _launch(
         self,
@@ -146,6 +158,7 @@ class PagedAttention:
     ) -> None:
         """Check, choose and launch; keep what the next call of this signature needs."""
         *inputs, out, lse, buffer = tensors
+        buffer = self.workspace if buffer is None else buffer
         batch = batch_of(inputs, softmax_scale, hints)
         if validate not in LEVELS:
             raise SpecError("validate", repr(validate), ", ".join(LEVELS))
@@ -156,7 +169,7 @@ class PagedAttention:
             check_values(batch, features)
         with handle.on(batch.device):
             if prepared is None:
-                prepared = self._prepare(self.family, batch, features, buffer)
+                prepared = self._prepare(batch, features, buffer)
             if buffer is None and prepared.needs_buffer:
                 buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)
             prepared.launch(batch, features, out, lse, buffer)

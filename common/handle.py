@@ -130,7 +130,8 @@ def observed() -> bool:
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return bool((enter is not None and getattr(enter, "calls", True)) or (leave and getattr(leave, "calls", True)))
 
 

@@ -23,9 +23,10 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 _PLAIN = Features()
 
 
-class Plan:
-    """Calls of one shape up to a capacity, over scratch that the plan owns.
+class Plan(PagedAttention):
+    """`paged_attention` for calls of one shape up to a capacity, over scratch that the plan owns.
 
+    `out` has to be given. Raises SpecError beyond the capacity, too.
     choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
     workspace: uint8, as large as the largest of them needs; one call at a time may use it.
     """
@@ -46,7 +47,8 @@ class Plan:
         for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(name, repr(value), "an integer of at least 1")
-        self.family, self.shape, self.features, self.kernel = family, shape, features, kernel
+        super().__init__(family)
+        self.shape, self.features, self.kernel = shape, features, kernel
         self.device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
         self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
         self.max_keys = max_seq_len if max_keys is None else max_keys
@@ -54,7 +56,6 @@ class Plan:
         self._layouts = {choice: self._layout(choice, reached) for choice, reached in self.choices.items()}
         size = max(layout.num_bytes for layout in self._layouts.values())
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
-        self._call = PagedAttention(family, self._prepare)
 
     @property
     def _needs(self) -> frozenset[str]:
@@ -76,11 +77,7 @@ class Plan:
         capacity = Capacity(cdiv(tokens, 16) * 16, seqs, self.device, self.max_keys)
         return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
-    def __call__(self, *tensors: torch.Tensor, out: torch.Tensor, **options: Any) -> torch.Tensor:
-        """`paged_attention` in the plan's scratch; `out` has to be given. Raises SpecError beyond the capacity."""
-        return self._call(*tensors, out=out, workspace=self.workspace, **options)
-
-    def _prepare(self, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
         if batch.shape != self.shape:
             raise SpecError("query, key_cache", batch.shape, f"the plan's shape, {self.shape}")
@@ -91,7 +88,7 @@ class Plan:
         choice = self.choice_of(batch.stats, asked_of(batch, features))
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
-        return Prepared(family, choice, self._layouts[choice])
+        return Prepared(self.family, choice, self._layouts[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str]) -> Choice:
         """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that."""

@@ -1,11 +1,14 @@
 """Two calls that ask for different things have different signatures: none is launched as the other was."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 
-from common.arguments import asked_of_call, new_out
+import common.likeness
+from common.arguments import asked_of_call, new_out, signature
+from common.likeness import likeness
 from common.spec import Features, SpecError
 
 PLAIN = Features()
@@ -50,3 +53,49 @@ def test_an_output_is_made_where_its_dtype_is_known():
     for q, features in ((query, Features(out_scale=torch.ones(1))), (query.to(torch.float8_e4m3fn), None)):
         with pytest.raises(SpecError, match="out: found None"):
             new_out(q, *caches, features)
+
+
+SAME = torch.zeros(256).as_strided((4, 8, 2), (16, 2, 1))
+OTHER = {
+    "shape": SAME[:3], "inner-shape": SAME[:, :4], "rank": SAME[None], "size-of-an-element": SAME.half(),
+    "dtype": SAME.int(), "outer-stride": SAME.as_strided(SAME.shape, (32, 2, 1)),
+    "inner-stride": SAME.as_strided(SAME.shape, (16, 4, 1)), "order": SAME.as_strided(SAME.shape, (2, 8, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", OTHER)
+def test_what_a_signature_tells_apart_is_unlike(change):
+    """The comparison in C misses nothing that a signature holds, whichever tensor it is."""
+    given = [torch.zeros(3), SAME, torch.zeros(2, 2, dtype=torch.int32)]
+    alike = likeness(given)
+    same = [torch.ones(3), SAME.as_strided(SAME.shape, SAME.stride(), 16), torch.ones(2, 2, dtype=torch.int32)]
+    assert alike(*same) and signature(given, [], ()) == signature(same, [], ())
+    changed = [same[0], OTHER[change], same[2]]
+    assert not alike(*changed) and signature(given, [], ()) != signature(changed, [], ())
+
+
+def test_another_device_is_unlike():
+    assert not likeness([SAME])(SAME.to("meta"))
+
+
+def test_a_comparison_that_misses_a_difference_is_not_used(monkeypatch):
+    class Blind:
+        def __init__(self, *tensors, **settings):
+            self.check = lambda *others: True
+
+    monkeypatch.setattr(common.likeness, "TensorGuards", Blind)
+    common.likeness._exact.cache_clear()
+    try:
+        assert not likeness([SAME])(SAME)
+        monkeypatch.setattr(common.likeness, "TensorGuards", None)
+        common.likeness._exact.cache_clear()
+        assert not likeness([SAME])(SAME)
+    finally:
+        common.likeness._exact.cache_clear()
+
+
+def test_a_likeness_keeps_no_tensor_alive():
+    tensor = torch.zeros(3)
+    alike, alive = likeness([tensor]), weakref.ref(tensor)
+    del tensor
+    assert alive() is None and alike(torch.zeros(3))
