@@ -113,6 +113,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
+    if gpu.arch == "gfx90a" and shape.dtype.itemsize <= 2 and _lanes(shape) > 64:
+        tile_size = 16  # 32 keys: 258 registers, one program a unit
     prefill = unpaged_kernel.Prefill(
         block_m, tile_size, warps, stages, num_segments=segments, copy_programs=8 * gpu.units, overlap=overlap
     )

@@ -45,7 +45,7 @@ def _multiplies(facts):
 def _faults(facts, gpu, head_size):
     """What is wrong with one compiled function."""
     amd = gpu.vendor == "amd"
-    if amd and (facts["spills"] or facts["scratch_bytes"]):
+    if amd and facts["scratch_bytes"]:  # without any a register went to an accumulation register, not to memory
         yield f"{facts['spills']} spills, {facts['scratch_bytes']} B scratch"
     if not _multiplies(facts):
         return
