@@ -110,7 +110,7 @@ class RowOperands(NamedTuple):
     token: tl.tensor  # [BLOCK_M]
     context_len: tl.tensor
     logit_scale: tl.tensor  # f32: of K and Q, beside the softmax scale
-    row_scale: tl.tensor | None  # f32 [BLOCK_M]: what query_operand took from each row
+    row_scale: tl.tensor  # f32 [BLOCK_M]: what query_operand took from each row; an integer where it took nothing
 
 
 @triton.jit
@@ -146,7 +146,8 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
             logit_scale *= tl.load(f.query_scale)
     elif f.query_scale is not None:
         logit_scale = tl.load(f.query_scale)
-    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, None)
+    whole = tl.cast(0, tl.int32)  # a tensor: triton 3.6 returns neither None nor a constant as such
+    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, whole)
 
 
 @triton.jit
@@ -175,6 +176,6 @@ def query_operand(q, r, cache_ptr):
 @triton.jit
 def without_headroom(acc, f, r):
     """acc after the last tile, where softmax_step multiplied P for the sake of fp16."""
-    if r.row_scale is not None and f.value_token_scales is None:
+    if r.row_scale.dtype.is_floating() and f.value_token_scales is None:
         acc *= 1.0 / HEADROOM
     return acc

@@ -17,7 +17,16 @@ import triton.language as tl
 
 from common.spec import PagedBatch
 from dsl_triton.binding import padded, value_dtype
-from dsl_triton.primitives import attend_tile, base2_scale, dequantise, find_slots, logits, products, softmax_step
+from dsl_triton.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    dequantise_values,
+    find_slots,
+    logits,
+    products,
+    softmax_step,
+)
 
 # How K and V are addressed through the block table; both give the same result.
 #   key   a page id for each key: any strides, any page
@@ -140,10 +149,11 @@ def attend_runs(
             f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip
         s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
-        V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
+        STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
         v = load_runs(
-            value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, V_DTYPE, MASKED
+            value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, STORED, MASKED
         )
+        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
         scales = load_run_scales(
             f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip

@@ -112,6 +112,25 @@ def dequantise(x, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def dequantise_values(v, DTYPE: tl.constexpr):
+    """Stored V [TILE_SIZE, VALUE_PADDED] as an operand: 8 bits become 16 where the load left them, in registers.
+
+    A product takes pairs of keys from V. Of 8 bits sm_90 reads them from shared memory byte by byte, and the compiler
+    moves a plain conversion behind that; it moves none past a join. Lanes are cut into pairs, so that a conversion
+    finds its two side by side: 838 to 629 instructions a tile of 128 keys (16 rows, 4 warps), 128 loads to 32.
+    """
+    if v.dtype.primitive_bitwidth == 8 and DTYPE.primitive_bitwidth == 16:
+        TILE_SIZE: tl.constexpr = v.shape[0]
+        LANES: tl.constexpr = v.shape[1]
+        pairs = tl.trans(tl.reshape(v, [TILE_SIZE, LANES // 4, 2, 2]), 0, 1, 3, 2)
+        even, odd = tl.split(pairs)
+        pairs = tl.join(dequantise(even, DTYPE), dequantise(odd, DTYPE))
+        return tl.reshape(tl.trans(pairs, 0, 1, 3, 2), [TILE_SIZE, LANES])
+    else:
+        return dequantise(v, DTYPE)
+
+
+@triton.jit
 def load_kv_tile(
     cache_ptr, strides, page, slot, kv_head, wanted, HEAD_SIZE: tl.constexpr, DTYPE: tl.constexpr, MASKED: tl.constexpr
 ):
@@ -167,7 +186,7 @@ def logits(s, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f,
     tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
     """
     scale = logit_scale(softmax_scale, f, r)
-    if r.row_scale is not None:
+    if r.row_scale.dtype.is_floating():
         s *= tl.expand_dims(r.row_scale, 1)
     if f.key_token_scales is not None:
         s *= tl.expand_dims(key_scales, 0)
@@ -225,7 +244,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
     l = l * alpha + tl.sum(p, 1)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
-    elif r.row_scale is not None:
+    elif r.row_scale.dtype.is_floating():
         p *= HEADROOM
     acc = tl.dot(p.to(v.dtype), v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
@@ -249,8 +268,9 @@ def attend_tile(
     k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, q.dtype, False)
     scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
     s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
-    V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
-    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, V_DTYPE, MASKED)
+    STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
+    v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, STORED, MASKED)
+    v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 

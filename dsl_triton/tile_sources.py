@@ -12,6 +12,7 @@ from dsl_triton.primitives import (
     attend_tile,
     base2_scale,
     dequantise,
+    dequantise_values,
     find_slots,
     load_kv_tile,
     load_token_scales,
@@ -78,10 +79,9 @@ def attend_paged_tile(
         k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, X, q.dtype, False)
         scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
         s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
-        V_DTYPE: tl.constexpr = value_dtype(q.dtype, f.value_token_scales is not None)
-        v = load_packed_tile(
-            value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, V_DTYPE, MASKED
-        )
+        STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
+        v = load_packed_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, STORED, MASKED)
+        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
         scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
         return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 

@@ -12,7 +12,7 @@ ABSENT = {
     "batch-wide causality": ("f.non_causal",),
     "causal_per_sequence": ("f.causal_per_sequence",),
     "chunked_local": ("f.chunk",),
-    "fp8_kv": ("f.key_scale", "f.value_scale", "r.row_scale"),
+    "fp8_kv": ("f.key_scale", "f.value_scale"),
     "fp8_out": ("f.out_scale",),
     "fp8_query": ("f.query_scale",),
     "int8_kv": ("f.key_token_scales", "f.value_token_scales", SCALES),
@@ -28,6 +28,8 @@ INSTEAD = {
     "fp8_query": {"v.dtype.is_fp8()": False, "QUERY_DTYPE.is_fp8()": False},
     "fp8_kv": {
         "x.to(DTYPE)": ast.Name("x", ast.Load()),
+        "v.dtype.primitive_bitwidth == 8 and DTYPE.primitive_bitwidth == 16": False,
+        "r.row_scale.dtype.is_floating()": False,
         "q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8": False,
     },
 }
