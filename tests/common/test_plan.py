@@ -88,7 +88,14 @@ def call(plan, lens, **hints):
 
 def test_a_plan_allocates_no_output(on_h200):
     batch = make_batch([(1, 9)], SHAPE, fill=False)
-    tensors = (batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens)
+    tensors = (
+        batch.query,
+        batch.key_cache,
+        batch.value_cache,
+        batch.block_table,
+        batch.query_start_loc,
+        batch.seq_lens,
+    )
     with pytest.raises(SpecError, match="out: found None"):
         Plan(family(), SHAPE, 8, 8, 64, "cpu")(*tensors, max_query_len=1, max_seq_len=9)
 
