@@ -33,10 +33,10 @@ def _of(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 @cache
 def _exact() -> bool:
-    first = torch.empty(16).as_strided((2, 3), (3, 1))
+    first = torch.empty(16, dtype=torch.float32, device="cpu").as_strided((2, 3), (3, 1))
     changed = [
         first[:1], first[:, :2], first[None], first.as_strided((2, 3), (4, 1)), first.as_strided((2, 3), (1, 2)),
-        first.half(), first.int(), torch.empty(2, 3, device="meta"),
+        first.half(), first.int(), first.to("meta"),
     ]  # fmt: skip
     try:
         alike = _of([first])
