@@ -82,15 +82,6 @@ def store_partial(partial, segment, row, head, live, m, l, acc):
         hl.store(to_l, at, l.unsqueeze(1), extra_mask=keep)
 
 
-def load_partial(partial, part, row, head, live):
-    """m, l [segments] and acc [segments, head_size] of one row; where not `live` as a segment without keys."""
-    of_acc, of_m, of_l = partial
-    m = hl.load(of_m, [part, row, head], extra_mask=live)
-    l = hl.load(of_l, [part, row, head], extra_mask=live)
-    acc = hl.load(of_acc, [part, row, head, slice(None)], extra_mask=live.unsqueeze(1))
-    return torch.where(live, m, float("-inf")), l, acc
-
-
 def softmax_init(f, head, live, segment, seq_len, block_m, value_size, query_dtype):
     """m [block_m], l [block_m], acc [block_m, value_size] before any key.
 
@@ -135,7 +126,18 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, pag
 def dequantise(x, dtype):
     """Stored K or V as an operand of a product, exactly: the scales come in with the scores, with P, or at the end."""
     x = stored(x)
-    return x if x.dtype == dtype else x.to(dtype)
+    return x if x.dtype == dtype or dtype is None else x.to(dtype)
+
+
+def dequantise_values(v, dtype):
+    """dsl_triton/primitives.py says why; not e4m3fnuz, nor lanes that are no power of two."""
+    lanes = v.size(1)
+    if v.dtype.itemsize == 1 and product_dtype(v.dtype) == v.dtype and dtype.itemsize == 2 and lanes & (lanes - 1) == 0:
+        even, odd = hl.split(v.reshape(v.size(0), lanes // 4, 2, 2).permute(0, 1, 3, 2))
+        pairs = hl.join(dequantise(even, dtype), dequantise(odd, dtype))
+        return pairs.permute(0, 1, 3, 2).reshape(v.size(0), lanes)
+    else:
+        return dequantise(v, dtype)
 
 
 def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked):
@@ -237,9 +239,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
     the registers of a second copy of s. Where P becomes fp8, m stays below the maximum by as many bits as P may exceed
-    1: small P keep their mantissa, and sums, sinks and LSE need no correction, for all of them count from m. So far
-    below, an exponent has 2^-21 of error, too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is
-    multiplied, until without_headroom.
+    1: small P keep their mantissa; sums, sinks and LSE count from m. P in fp16 is multiplied, until without_headroom.
     """
     top = s.amax(1) * base2
     if is_fp8(v.dtype):
@@ -277,8 +277,8 @@ def attend_tile(
     k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, q.dtype, False)
     scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
     s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
-    dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
-    v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked)
+    v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, None, masked)
+    v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
     scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 

@@ -15,7 +15,7 @@ from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, segment_range
-from dsl_helion.primitives import LN2, cut, load_partial, rescale
+from dsl_helion.primitives import LN2, cut, rescale
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,15 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
 
 def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
+
+
+def load_partial(partial, part, row, head, live):
+    """m, l [segments] and acc [segments, head_size] of one row; where not `live` as a segment without keys."""
+    of_acc, of_m, of_l = partial
+    m = hl.load(of_m, [part, row, head], extra_mask=live)
+    l = hl.load(of_l, [part, row, head], extra_mask=live)
+    acc = hl.load(of_acc, [part, row, head, slice(None)], extra_mask=live.unsqueeze(1))
+    return torch.where(live, m, float("-inf")), l, acc
 
 
 def _reduce_segments_kernel(

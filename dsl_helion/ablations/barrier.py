@@ -26,7 +26,6 @@ from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space, worksp
 from dsl_helion.primitives import (
     LN2,
     attend_tile,
-    load_partial,
     load_rows,
     normalise,
     q_block_rows,
@@ -35,6 +34,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
+from dsl_helion.reduce_segments import load_partial
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space", "workspace"]
 
