@@ -253,8 +253,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     l = l * alpha + p.sum(1)
     if f["value_token_scales"] is not None:
         p = p * value_scales.unsqueeze(0)
-    elif r["row_scale"] is not None:
-        p = p * HEADROOM
+    elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
+        p = torch.where(p > 1.0, HEADROOM, p * HEADROOM)
     dtype = product_dtype(v.dtype)
     acc = hl.dot(dequantise(p.to(v.dtype), dtype), dequantise(v, dtype), acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc

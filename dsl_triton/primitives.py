@@ -244,8 +244,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
     l = l * alpha + tl.sum(p, 1)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
-    elif r.row_scale.dtype.is_floating():
-        p *= HEADROOM
+    elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
+        p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
     acc = tl.dot(p.to(v.dtype), v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 

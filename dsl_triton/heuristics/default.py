@@ -82,7 +82,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
         stages = 3
     decode = _decode_keys(128, shape, gpu), warps, stages
     keys, warps, stages = _prefill(shape, gpu)
-    if gpu.vendor == "nvidia" and _lanes(shape) > 64 and not can_overlap(gpu):
+    if gpu.vendor == "nvidia" and 64 < _lanes(shape) <= 128 and not can_overlap(gpu):
         warps = 8
     prefill = _rows(shape, gpu), keys, warps, stages
     if _few_rows(shape, stats):
