@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     new = argparse.ArgumentParser(prog="python -m compare.kit_table", description=__doc__.splitlines()[0])
     new.add_argument("--write", action="store_true", help="write the page")
     asked = new.parse_args(argv)
-    return settle(Path(FOLDER / "README.md"), page(), "python -m compare.kit_table --write", write=asked.write)
+    return settle(FOLDER / "README.md", page(), "python -m compare.kit_table --write", write=asked.write)
 
 
 if __name__ == "__main__":

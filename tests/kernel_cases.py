@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from common import fp8_types
+from common import fp8_types, gpus
 from common.cases import Case, build, config_for, outputs
 from common.guards import Guards
 from common.integrity import Snapshot, damage, same_bits
 from common.kernel import Capacity
+from common.metadata import BatchStats
 from common.reference import reference
 from common.spec import SpecError, UnsupportedFeature
 from common.tolerance import check
+from compare import registry
 
 OTHER = 7.0  # the second poison: what is not written shows as a difference of bits
 
@@ -67,6 +69,12 @@ def conform(
     if twice:
         assert same_bits(first, launch(kernel, case, config, device, OTHER))
     return {"outcome": "supported"}
+
+
+def chosen(kernel_id: str, kernel: Any, case: Case) -> Any:
+    """What the family's heuristics choose for a case on the GPU here, whose shared memory a DEFAULT may outgrow."""
+    stats = BatchStats.of(case.lens)
+    return registry.default_config(kernel_id, kernel, case.shape, stats, gpus.detect(), needs=case.asked)[0]
 
 
 def cell(kernel_id: str, case: Case, outcome: dict[str, str] | None = None) -> dict[str, str]:

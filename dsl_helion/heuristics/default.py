@@ -226,7 +226,7 @@ def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
         keys = _keys(64 if _lanes(shape) <= 64 else 32, shape, gpu)
         rows, stages = (128, 2) if _lanes(shape) <= 128 else (64, 1)
         return {"block_m": rows, "tile_size": keys, "num_warps": _matrix_warps(rows), "num_stages": stages}
-    if gpu.vendor == "nvidia" and _lanes(shape) > 128 and _wide(shape, gpu) and _has_tma(gpu):
+    if _lanes(shape) > 128 and _wide(shape, gpu) and _has_tma(gpu):
         return {"block_m": 128, "tile_size": _keys(32, shape, gpu), "num_warps": 8, "num_stages": 2}  # as in Triton
     rows, keys = 64 if shape.dtype.itemsize <= 2 else 16, 64 if _lanes(shape) <= 128 else 32
     return {"block_m": rows, "tile_size": _keys(keys, shape, gpu), "num_warps": 4, "num_stages": 2}

@@ -193,8 +193,8 @@ def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
 
 
 def _has_tma(gpu: Gpu) -> bool:
-    """Whether tensor descriptors are a unit of the GPU: NVIDIA's from sm_90 on."""
-    return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
+    """Whether tensor descriptors are a unit of the GPU: NVIDIA's from sm_90 on, where launches overlap too."""
+    return can_overlap(gpu)
 
 
 def _cdna(gpu: Gpu) -> bool:

@@ -14,11 +14,9 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from common.cases import CASES
-from common.gpus import detect
-from common.metadata import BatchStats
 from common.spec import DTYPES
 from compare import registry
-from kernel_cases import cell, conform
+from kernel_cases import cell, chosen, conform
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -43,12 +41,10 @@ def test_gpu_conformance(kernel_id, case, dtype, record_property):
         pytest.skip(str(reason))
     asked = replace(case, dtype=dtype)
     record_property("conformance", cell(kernel_id, asked))
-    if not case.refused:
-        stats = BatchStats.of(case.lens)
-        chosen, _ = registry.default_config(kernel_id, kernel, asked.shape, stats, detect(), needs=asked.asked)
-        outcome = conform(kernel, asked, chosen, "cuda", twice=True)
-    if case.refused or (dtype is case.dtype and chosen != kernel.DEFAULT):
-        with contextlib.nullcontext() if case.refused else contextlib.suppress(OutOfResources):
+    config = kernel.DEFAULT if case.refused else chosen(kernel_id, kernel, asked)
+    outcome = conform(kernel, asked, config, "cuda", twice=True)
+    if dtype is case.dtype and config != kernel.DEFAULT:
+        with contextlib.suppress(OutOfResources):
             outcome = conform(kernel, asked, kernel.DEFAULT, "cuda", twice=True)
     record_property("conformance", cell(kernel_id, asked, outcome))
     if case.large:
