@@ -35,14 +35,17 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     """The form that a launch uses, and its number: keys of a run, or what binding.gather_form says.
 
     Runs are `slice` where a tile has one, `page` where they are the pages (131 integer instructions a tile on sm_90,
-    `run` has 217), else `run`; `flat` or `2idx` where the head size is no power of two.
+    `run` has 217), else `run`; `flat` or `2idx` where K or V have lanes that are no power of two: a view of 40 is
+    refused (TorchOpTracingError).
     """
-    run, head = run_length(batch, tile_size), batch.shape.head_size
+    run = run_length(batch, tile_size)
     if asked != "run" or run == 1:
         return binding.gather_form("flat" if asked == "run" else asked, batch, tile_size)
     if run == tile_size:
         return "slice", 0
-    if head == helion.next_power_of_2(head) and not binding.page_form_applies(batch.shape, tile_size):
+    lanes = (batch.shape.head_size, batch.shape.value_lanes)
+    powers = all(n == helion.next_power_of_2(n) for n in lanes)
+    if powers and not binding.page_form_applies(batch.shape, tile_size):
         return "run", min(run, LONGEST_RUN)
     return binding.gather_form("page", batch, tile_size)
 

@@ -69,18 +69,22 @@ def test_all_forms_agree_to_the_bit(others: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "head", "tile", "expected"),
+    ("page", "head", "value", "tile", "expected"),
     [
-        (16, 32, 64, ("page", 0)),
-        (16, 32, 16, ("slice", 0)),
-        (128, 80, 64, ("slice", 0)),
-        (784, 32, 64, ("run", 16)),
-        (128, 32, 256, ("run", 64)),
-        (24, 80, 64, ("flat", 24)),
+        (16, 32, 32, 64, ("page", 0)),
+        (16, 32, 32, 16, ("slice", 0)),
+        (128, 80, 80, 64, ("slice", 0)),
+        (784, 32, 32, 64, ("run", 16)),
+        (128, 32, 32, 256, ("run", 64)),
+        (24, 80, 80, 64, ("flat", 24)),
+        (16, 32, 40, 64, ("2idx", 0)),
+        (784, 32, 40, 64, ("2idx", 0)),
     ],
 )
-def test_runs_take_the_form_that_applies(page: int, head: int, tile: int, expected: tuple[str, int]) -> None:
-    batch = make_batch([(1, 9)], AttentionShape(2, 1, head, page, torch.float16))
+def test_runs_take_the_form_that_applies(
+    page: int, head: int, value: int, tile: int, expected: tuple[str, int]
+) -> None:
+    batch = make_batch([(1, 9)], AttentionShape(2, 1, head, page, torch.float16, value_size=value))
     assert gather_form("run", batch, tile) == expected
 
 
