@@ -1,8 +1,10 @@
-"""Twins of a kernel, for compare.doctor: the kernel itself under two names, and one that does 5% more work.
+"""Twins of a kernel, for compare.doctor: the kernel itself under two names, and a known difference of 5%.
 
-`compare.planted:first__triton__q_block` and `second__...` launch triton/q_block as it is. `slow__...` launches every
-EVERYth call twice: 21 calls of work in the time of 20. The additional one reads pages that were read half a cycle ago,
-so it finds as little of them in a cache as any other, and writes to an output of its own.
+`compare.planted:first__triton__q_block` and `second__...` launch triton/q_block as it is. A launch of `block__...` is
+BLOCK calls of it, one of `slow__...` BLOCK + 1: SLOWER times the work by count, in whatever number the timer takes
+launches into a sample, so the slow twin is judged against the block. One call of a launch is the one asked for; the
+others write to an output of their own and read other page sets, each after about a whole cycle of them, as the timer's
+own calls do.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from common.spec import AttentionShape, Features, PagedBatch
 from compare import registry
 from compare.asked import empty_output
 
-EVERY = 20
-SLOWER = 1 + 1 / EVERY
+BLOCK = 20
+SLOWER = 1 + 1 / BLOCK
 
 
 class Twin:
@@ -31,40 +33,69 @@ class Twin:
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any:
         return self._kernel.workspace(shape, capacity, config)
 
+    def prepare(self, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
+        """The kernel's own planning, where it has one."""
+        own = getattr(self._kernel, "prepare", None)
+        return workspace if own is None else own(batch, features, config, workspace)
+
     def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
         """rest: features, out, config and workspace, as every kernel takes them."""
         self._kernel.launch(batch, *rest, lse=lse)
 
 
-class Slow(Twin):
-    """The kernel with SLOWER times its work. `prepare` hears of every page set before the first launch."""
+class Block(Twin):
+    """`calls` calls of the kernel as one launch. `prepare` hears of every page set before the first launch."""
+
+    def __init__(self, kernel: Any, calls: int) -> None:
+        super().__init__(kernel)
+        self._calls = calls
 
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any:
         self._batches: list[PagedBatch] = []
-        self._calls = 0
+        self._planned: list[Any] = []
+        self._next = 0
         return super().workspace(shape, capacity, config)
 
     def prepare(self, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
-        if not any(batch is known for known in self._batches):
+        planned = super().prepare(batch, features, config, workspace)
+        known = [number for number, one in enumerate(self._batches) if one is batch]
+        if known:
+            self._planned[known[0]] = planned
+        else:
             self._batches.append(batch)
+            self._planned.append(planned)
             self._spare = empty_output(batch, features)
-        return workspace
+        return planned
 
     def launch(self, batch: PagedBatch, *rest: Any, lse: torch.Tensor | None = None) -> None:
-        super().launch(batch, *rest, lse=lse)
-        self._calls += 1
-        if self._calls % EVERY == 0:
-            here = next(number for number, known in enumerate(self._batches) if known is batch)
-            far = self._batches[(here + len(self._batches) // 2) % len(self._batches)]
-            features, _, *options = rest
-            super().launch(far, features, self._spare, *options)
+        features, out, config, _ = rest
+        own = next(number for number, known in enumerate(self._batches) if known is batch)
+        order = self._order(own)
+        asked = order.index(own)
+        for at, number in enumerate(order):
+            into, further = (out, lse) if at == asked else (self._spare, None)
+            self._kernel.launch(self._batches[number], features, into, config, self._planned[number], lse=further)
+
+    def _order(self, own: int) -> list[int]:
+        """Page sets of one launch, `own` among them. Fewer sets than calls are gone round and round, from one launch to
+        the next; of more, each launch takes them at even distances, so that the next launch reads those between."""
+        sets, calls = len(self._batches), self._calls
+        if sets > calls:
+            return [(own + at * sets // calls) % sets for at in range(calls)]
+        first, self._next = self._next, (self._next + calls) % sets
+        return [(first + at) % sets for at in range(calls)]
 
 
-_KINDS = {"first": Twin, "second": Twin, "slow": Slow}
+_KINDS = {
+    "first": Twin,
+    "second": Twin,
+    "block": lambda kernel: Block(kernel, BLOCK),
+    "slow": lambda kernel: Block(kernel, BLOCK + 1),
+}
 
 
 def name_of(kind: str, kernel_id: str) -> str:
-    """The id of a twin (first, second or slow) of a registered kernel."""
+    """The id of a twin (first, second, block or slow) of a registered kernel."""
     return f"{__name__}:{kind}__{kernel_id.replace('/', '__')}"
 
 

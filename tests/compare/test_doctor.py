@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import measuring_worker
@@ -28,7 +29,8 @@ def sampled(seed, *, rounds=24, noise=0.005, droop=0.1, apart=0.004, slower=plan
     for process in range(3):
         base = {kind: 50.0 * (1 + random.gauss(0, apart / 4)) for kind in doctor.KINDS}
         both = 1 + random.gauss(0, apart)
-        for kind, truth in zip(doctor.KINDS, (1.0, copy, slower), strict=True):
+        truths = (1.0, copy, planted.BLOCK, planted.BLOCK * slower)
+        for kind, truth in zip(doctor.KINDS, truths, strict=True):
             found[kind][process] = [
                 base[kind] * both * truth * (1 + droop * r / rounds) * (1 + random.gauss(0, noise))
                 for r in range(rounds)
@@ -62,9 +64,10 @@ def test_the_floor_within_ignores_what_moves_both_and_the_floor_between_does_not
     assert doctor.between({0: [1.0]}) == 0.0
 
 
-def test_a_sample_of_few_calls_judges_no_planted_difference():
-    row = doctor.judge(LOAD, sampled(0), calls=13)
-    assert row["planted"] is None and doctor.sound(row)
+def test_a_sample_of_few_calls_judges_the_planted_difference_too():
+    row = doctor.judge(LOAD, sampled(0), calls=2)
+    assert row["planted"]["outcome"] == "slower" and doctor.sound(row)
+    assert row["block_us"] == pytest.approx(row["us"], rel=0.02)
 
 
 class Counting:
@@ -80,24 +83,49 @@ class Counting:
         self.seen.append((batch, out))
 
 
-def test_the_slow_twin_does_21_calls_of_work_in_20_on_pages_far_away():
-    kernel = Counting()
-    slow = planted.Slow(kernel)
-    batches = [make_batch(((1, 16),), AttentionShape(2, 1, 64), fill=False) for _ in range(8)]
+@pytest.mark.parametrize("sets", [1, 2, 3, 8, 20, 21, 32, 64, 256])
+def test_the_slow_twin_makes_21_calls_for_20_and_both_read_cold_pages(sets):
+    batches = [make_batch(((1, 16),), AttentionShape(2, 1, 64), fill=False) for _ in range(sets)]
     outs = [torch.empty_like(batch.query) for batch in batches]
-    workspace = slow.workspace(batches[0].shape, None, None)
-    for _ in range(2):  # planned again after the values changed
-        for batch in batches:
-            slow.prepare(batch, Features(), None, workspace)
-    for call in range(200):
-        slow.launch(batches[call % 8], Features(), outs[call % 8], None, workspace)
-    assert len(kernel.seen) == 200 * planted.SLOWER
-    mine = {id(out) for out in outs}
-    extra = [number for number, (_, out) in enumerate(kernel.seen) if id(out) not in mine]
-    assert len(extra) == 10, "an output of its own"
-    for number in extra:
-        here, far = (next(i for i, b in enumerate(batches) if b is kernel.seen[n][0]) for n in (number - 1, number))
-        assert (far - here) % 8 == 4
+    number = {id(batch): at for at, batch in enumerate(batches)}
+    for calls in (planted.BLOCK, round(planted.BLOCK * planted.SLOWER)):
+        kernel = Counting()
+        twin = planted.Block(kernel, calls)
+        workspace = twin.workspace(batches[0].shape, None, None)
+        for _ in range(2):  # planned again after the values changed
+            for batch in batches:
+                twin.prepare(batch, Features(), None, workspace)
+        for at in range(2 * sets):
+            before = len(kernel.seen)
+            twin.launch(batches[at % sets], Features(), outs[at % sets], None, workspace)
+            asked = [batch for batch, out in kernel.seen[before:] if out is outs[at % sets]]
+            assert asked == [batches[at % sets]], "what was asked for, once; the others write elsewhere"
+        assert len(kernel.seen) == 2 * sets * calls
+        visits, last, gaps = Counter(), {}, []
+        for at, (batch, _) in enumerate(kernel.seen):
+            visits[number[id(batch)]] += 1
+            gaps.append(at - last.get(number[id(batch)], -sets))
+            last[number[id(batch)]] = at
+        assert max(visits.values()) - min(visits.values()) <= calls // sets + 1
+        assert min(gaps) >= min(sets, calls - 1), "a page is read again after about a cycle"
+
+
+def test_a_kernel_that_plans_is_planned_under_its_twins_and_gets_each_page_sets_own_plan():
+    class Planning(Counting):
+        def prepare(self, batch, features, config, workspace):
+            return f"plan of {id(batch)}"
+
+        def launch(self, batch, features, out, config, workspace, *, lse=None):
+            self.seen.append((batch, workspace))
+
+    kernel, batches = Planning(), [make_batch(((1, 16),), AttentionShape(2, 1, 64), fill=False) for _ in range(3)]
+    twin = planted.Block(kernel, 20)
+    twin.workspace(batches[0].shape, None, None)
+    plans = [twin.prepare(batch, Features(), None, None) for batch in batches]
+    twin.launch(batches[1], Features(), torch.empty_like(batches[1].query), None, plans[1])
+    assert all(plan == f"plan of {id(batch)}" for batch, plan in kernel.seen) and len(kernel.seen) == 20
+    assert planted.Twin(kernel).prepare(batches[0], Features(), None, None) == plans[0]
+    assert planted.Twin(Counting()).prepare(batches[0], Features(), None, "as it was") == "as it was"
 
 
 def test_twins_are_kernels_of_the_registry_and_strangers_are_not():
@@ -121,7 +149,7 @@ def measuring(monkeypatch, tmp_path):
 
 
 def test_live_twins_make_a_floor_that_can_be_read(measuring, capsys):
-    assert measuring_worker.CALLS >= doctor.ENOUGH_CALLS
+    assert measuring_worker.CALLS % planted.BLOCK, "nothing depends on how many calls a sample has"
     argv = ["--kernel", "baseline/sdpa", "--workload", "q1s40", "--processes", "2", "--max-time", "0.2"]
     assert doctor.main([*argv, "--out", "floor/noise.json"]) == 0
     floor = read(Path("floor/noise.json"))
