@@ -151,16 +151,22 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
-    it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need segments, which
-    adjustable_tile's long queries do not have: 128 tokens over 8k keys take 64 us, and 198 there. Without TMA Triton
-    3.7.1 reads what a descriptor names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16 bytes).
+    it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need the segments that
+    q_block lacks: 128 tokens over 8k keys take 64 us, and 198 without. Elsewhere one launch is fastest: four prompts of
+    up to 512 take 19.3 us in q_block and 27.7 in unpaged, 42 chunks of up to 20 tokens over 5k keys 242 and 425.
+    Without TMA Triton 3.7.1 reads what a descriptor names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16
+    bytes).
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
     if gpu is not None and not _has_tma(gpu):
         return "adjustable_tile"
-    many = stats.max_query_len * shape.queries_per_kv >= 1024
-    return "unpaged" if many or stats.max_seq_len >= 16 * stats.max_query_len else "adjustable_tile"
+    if stats.max_seq_len <= 512:
+        return "q_block"
+    if stats.max_query_len * shape.queries_per_kv >= 1024:
+        return "unpaged"
+    few = stats.num_seqs * shape.num_kv_heads <= 256  # up to two programs a unit of an H200
+    return "unpaged" if few and stats.max_seq_len >= 16 * stats.max_query_len else "q_block"
 
 
 def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
