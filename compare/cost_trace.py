@@ -1,8 +1,9 @@
 """How often a serving engine waits for a compiler: specialisations that 1,000 steps of a trace need.
 
 Each step of the scheduler (compare.trace) is a launch of `auto` on tensors of its sizes; the JIT's own binder says what
-code it needs, and code that no step needed before is compiled for the target. A DSL runs in a process of its own, with
-Triton's cache empty at first. Seconds are those of generating and compiling, of the wall and of a core.
+code it needs, and code that no step needed before is compiled for the target. Nothing is launched, so no GPU is needed;
+the evidence is `compiled`. A DSL runs in a process of its own, with Triton's cache empty at first. Seconds are those of
+generating and compiling, of the wall and of a core. `waits`: steps that needed new code; `last_at`: the last of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from compare import trace
 from compare.cost_compile import Watch, fresh_process
+from compare.records import Evidence
 
 STEPS = 1000
 LIMIT_S = 3000.0
@@ -52,7 +54,7 @@ def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[s
     chosen, name = steps(path, count)
     task = {"kernel": f"{dsl}/auto", "gpu": dataclasses.asdict(gpu), "steps": [step.lens for step in chosen]}
     row: dict[str, Any] = {"cost": "trace", "kernel": task["kernel"], "target": gpu.arch, "trace": name}
-    row["steps"] = len(chosen)
+    row |= {"steps": len(chosen), "evidence": str(Evidence.COMPILED)}
     with tempfile.TemporaryDirectory() as folder:
         answer = fresh_process("compare.cost_trace", task, folder, LIMIT_S)
     return row | {"status": "failed" if "reason" in answer else "ok"} | answer
@@ -95,6 +97,7 @@ def main() -> None:
         seconds.update(took)
         first_at += [number] * new
     answer = {"specialisations": len(first_at), "choices": len(choices), "first_at": first_at}
+    answer |= {"waits": len(set(first_at)), "last_at": max(first_at, default=None)}
     print(json.dumps(answer | {name: round(value, 2) for name, value in seconds.items()}), flush=True)
 
 

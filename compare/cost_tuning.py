@@ -1,35 +1,53 @@
-"""Tuning time: how good the best config so far was, second by second of an arm's budget, from the tuner's log.
+"""Tuning time: how good the configs in use are, second by second of an arm's budget, from the tuners' logs.
 
-The quality of a kernel at time t is the geometric mean over its rows of (best known time) / (best time so far), 0 while
-a row has none. A candidate counts from the line that first timed it, with its last word: the repeated time of a
-finalist, else the screening's. Best known: of the same arm and kernel, so each DSL is held to what it found itself;
-with `across`, of any arm and kernel on the row, the other DSL's included.
+The quality of a kernel at time t is the geometric mean over its rows of (best known time) / (best time so far). A tuner
+that takes one row after another has no time of most rows for long; what a caller runs there meanwhile is the untuned
+default, so a row begins with the time that the log has of it (`Start.DEFAULT`), at 0 s. `Start.NOTHING` counts such a
+row as 0: its first point is the second at which the last row had a time, and says how fast rows are reached.
+A candidate counts from the line that first timed it, with its last word: the repeated time of a finalist; else the
+screening's, no better than the worst finalist's of the row (compare.tune_records.Times). Best known: of the same arm
+and kernel, so each DSL is held to what it found itself, and one that tried less has the lower mark. Arms of one budget
+reach different rows, too. What may be compared are the figures `across_...`: over the rows that every arm of the logs
+reached with that rung, against the best that any of them found for it.
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from compare import tune_records
+from compare.tune_space import DEFAULT
 
 SHARES = (0.90, 0.95, 0.99)
+_KEY = ("arm", "kernel", "row", "policy")
+Points = list[tuple[float, float]]
+
+
+class Start(enum.Enum):
+    """What a row counts as before the tuner has timed anything on it."""
+
+    DEFAULT = "the untuned default"
+    NOTHING = "nothing"
 
 
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a candidate that has a time: arm, kernel, row, t of its first time, us of its last word."""
+    """One entry a candidate that has a time: arm, kernel, row, policy, t of its first time, us of its last word."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
+    worst: dict[tuple[str, ...], float] = {}  # of the finalists of an arm, kernel and row
     for line in lines:
-        if line.get("done") or line.get("status") != "ok":
+        if line.get("done") or line.get("status") != "ok" or line.get("screen_us", line.get("final_us")) is None:
             continue
-        us = line.get("final_us", line.get("screen_us"))
-        if us is None:
-            continue
-        key = tuple(line[name] for name in ("arm", "kernel", "row", "policy"))
-        kept = found.setdefault(key, dict(zip(("arm", "kernel", "row", "policy"), key, strict=True)) | {"t": line["t"]})
-        kept["us"] = us
+        key = tuple(line[name] for name in _KEY)
+        kept = found.setdefault(key, dict(zip(_KEY, key, strict=True)) | {"t": line["t"]})
+        kept["screen"], kept["final"] = line.get("screen_us"), line.get("final_us")
+        worst[key[:3]] = max(worst.get(key[:3], 0.0), line.get("final_us") or 0.0)
+    for key, kept in found.items():
+        screen, final = kept.pop("screen"), kept.pop("final")
+        kept["us"] = max(screen, worst[key[:3]]) if final is None else final
     return sorted(found.values(), key=lambda entry: entry["t"])
 
 
@@ -40,23 +58,38 @@ def _best(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
     return best
 
 
-def curve(lines: Sequence[dict[str, Any]], arm: str, kernel: str, *, across: bool = False) -> list[tuple[float, float]]:
-    """(seconds, quality) at every improvement; empty where the kernel was never timed on all of its rows."""
-    everything = _timed(lines)
-    mine = [entry for entry in everything if entry["arm"] == arm and entry["kernel"] == kernel]
+def _quality(so_far: Mapping[str, float], known: Mapping[str, float], rows: Collection[str]) -> float:
+    """0 where a row has no time."""
+    logs = [math.log(known[row] / so_far[row]) for row in rows if row in so_far]
+    return math.exp(math.fsum(logs) / len(rows)) if len(logs) == len(rows) else 0.0
+
+
+def curve(
+    lines: Sequence[dict[str, Any]],
+    arm: str,
+    kernel: str,
+    *,
+    across: bool = False,
+    start: Start = Start.NOTHING,
+    among: Collection[str] | None = None,
+) -> Points:
+    """(seconds, quality) at every improvement, over the rows that the arm timed the kernel on (`among` these alone).
+
+    Points of quality 0 are left out: there are none before every row has a time. across: best known is any arm's.
+    """
+    rung = [entry for entry in _timed(lines) if _rung(entry["kernel"]) == _rung(kernel)]
+    mine = [x for x in rung if (x["arm"], x["kernel"]) == (arm, kernel) and (among is None or x["row"] in among)]
     rows = {entry["row"] for entry in mine}
-    known = _best(everything if across else mine)
+    known = _best(rung if across else mine)
     so_far: dict[str, float] = {}
-    points: list[tuple[float, float]] = []
+    if start is Start.DEFAULT:
+        so_far = {entry["row"]: entry["us"] for entry in mine if entry["policy"] == DEFAULT.name}
+    points = [(0.0, _quality(so_far, known, rows))] if rows else []
     for entry in mine:
-        row = entry["row"]
-        if entry["us"] >= so_far.get(row, math.inf):
-            continue
-        so_far[row] = entry["us"]
-        if len(so_far) == len(rows):
-            logs = [math.log(known[name] / so_far[name]) for name in rows]
-            points.append((entry["t"], math.exp(math.fsum(logs) / len(logs))))
-    return points
+        if entry["us"] < so_far.get(entry["row"], math.inf):
+            so_far[entry["row"]] = entry["us"]
+            points.append((entry["t"], _quality(so_far, known, rows)))
+    return [point for point in points if point[1] > 0.0]
 
 
 def time_to(points: Sequence[tuple[float, float]], share: float) -> float | None:
@@ -64,18 +97,48 @@ def time_to(points: Sequence[tuple[float, float]], share: float) -> float | None
     return next((seconds for seconds, quality in points if quality >= share - 1e-12), None)
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """One row an arm and kernel of a tuning run's folder (candidates.jsonl)."""
-    lines = tune_records.read(folder / "candidates.jsonl")
-    found = []
-    for arm, kernel in dict.fromkeys((line["arm"], line["kernel"]) for line in lines):
-        mine = [line for line in lines if (line["arm"], line["kernel"]) == (arm, kernel)]
-        own, across = (curve(lines, arm, kernel, across=flag) for flag in (False, True))
-        row: dict[str, Any] = {"cost": "tuning", "arm": arm, "kernel": kernel, "run": folder.name, "status": "ok"}
-        row |= {"candidates": len({(x["row"], x.get("policy")) for x in mine if not x.get("done")})}
-        row |= {"rows": len({line["row"] for line in mine}), "spent_s": max(line["t"] for line in mine)}
-        row |= {f"to_{share:.0%}_s": time_to(own, share) for share in SHARES}
-        row |= {f"across_to_{share:.0%}_s": time_to(across, share) for share in SHARES}
-        row["curve"] = [[round(t, 2), round(quality, 4)] for t, quality in own]
-        found.append(row)
+def _figures(points: Points, prefix: str = "") -> dict[str, float | None]:
+    """untuned: the quality of the default alone."""
+    found: dict[str, float | None] = {f"{prefix}untuned": round(points[0][1], 4) if points else None}
+    return found | {f"{prefix}to_{share:.0%}_s": time_to(points, share) for share in SHARES}
+
+
+def _rung(kernel: str) -> str:
+    return kernel.rpartition("/")[2]
+
+
+def _reached(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], set[str]]:
+    """The rows with a time of each arm and kernel."""
+    found: dict[tuple[str, str], set[str]] = {(line["arm"], line["kernel"]): set() for line in lines}
+    for entry in _timed(lines):
+        found[entry["arm"], entry["kernel"]].add(entry["row"])
     return found
+
+
+def rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """One row an arm and kernel of tuning runs' folders (candidates.jsonl), which must have had the same budget."""
+    logs = {folder: tune_records.read(folder / "candidates.jsonl") for folder in folders}
+    lines = [line for log in logs.values() for line in log]
+    reached = _reached(lines)
+    found = []
+    for folder, log in logs.items():
+        for arm, kernel in dict.fromkeys((line["arm"], line["kernel"]) for line in log):
+            row = {"cost": "tuning", "arm": arm, "kernel": kernel, "run": folder.name, "status": "ok"}
+            twins = [timed for (_, other), timed in reached.items() if _rung(other) == _rung(kernel)]
+            common = set.intersection(*twins) if len(twins) > 1 else None
+            found.append(row | _row(lines, arm, kernel, common))
+    return found
+
+
+def _row(lines: Sequence[dict[str, Any]], arm: str, kernel: str, common: set[str] | None) -> dict[str, Any]:
+    """common: the rows that the other arms have too; None where there is no other."""
+    mine = [line for line in lines if (line["arm"], line["kernel"]) == (arm, kernel)]
+    timed = _timed(mine)
+    own = curve(lines, arm, kernel, start=Start.DEFAULT)
+    found: dict[str, Any] = {"candidates": len({(x["row"], x.get("policy")) for x in mine if not x.get("done")})}
+    found |= {"timed": len(timed), "rows": len({x["row"] for x in timed}), "spent_s": max(x["t"] for x in mine)}
+    found |= _figures(own) | {"covered_s": time_to(curve(lines, arm, kernel), 0.0)}
+    if common is not None:
+        points = curve(lines, arm, kernel, across=True, start=Start.DEFAULT, among=common)
+        found |= {"across_rows": len(common)} | _figures(points, "across_")
+    return found | {"curve": [[round(t, 2), round(quality, 4)] for t, quality in own]}

@@ -2,7 +2,7 @@
 
     python -m compare.costs --gpu auto --out DIR                       what this machine can measure
     python -m compare.costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler: minutes, no GPU
-    python -m compare.costs --out DIR --only tuning --tuned TUNE_RUN   from a tuner's log
+    python -m compare.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...   from tuners' logs
 
 Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
 tables of them. Without the GPU the parts `host` and `launch` are left out and said so, and compile times are those of
@@ -40,11 +40,17 @@ CORES_PER_LANE = 4  # a compiler, its children and a margin: lanes that share co
 
 COLUMNS = {  # of the tables, by part
     "compile": ("kernel", "state", *cost_compile.FIELDS, "ran_on"),
-    "trace": ("kernel", "steps", "specialisations", "choices", "compile_s", "compile_cpu_s", "trace", "ran_on"),
+    "trace": (
+        *("kernel", "steps", "specialisations", "choices", "waits", "last_at", "compile_s", "compile_cpu_s", "trace"),
+        *("evidence", "ran_on"),
+    ),
     "host": ("dsl", "workload", "call", "plan", "launch", "graph", "kernel"),
     "launch": ("kernel", "workload", "kernels", "busy_us", "span_us", "host_us", "scratch_bytes", "hidden_bytes"),
     "scratch": ("kernel", "workload", "scratch_bytes"),
-    "tuning": ("arm", "kernel", "rows", "candidates", "to_90%_s", "to_95%_s", "to_99%_s", "spent_s", "run"),
+    "tuning": (
+        *("arm", "kernel", "rows", "candidates", "timed", "untuned", "to_90%_s", "to_95%_s", "to_99%_s", "covered_s"),
+        *("spent_s", "across_rows", "across_untuned", "across_to_95%_s", "across_to_99%_s", "run"),
+    ),
 }
 
 
@@ -93,7 +99,7 @@ class Asked:
     repeats: int
     trace: Path | None
     steps: int
-    tuned: Path | None
+    tuned: tuple[Path, ...]
 
     @property
     def dsls(self) -> tuple[str, ...]:
@@ -132,7 +138,7 @@ def _trace(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
-    yield from cost_tuning.rows(asked.tuned) if asked.tuned is not None else ()
+    yield from cost_tuning.rows(asked.tuned)
 
 
 MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
@@ -150,7 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--repeats", type=int, default=1, help="fresh cold and warm processes a kernel (default 1)")
     new.add_argument("--trace", type=Path, metavar="CSV", help=f"a serving trace; without one: {cost_trace.SYNTHETIC}")
     new.add_argument("--steps", type=int, default=cost_trace.STEPS)
-    new.add_argument("--tuned", type=Path, metavar="DIR", help="a run of compare.tune")
+    words = "runs of compare.tune with one budget, such as one of each DSL"
+    new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
     return new
 
 
@@ -163,17 +170,18 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     for name in ("repeats", "steps"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name}: found {getattr(arguments, name)}, allowed at least 1")
-    if arguments.tuned is not None and not (arguments.tuned / "candidates.jsonl").is_file():
-        raise ValueError(f"--tuned: found no candidates.jsonl in {arguments.tuned}, allowed a run of compare.tune")
+    for folder in arguments.tuned:
+        if not (folder / "candidates.jsonl").is_file():
+            raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of compare.tune")
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-    rest = (arguments.repeats, arguments.trace, arguments.steps, arguments.tuned)
+    rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned))
     return Asked(gpu, gpu == here, kernels, rows, *rest)
 
 
 def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:
     if only is None:
-        return (WITH_GPU if asked.here else WITHOUT_GPU) + ("tuning",) * (asked.tuned is not None)
+        return (WITH_GPU if asked.here else WITHOUT_GPU) + ("tuning",) * bool(asked.tuned)
     named = tuple(dict.fromkeys(only.split(",")))
     if unknown := [name for name in named if name not in PARTS]:
         raise ValueError(f"--only: found {', '.join(unknown)}, allowed {', '.join(PARTS)}")

@@ -1,7 +1,6 @@
-"""Costs beside speed: what is counted, from invented profiles and logs; the command's refusals; one real compile."""
+"""Costs beside speed: what is counted, from invented profiles; the command's refusals; one real compile."""
 
 import contextlib
-import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
@@ -10,57 +9,10 @@ import pytest
 import torch
 
 from common.gpus import resolve
-from compare import cost_compile, cost_launch, cost_trace, cost_tuning, costs, graph_nodes
+from compare import cost_compile, cost_launch, cost_trace, costs, graph_nodes
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
-
-
-def timed(t, row, policy, us, arm="triton", kernel="triton/q_block", **more):
-    fields = {"arm": arm, "kernel": kernel, "row": row, "policy": policy, "t": t, "status": "ok", "screen_us": us}
-    return fields | more
-
-
-LOG = [
-    timed(1.0, "a", "default", 100.0),
-    timed(2.0, "b", "default", 50.0),
-    timed(3.0, "a", "p1", 60.0),
-    timed(4.0, "b", "p1", 80.0),
-    timed(5.0, "b", "p2", 40.0),
-    timed(6.0, "a", "p2", 55.0),
-    timed(7.0, "a", "p1", 60.0, final_us=50.0),
-    timed(8.0, "b", "p2", 40.0, final_us=40.0),
-    {"arm": "triton", "kernel": "triton/q_block", "row": "a", "t": 9.0, "done": True},
-    {**timed(9.5, "b", "p9", 1.0), "status": "spills"},
-]
-
-
-def test_the_curve_counts_a_candidate_from_its_first_time_with_its_last_word():
-    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
-    assert [t for t, _ in points] == [2.0, 3.0, 5.0]  # 2 s: both rows have one; p1 of `a` counts from 3 s, with 50 us
-    assert points[0][1] == pytest.approx((50 / 100 * 40 / 50) ** 0.5)
-    assert points[1][1] == pytest.approx((1.0 * 40 / 50) ** 0.5)
-    assert points[-1][1] == pytest.approx(1.0)
-
-
-def test_the_time_to_a_share_is_the_first_second_that_has_it():
-    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
-    assert [cost_tuning.time_to(points, share) for share in (0.6, 0.85, 0.9, 0.99)] == [2.0, 3.0, 5.0, 5.0]
-    assert cost_tuning.time_to([(1.0, 0.5)], 0.9) is None
-
-
-def test_across_arms_the_best_known_is_anybodys():
-    other = [timed(1.0, row, "default", 20.0, arm="helion", kernel="helion/q_block") for row in "ab"]
-    points = cost_tuning.curve(LOG + other, "triton", "triton/q_block", across=True)
-    assert points[-1][1] == pytest.approx((20 / 50 * 20 / 40) ** 0.5)
-    assert cost_tuning.curve(LOG + other, "triton", "triton/q_block")[-1][1] == pytest.approx(1.0)
-
-
-def test_a_tuning_run_becomes_a_row_an_arm_and_kernel(tmp_path):
-    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
-    (row,) = cost_tuning.rows(tmp_path)
-    assert (row["arm"], row["kernel"], row["rows"], row["spent_s"]) == ("triton", "triton/q_block", 2, 9.5)
-    assert (row["to_90%_s"], row["to_99%_s"]) == (5.0, 5.0)
 
 
 def test_busy_sums_the_kernels_and_span_holds_the_gap_between_them():
@@ -245,6 +197,8 @@ def test_a_step_that_needs_no_new_code_is_not_counted():
     row = cost_trace.measure("triton", H200, None, 3)
     assert row["status"] == "ok" and row["specialisations"] == len(row["first_at"]) >= 1
     assert set(row["first_at"]) <= {0, 1, 2}
+    assert (row["waits"], row["last_at"]) == (len(set(row["first_at"])), max(row["first_at"]))
+    assert row["evidence"] == "compiled", "nothing was launched"
 
 
 @pytest.mark.parametrize(
