@@ -14,6 +14,7 @@ reached with that rung, against the best that any of them found for it.
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from compare.tune_space import DEFAULT
 
 SHARES = (0.90, 0.95, 0.99)
 _KEY = ("arm", "kernel", "row", "policy")
+BUDGET = ("gpu", "gpus", "cores", "minutes", "seed")  # of a manifest: what is equal for all arms that are compared
 Points = list[tuple[float, float]]
 
 
@@ -115,15 +117,48 @@ def _reached(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], set[str]]
     return found
 
 
+class UnequalBudgets(ValueError):
+    """Runs that cannot stand beside each other; the message names the field, what was found where, and what may be."""
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Empty where the log has none beside it."""
+    path = folder / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def check_budgets(folders: Sequence[Path]) -> None:
+    """Raises UnequalBudgets where manifests differ in BUDGET or in the rows that were asked for."""
+    manifests = {folder.name: _manifest(folder) for folder in folders}
+    known = {name: manifest for name, manifest in manifests.items() if manifest}
+    for field in BUDGET:
+        found = {name: manifest[field] for name, manifest in known.items()}
+        if len(set(found.values())) > 1:
+            said = ", ".join(f"{value} in {name}" for name, value in found.items())
+            raise UnequalBudgets(f"--tuned: found {field} {said}, allowed one for all")
+    asked = {name: {row["label"] for row in manifest["rows"]} for name, manifest in known.items()}
+    if any(rows != next(iter(asked.values())) for rows in asked.values()):
+        said = ", ".join(f"{len(rows)} in {name}" for name, rows in asked.items())
+        raise UnequalBudgets(f"--tuned: found other rows: {said}, allowed the same for all")
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """What the tuner ran with: a row's own `commit`, `versions` and `ran_on` are of the command that wrote the row."""
+    manifest = _manifest(folder)
+    found = {field: manifest[field] for field in BUDGET if field in manifest}
+    return found | {f"tuned_{name}": manifest[name] for name in ("commit", "versions") if name in manifest}
+
+
 def rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """One row an arm and kernel of tuning runs' folders (candidates.jsonl), which must have had the same budget."""
+    """One row an arm and kernel of tuning runs' folders (candidates.jsonl, manifest.json). Raises UnequalBudgets."""
+    check_budgets(folders)
     logs = {folder: tune_records.read(folder / "candidates.jsonl") for folder in folders}
     lines = [line for log in logs.values() for line in log]
     reached = _reached(lines)
     found = []
     for folder, log in logs.items():
         for arm, kernel in dict.fromkeys((line["arm"], line["kernel"]) for line in log):
-            row = {"cost": "tuning", "arm": arm, "kernel": kernel, "run": folder.name, "status": "ok"}
+            row = {"cost": "tuning", "arm": arm, "kernel": kernel, "run": folder.name, "status": "ok"} | _about(folder)
             twins = [timed for (_, other), timed in reached.items() if _rung(other) == _rung(kernel)]
             common = set.intersection(*twins) if len(twins) > 1 else None
             found.append(row | _row(lines, arm, kernel, common))

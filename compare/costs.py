@@ -173,6 +173,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     for folder in arguments.tuned:
         if not (folder / "candidates.jsonl").is_file():
             raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of compare.tune")
+    cost_tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
     rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from compare import cost_tuning
+from compare import cost_tuning, costs
 
 
 def timed(t, row, policy, us, arm="triton", kernel="triton/q_block", **more):
@@ -87,3 +87,42 @@ def test_dsls_are_compared_on_the_rows_that_both_reached_by_the_best_of_either(t
     assert triton["across_untuned"] == pytest.approx(40 / 100) and helion["across_untuned"] == pytest.approx(40 / 80)
     assert (triton["across_to_90%_s"], helion["across_to_90%_s"], helion["to_90%_s"]) == (None, 6.0, 6.0)
     assert triton["to_99%_s"] == 5.0, "its own figures are over its own rows"
+
+
+MANIFEST = {"gpu": "h200", "gpus": 1, "cores": 24, "minutes": 8.0, "seed": 0, "rows": [{"label": "a"}, {"label": "b"}]}
+
+
+def runs(tmp_path, **manifests):
+    """A folder a manifest, all with LOG."""
+    for name, manifest in manifests.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
+        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
+    return [tmp_path / name for name in manifests]
+
+
+def test_a_row_says_what_its_tuner_ran_with(tmp_path):
+    (row,) = cost_tuning.rows(runs(tmp_path, one=MANIFEST | {"commit": "abc", "versions": {"triton": "3.6"}}))
+    assert (row["gpu"], row["minutes"], row["cores"], row["tuned_commit"]) == ("h200", 8.0, 24, "abc")
+    assert row["tuned_versions"] == {"triton": "3.6"}
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"minutes": 4.0}, "minutes 8.0 in one, 4.0 in two"),
+        ({"cores": 12}, "cores 24 in one, 12 in two"),
+        ({"gpu": "h100"}, "gpu h200 in one, h100 in two"),
+        ({"seed": 1}, "seed 0 in one, 1 in two"),
+        ({"rows": [{"label": "a"}]}, "other rows: 2 in one, 1 in two"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
+)
+def test_runs_of_other_budgets_do_not_stand_beside_each_other(other, said, tmp_path, capsys):
+    folders = runs(tmp_path, one=MANIFEST, two=MANIFEST | other)
+    with pytest.raises(cost_tuning.UnequalBudgets, match=said):
+        cost_tuning.rows(folders)
+    words = ["--gpu", "h200", "--only", "tuning", "--out", str(tmp_path / "out"), "--tuned", *map(str, folders)]
+    assert costs.main(words) == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
