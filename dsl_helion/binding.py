@@ -43,15 +43,15 @@ def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
-    All forms give the same result. K and V that lie apart differently have no common flat index.
+    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index.
     """
-    page, slot = batch.key_cache.stride()[:2]
-    apart = batch.value_cache.stride()[:2] != (page, slot) or slot == 0 or page % slot != 0
+    strides = [cache.stride()[:2] for cache in (batch.key_cache, batch.value_cache)]
+    rows = {page // slot if slot and page % slot == 0 else None for page, slot in strides}
     if asked == "page" and page_form_applies(batch.shape, tile_size) and page_addressed_in_32_bits(batch):
         return "page", 0
-    if asked == "2idx" or apart:
+    if asked == "2idx" or len(rows) > 1 or None in rows:
         return "2idx", 0
-    return "flat", page // slot
+    return "flat", rows.pop()
 
 
 def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -77,8 +77,8 @@ def test_all_forms_agree_to_the_bit(others: tuple[str, ...]) -> None:
         (784, 32, 32, 64, ("run", 16)),
         (128, 32, 32, 256, ("run", 64)),
         (24, 80, 80, 64, ("flat", 24)),
-        (16, 32, 40, 64, ("2idx", 0)),
-        (784, 32, 40, 64, ("2idx", 0)),
+        (16, 32, 40, 64, ("flat", 16)),
+        (784, 32, 40, 64, ("flat", 784)),
     ],
 )
 def test_runs_take_the_form_that_applies(

@@ -33,6 +33,14 @@ def test_the_flat_view_ends_where_the_cache_ends() -> None:
     assert view[-1, -1, -1:].data_ptr() == last.data_ptr()
 
 
+def test_caches_of_different_lanes_share_a_flat_index() -> None:
+    batch = make_batch(LENS, AttentionShape(4, 2, 16, 24, torch.float16, value_size=40))
+    form = binding.gather_form("flat", batch, 16)
+    assert form == ("flat", 24)
+    for cache in (batch.key_cache, batch.value_cache):
+        assert binding.cache_view(cache, *form)[2 * 24 + 23].data_ptr() == cache[2, 23].data_ptr()
+
+
 def _padded(batch, slot: int):
     """The batch with K in a cache whose pages are a slot and a bit apart."""
     blocks, slots, heads, lanes = batch.key_cache.shape
