@@ -151,7 +151,7 @@ def excess(runs: Runs) -> str | None:
 
 
 def tuning(runs: Runs) -> str | None:
-    """Seconds of a tuner until a kernel's choices reach 95% of the best known, and what it spent."""
+    """Seconds of a tuner until a kernel's choices reach 95% of the best known, what it spent, and the untuned share."""
     found = [row for row in runs.lines("costs/costs.jsonl") if row["cost"] == "tuning" and row["status"] == "ok"]
     known = {arm: [row for row in found if row["arm"] == arm] for arm in dict.fromkeys(row["arm"] for row in found)}
     parts = []
@@ -159,7 +159,9 @@ def tuning(runs: Runs) -> str | None:
         reached = sorted(row["to_95%_s"] for row in rows if row["to_95%_s"] is not None)
         within = f"after {reached[0]:.0f} to {reached[-1]:.0f} s" if reached else "never"
         spent = max(row["spent_s"] for row in rows)
-        parts.append(f"{arm}: {len(reached)} of {len(rows)} kernels {within}, {spent:.0f} s spent")
+        untuned = sorted(row["untuned"] for row in rows if row.get("untuned") is not None)
+        start = f", {untuned[0]:.0%} to {untuned[-1]:.0%} untuned" if untuned else ""
+        parts.append(f"{arm}: {len(reached)} of {len(rows)} kernels {within}, {spent:.0f} s spent{start}")
     return f"to 95% of the best known: {'; '.join(parts)} (costs)" if parts else None
 
 

@@ -89,3 +89,8 @@ def test_what_tuning_cost_is_read_from_the_costs(tmp_path):
     assert MEASURES["E10"](Runs(tmp_path)).startswith(
         "to 95% of the best known: triton: 1 of 2 kernels after 40 to 40 s"
     )
+    rows = [row | {"to_95%_s": 0.0, "untuned": 0.96}, row | {"kernel": "triton/naive", "to_95%_s": 9.0, "untuned": 0.9}]
+    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert MEASURES["E10"](Runs(tmp_path)) == (
+        "to 95% of the best known: triton: 2 of 2 kernels after 0 to 9 s, 300 s spent, 90% to 96% untuned (costs)"
+    )
