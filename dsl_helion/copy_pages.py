@@ -27,7 +27,7 @@ def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_
     query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
     seq_len = hl.load(seq_lens, [seq], extra_mask=live)
     context_len = seq_len - query_len
-    first_key, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, tile_size)
+    first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, tile_size, live)
     copied = query_len > short
     if new_kv:
         copied = copied & (context_len > 0)

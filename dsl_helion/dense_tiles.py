@@ -7,7 +7,6 @@ from common.kernel import new_tokens, scales_per_token
 from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
 from dsl_helion.binding import cache_view, loadable
-from dsl_helion.masks import zero_unseen
 from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 
 
@@ -31,13 +30,10 @@ def attend_block(
     at = [row + j * tile_size + hl.arange(tile_size), slice(None)]
     if foreign:
         at = [row + j * tile_size + hl.arange(tile_size), kv_head, slice(None)]
-    wanted = None if foreign else key_pos < seq_len  # seen_keys has no say where new tokens are read
     k = dequantise(hl.load(keys, at), q.dtype)
-    s, wanted = logits(q, k, None, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+    s = logits(q, k, None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     if masked and foreign:
         v = dequantise(hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1)), q.dtype)
-    elif masked:
-        v = zero_unseen(dequantise(hl.load(values, at), q.dtype), wanted, f)
     else:
         v = dequantise(hl.load(values, at), q.dtype)
     return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)

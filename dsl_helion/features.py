@@ -80,14 +80,14 @@ def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.cons
 def row_operands(f, seq, kv_head, token, head, live, context_len):
     """What features need of the rows of one Q Block, loaded once; None where its feature is off.
 
-    The rows are query tokens and heads as primitives.q_block_rows gives them. live, token [block_m]; context_len;
+    The rows are query tokens and heads as primitives.q_block_rows gives them. token [block_m]; context_len;
     slope f32 [block_m]; chunk_first [block_m]: first key of the oldest chunk that the row sees; span_first, span_last
-    [block_m]: first and last key of the span that holds the row, 0 and -1 where none does; causal, of the sequence: 0:
+    [block_m]: first and last key of the span that holds the row, its own where none does; causal, of the sequence: 0:
     not causal; logit_scale f32: of K and Q, beside the softmax scale; row_scale f32 [block_m]: what query_operand took
     from each row.
     """
     r = dict.fromkeys(("slope", "chunk_first", "span_first", "span_last", "causal", "logit_scale", "row_scale"))
-    r |= {"live": live, "token": token, "context_len": context_len}
+    r |= {"token": token, "context_len": context_len}
     query_pos = context_len + token
     if f["alibi_slopes"] is not None:
         r["slope"] = hl.load(f["alibi_slopes"], [head], extra_mask=live)
@@ -100,8 +100,8 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
         last = hl.load(f["spans"], [seq, span, 1], extra_mask=there).unsqueeze(0)
         position = query_pos.unsqueeze(1)
         inside = (position >= first) & (position <= last) & (first < last) & there.unsqueeze(0)
-        r["span_first"] = torch.where(inside, first, 0).amax(1)
-        r["span_last"] = torch.where(inside, last, -1).amax(1)
+        r["span_first"] = torch.where(inside, first, position).amin(1)
+        r["span_last"] = torch.where(inside, last, position).amax(1)
     if f["causal_per_sequence"] is not None:
         r["causal"] = hl.load(f["causal_per_sequence"], [seq])
     if f["key_scale"] is not None:

@@ -12,47 +12,41 @@ from dsl_helion.arithmetic import cdiv, div
 def visible(query_pos, key_pos, seq_len, f, r):
     """bool [block_m, tile_size]: may the query at absolute position q see the key at k. `kv_tile_range` must agree.
 
+    Flags and spans move the ends of what a row sees, one interval around its own key: a comparison each, as without.
     Without causality the row has no say but by its shape; a row of a cross attention may have a negative position.
     """
     q = query_pos.unsqueeze(1)
     k = key_pos.unsqueeze(0)
     if f["non_causal"] is None:
-        seen = k <= q
+        last = query_pos
         if f["causal_per_sequence"] is not None:
-            seen = seen | ((r["causal"] == 0) & (k < seq_len))
+            if f["sliding_window"] is not None:
+                last = torch.where(r["causal"] == 0, query_pos + f["sliding_window"] - 1, last)
+            else:
+                last = torch.where(r["causal"] == 0, seq_len - 1, last)
+        if f["spans"] is not None:
+            last = torch.maximum(last, r["span_last"])
+        if f["spans"] is not None or f["causal_per_sequence"] is not None:
+            last = torch.minimum(last, seq_len - 1)
+        seen = k <= last.unsqueeze(1)
     elif f["cross"] is None:
         seen = (k < seq_len) & (q >= 0)
     else:
         seen = (k < seq_len) & (q < seq_len)
-    if f["sliding_window"] is not None:
-        seen = seen & (q - k < f["sliding_window"])
-        if f["non_causal"] is not None or f["causal_per_sequence"] is not None:
-            seen = seen & (k - q < f["sliding_window"])
-    if f["chunk"] is not None:
-        seen = seen & (k >= r["chunk_first"].unsqueeze(1))
     if f["spans"] is not None:
-        spanned = (k >= r["span_first"].unsqueeze(1)) & (k <= r["span_last"].unsqueeze(1))
-        seen = (seen | spanned) & (k < seq_len)
+        if f["sliding_window"] is not None:
+            first = torch.minimum(query_pos - f["sliding_window"] + 1, r["span_first"])
+            seen = seen & (k >= first.unsqueeze(1))
+        if f["chunk"] is not None:
+            seen = seen & (k >= torch.minimum(r["chunk_first"], r["span_first"]).unsqueeze(1))
+    else:
+        if f["sliding_window"] is not None:
+            seen = seen & (q - k < f["sliding_window"])
+            if f["non_causal"] is not None:
+                seen = seen & (k - q < f["sliding_window"])
+        if f["chunk"] is not None:
+            seen = seen & (k >= r["chunk_first"].unsqueeze(1))
     return seen
-
-
-def seen_keys(wanted, seen, f, r):
-    """Of the `wanted` keys of a tile those that some real row sees, bool [tile_size].
-
-    The others may hold NaN, as pages behind a window do. Where kv_tile_range is exact there are no others.
-    """
-    if f["spans"] is not None or f["causal_per_sequence"] is not None:
-        return wanted & ((seen & r["live"].unsqueeze(1)).to(torch.int32).amax(0) > 0)
-    else:
-        return wanted
-
-
-def zero_unseen(v, wanted, f):
-    """V [tile_size, value_size] of a tile that was loaded whole, without what seen_keys left out."""
-    if f["spans"] is not None or f["causal_per_sequence"] is not None:
-        return torch.where(wanted.unsqueeze(1), v, 0.0)
-    else:
-        return v
 
 
 def not_before(first_key, key_pos, wanted, f):
@@ -63,14 +57,40 @@ def not_before(first_key, key_pos, wanted, f):
         return wanted
 
 
-def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
-    """Which keys and tiles the rows at absolute positions first_pos .. last_pos need.
+def span_keys(seq, there, first_pos, last_pos, f):
+    """First and last key that spans of the sequence show to some row at first_pos .. last_pos, then those to all rows.
+
+    A row is in one span at most, and sees its own key whatever the mask: where no span is, these four bound nothing.
+    `there`: the sequences that exist, where `seq` is several.
+    """
+    span = hl.arange(f["max_spans"])
+    real = span < f["spans"].size(1)
+    if there is None or there.ndim == 0:
+        at = [seq, span]
+    else:
+        at = [seq.unsqueeze(1), span.unsqueeze(0)]
+        real = there.unsqueeze(1) & real.unsqueeze(0)
+        first_pos = first_pos.unsqueeze(1)
+        last_pos = last_pos.unsqueeze(1)
+    first = hl.load(f["spans"], [*at, 0], extra_mask=real)
+    last = hl.load(f["spans"], [*at, 1], extra_mask=real)
+    met = real & (first < last) & (first <= last_pos) & (last >= first_pos)
+    some_first = torch.where(met, torch.minimum(first, first_pos), first_pos).amin(-1)
+    some_last = torch.where(met, torch.maximum(last, first_pos), first_pos).amax(-1)
+    held = met & (first <= first_pos) & (last >= last_pos)
+    all_first = torch.where(held, first, last_pos).amin(-1)
+    all_last = torch.where(held, last, first_pos).amax(-1)
+    return some_first, some_last, all_first, all_last
+
+
+def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
+    """Which keys and tiles the rows at absolute positions first_pos .. last_pos of sequence `seq` need.
 
     Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices
     lo <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi),
-    where no key has a bias of its own either.
+    where no key has a bias of its own either. `there`: the sequences that exist, where `seq` is several.
 
-    Spans, and sequences that may not be causal, take the range of any span or flag: keys that no row sees are in it.
+    No key between is seen by nobody: what a row sees is an interval around its own position, and rows are neighbours.
     """
     zero = hl.zeros([], dtype=torch.int32)
     first_key = zero
@@ -82,14 +102,22 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
         end_key = last_pos + 1
         full_end = first_pos + 1
         if f["causal_per_sequence"] is not None:
-            end_key = seq_len
+            causal = hl.load(f["causal_per_sequence"], [seq], extra_mask=there) != 0
             if f["sliding_window"] is not None:
-                end_key = last_pos + f["sliding_window"]
+                end_key = torch.where(causal, end_key, last_pos + f["sliding_window"])
+                full_end = torch.where(causal, full_end, first_pos + f["sliding_window"])
+            else:
+                end_key = torch.where(causal, end_key, seq_len)
+                full_end = torch.where(causal, full_end, seq_len)
     elif f["sliding_window"] is not None:
         end_key = torch.minimum(seq_len, last_pos + f["sliding_window"])
         full_end = torch.minimum(seq_len, first_pos + f["sliding_window"])
     if f["spans"] is not None:
-        end_key = seq_len
+        some_first, some_last, all_first, all_last = span_keys(seq, there, first_pos, last_pos, f)
+        end_key = torch.maximum(end_key, some_last + 1)
+        full_end = torch.maximum(full_end, all_last + 1)
+    if f["spans"] is not None or f["causal_per_sequence"] is not None:
+        full_end = torch.minimum(full_end, seq_len)
     if f["tree_bias"] is not None:  # the context is at least so long, or the first row is none of the tree's
         full_end = torch.minimum(full_end, first_pos - f["tree_size"] + 1)
     # a sequence without keys has negative positions: nothing is visible, every range is empty
@@ -97,18 +125,19 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, tile_size):
     full_end = torch.maximum(full_end, zero)
     hi = cdiv(end_key, tile_size)
     if f["sliding_window"] is not None:
-        first_key = torch.maximum(first_pos - f["sliding_window"] + 1, zero)
-        lo = torch.minimum(div(first_key, tile_size), hi)
-        full_lo = cdiv(torch.maximum(last_pos - f["sliding_window"] + 1, zero), tile_size)
-        full_lo = torch.minimum(torch.maximum(full_lo, lo), hi)
+        first_key = first_pos - f["sliding_window"] + 1
+        full_first = last_pos - f["sliding_window"] + 1
     if f["chunk"] is not None:
-        first_key = torch.maximum((div(first_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"], zero)
+        first_key = (div(first_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
+        full_first = (div(last_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"]
+    if f["sliding_window"] is not None or f["chunk"] is not None:
+        if f["spans"] is not None:
+            first_key = torch.minimum(first_key, some_first)
+            full_first = torch.minimum(full_first, all_first)
+        first_key = torch.maximum(first_key, zero)
         lo = torch.minimum(div(first_key, tile_size), hi)
-        full_lo = torch.maximum((div(last_pos, f["chunk"]) - f["chunk_lookback"]) * f["chunk"], zero)
-        full_lo = torch.minimum(torch.maximum(cdiv(full_lo, tile_size), lo), hi)
-    if f["spans"] is not None:
-        first_key = zero
-        lo = zero
+        full_lo = cdiv(torch.maximum(full_first, zero), tile_size)
+        full_lo = torch.minimum(torch.maximum(full_lo, lo), hi)
     full_hi = torch.minimum(torch.maximum(div(full_end, tile_size), full_lo), hi)
     return first_key, end_key, lo, full_lo, full_hi, hi
 

@@ -103,7 +103,7 @@ def attend_runs(
         tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
         k = load_runs(key_cache, page, slot, kv_head, wanted, number, gather, tile_size, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+        s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
         v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, dtype, masked)
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)

@@ -142,7 +142,7 @@ def _segments_kernel(
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, tile_size
+                seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
             if (start < stop) | (segment == 0):

@@ -18,7 +18,7 @@ import torch
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, largest, probability_bits, product_dtype, value_dtype
 from dsl_helion.features import HEADROOM, head_scale
-from dsl_helion.masks import seen_keys, visible
+from dsl_helion.masks import visible
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -192,8 +192,8 @@ def logit_scale(softmax_scale, f, r):
     return softmax_scale if r["logit_scale"] is None else softmax_scale * r["logit_scale"]
 
 
-def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked):
-    """Scores [block_m, tile_size], -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
+def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked):
+    """Scores [block_m, tile_size], -inf where a row does not see a key.
 
     `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
     torch.tanh is the device library's: 1 - 2 / (exp(2y) + 1) cancels for small y (fp32 rows at 5.7 of their budget),
@@ -222,8 +222,7 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale,
             s = s + hl.load(f["tree_bias"], [token, column], extra_mask=inside).to(torch.float32)
         seen = visible(query_pos, key_pos, seq_len, f, r)
         s = torch.where(seen, s, float("-inf"))
-        wanted = seen_keys(wanted, seen, f, r)
-    return s, wanted
+    return s
 
 
 def base2_scale(softmax_scale, f, r):
@@ -276,7 +275,7 @@ def attend_tile(
     tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
     k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, q.dtype, False)
     scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-    s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+    s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, None, masked)
     v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
     scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)

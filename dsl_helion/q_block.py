@@ -122,7 +122,7 @@ def _q_block_kernel(
             q, r = query_operand(q, r, key_cache)
             m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, value_size, q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, tile_size
+                seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(

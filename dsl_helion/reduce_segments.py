@@ -102,7 +102,9 @@ def _reduce_segments_kernel(
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q
             last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
-            _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, tile_size)
+            _, _, lo, full_lo, full_hi, hi = kv_tile_range(
+                seq, seq_len - query_len + first, last_pos, seq_len, f, tile_size
+            )
             _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
             if used > 1:
                 part = hl.arange(helion.next_power_of_2(num_segments))

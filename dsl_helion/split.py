@@ -142,7 +142,7 @@ def _prefill_kernel(
             if key is not None:
                 cached = context_len
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, context_len + last, cached, f_paged, tile_size
+                seq, context_len + first, context_len + last, cached, f_paged, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_paged_tile(
@@ -163,7 +163,7 @@ def _prefill_kernel(
             if key is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
                 new_len = torch.minimum(query_len, seq_len)
                 new_key, new_end, new_lo, new_full_lo, new_full_hi, new_hi = kv_tile_range(
-                    first, last, new_len, f, tile_size
+                    seq, first, last, new_len, f, tile_size
                 )
                 for n_left in hl.grid(new_lo, new_full_lo):
                     m, l, acc = attend_new_tile(
@@ -220,7 +220,7 @@ def _decode_kernel(
             q, r = query_operand(q, r, key_cache)
             m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                seq_len - 1, seq_len - 1, seq_len, f, tile_size
+                seq, seq_len - 1, seq_len - 1, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_paged_tile(

@@ -139,7 +139,7 @@ def _attend_items_kernel(
                     seq, None, query_start_loc, seq_lens, num_tokens, max_keys
                 )
                 first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(
-                    q_block, query_len, seq_len, f, block_q, tile_size
+                    seq, q_block, query_len, seq_len, f, block_q, tile_size
                 )
                 start_tile = torch.minimum(lo + from_slot - begin, hi)
                 # the item's last slot takes the rest

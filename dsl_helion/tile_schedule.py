@@ -7,7 +7,8 @@ fit into one vector, is all that a program needs, so no launch stands before the
 
 Under a causal mask the items of a sequence grow one by one. They stand in pairs, the last with the first, the last but
 one with the second: all pairs of a sequence take as many slots as its middle pair, which makes the line's length a
-closed form. Where that is a slot short, the item's last slot holds what remains: a wrong length costs balance only.
+closed form. Where that is a slot short, or spans make an item longer, the item's last slot holds what remains: a wrong
+length costs balance only.
 """
 
 import helion.language as hl
@@ -32,24 +33,25 @@ def sequence_at(seq, there, query_start_loc, seq_lens, num_tokens, max_keys):
     return start, torch.minimum(stop, most) - start, torch.where(refused, 0, seq_len), refused
 
 
-def q_block_range(q_block, query_len, seq_len, f, block_q, tile_size):
+def q_block_range(seq, q_block, query_len, seq_len, f, block_q, tile_size, there=None):
     """kv_tile_range of the sequence's q_block-th Q Block."""
     first = q_block * block_q
     last = torch.minimum(first + block_q, query_len) - 1
-    return kv_tile_range(seq_len - query_len + first, seq_len - query_len + last, seq_len, f, tile_size)
+    context_len = seq_len - query_len
+    return kv_tile_range(seq, context_len + first, context_len + last, seq_len, f, tile_size, there)
 
 
-def q_block_slots(q_block, query_len, seq_len, f, block_q, tile_size):
+def q_block_slots(seq, q_block, query_len, seq_len, f, block_q, tile_size, there=None):
     """Its tiles; 1 where it sees no key, for its rows are written all the same."""
-    _, _, lo, _, _, hi = q_block_range(q_block, query_len, seq_len, f, block_q, tile_size)
+    _, _, lo, _, _, hi = q_block_range(seq, q_block, query_len, seq_len, f, block_q, tile_size, there)
     return torch.maximum(hi - lo, hl.full([], 1, dtype=torch.int32))
 
 
-def sequence_slots(query_len, seq_len, f, block_q, tile_size):
+def sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, there=None):
     """Slots of a pair of Q Blocks and of all Q Blocks of a sequence, under one KV head."""
     blocks = cdiv(query_len, block_q)
-    middle = q_block_slots(div(blocks - 1, 2), query_len, seq_len, f, block_q, tile_size)
-    pair = middle + q_block_slots(div(blocks, 2), query_len, seq_len, f, block_q, tile_size)
+    middle = q_block_slots(seq, div(blocks - 1, 2), query_len, seq_len, f, block_q, tile_size, there)
+    pair = middle + q_block_slots(seq, div(blocks, 2), query_len, seq_len, f, block_q, tile_size, there)
     return pair, div(blocks, 2) * pair + mod(blocks, 2) * middle
 
 
@@ -60,7 +62,7 @@ def line_of(
     """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether one was refused."""
     seq = hl.arange(seqs)
     _, query_len, seq_len, refused = sequence_at(seq, seq < num_seqs, query_start_loc, seq_lens, num_tokens, max_keys)
-    _, slots = sequence_slots(query_len, seq_len, f, block_q, tile_size)
+    _, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, seq < num_seqs)
     served = (query_len >= shortest) & (query_len <= longest)
     ends = hl.cumsum(torch.where(served, slots * num_kv_heads, 0), 0)
     return ends, ends.amax(0), refused.to(torch.int32).amax(0)
@@ -71,14 +73,14 @@ def item_at(slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, bloc
     seq = (ends <= slot).to(torch.int32).sum(0).to(torch.int32)
     base = torch.where(ends <= slot, ends, 0).amax(0)
     _, query_len, seq_len, _ = sequence_at(seq, None, query_start_loc, seq_lens, num_tokens, max_keys)
-    pair, slots = sequence_slots(query_len, seq_len, f, block_q, tile_size)
+    pair, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size)
     kv_head = div(slot - base, slots)
     base = base + kv_head * slots
     blocks = cdiv(query_len, block_q)
     number = torch.minimum(div(slot - base, pair), div(blocks - 1, 2))
     base = base + number * pair
     last = blocks - 1 - number  # the pair is Q Blocks `last` and `number`, in this order
-    of_last = q_block_slots(last, query_len, seq_len, f, block_q, tile_size)
+    of_last = q_block_slots(seq, last, query_len, seq_len, f, block_q, tile_size)
     of_last = torch.where(last == number, of_last, torch.minimum(of_last, pair - 1))
     second = slot - base >= of_last
     begin = torch.where(second, base + of_last, base)

@@ -75,7 +75,7 @@ def attend_paged_tile(
         tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
         k = load_packed_tile(key_cache, page, slot, kv_head, wanted, lanes[0], x, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
-        s, wanted = logits(q, k, scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, masked)
+        s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
         dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
         v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, dtype, masked)
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
@@ -99,7 +99,7 @@ def attend_new_tile(
     row = row.to(torch.int64).unsqueeze(1)
     at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[0]).unsqueeze(0)]
     k = dequantise(hl.load(key, at), q.dtype)
-    s, wanted = logits(q, k, None, token, key_pos, new_len, wanted, softmax_scale, f, r, masked)
+    s = logits(q, k, None, token, key_pos, new_len, softmax_scale, f, r, masked)
     at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[1]).unsqueeze(0)]
     if masked:
         v = dequantise(hl.load(value, at, extra_mask=wanted.unsqueeze(1)), q.dtype)

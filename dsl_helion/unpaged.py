@@ -179,7 +179,7 @@ def _unpaged_kernel(
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
             m, l, acc = softmax_init(f, head, real, segment, seq_len, block_m, value_size, q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, tile_size
+                seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
             if source == "paged":

@@ -132,7 +132,7 @@ def _long_queries_kernel(
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            context_len + first, last_pos, seq_len, f, TILE_SIZE
+            seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):

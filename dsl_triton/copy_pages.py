@@ -29,7 +29,7 @@ def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.
     query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
     context_len = seq_len - query_len
-    first_key, _, lo, _, _, hi = kv_tile_range(context_len, seq_len - 1, seq_len, f, TILE_SIZE)
+    first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, live)
     copied = query_len > SHORT
     if NEW_KV:
         copied = copied & (context_len > 0)

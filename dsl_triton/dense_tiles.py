@@ -10,7 +10,6 @@ from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
 from dsl_triton.binding import padded
 from dsl_triton.features import new_tokens
-from dsl_triton.masks import zero_unseen
 from dsl_triton.primitives import base2_scale, logits, products, softmax_step
 
 
@@ -35,12 +34,10 @@ def attend_block(
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
     s = products(q, k)
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-    s, wanted = logits(s, 0, query_pos, key_pos, seq_len, True, softmax_scale, f, r, MASKED)
+    s = logits(s, 0, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     v = values.load([row, column])
     if MASKED and FOREIGN:
         v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
-    if MASKED:
-        v = zero_unseen(v, wanted, f)
     return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 

@@ -101,10 +101,9 @@ def _per_token(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, tuple[i
 class RowOperands(NamedTuple):
     """What features need of the rows of one Q Block, loaded once; 0 where its feature is off."""
 
-    live: tl.tensor  # [BLOCK_M]
     slope: tl.tensor  # f32 [BLOCK_M]
     chunk_first: tl.tensor  # [BLOCK_M]: first key of the oldest chunk that the row sees
-    span_first: tl.tensor  # [BLOCK_M]: first and last key of the span that holds the row; 1 and 0 where none does
+    span_first: tl.tensor  # [BLOCK_M]: first and last key of the span that holds the row, its own where none does
     span_last: tl.tensor
     causal: tl.tensor  # of the sequence: 0: not causal
     token: tl.tensor  # [BLOCK_M]
@@ -126,8 +125,8 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     span_first = 0
     span_last = 0
     if f.spans is not None:
-        span_first = tl.full(token.shape, 1, tl.int32)
-        span_last = tl.full(token.shape, 0, tl.int32)
+        span_first = query_pos
+        span_last = query_pos
         span_ptr = f.spans + seq.to(tl.int64) * f.spans_strides[0]
         for _ in range(f.max_spans):
             first = tl.load(span_ptr)
@@ -147,7 +146,7 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
     elif f.query_scale is not None:
         logit_scale = tl.load(f.query_scale)
     whole = tl.cast(0, tl.int32)  # a tensor: triton 3.6 returns neither None nor a constant as such
-    return RowOperands(live, slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, whole)
+    return RowOperands(slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, whole)
 
 
 @triton.jit
@@ -167,7 +166,7 @@ def query_operand(q, r, cache_ptr):
         row_scale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
         q = (q * tl.expand_dims(factor, 1)).to(tl.float16)
         r = RowOperands(
-            r.live, r.slope, r.chunk_first, r.span_first, r.span_last, r.causal, r.token, r.context_len, r.logit_scale,
+            r.slope, r.chunk_first, r.span_first, r.span_last, r.causal, r.token, r.context_len, r.logit_scale,
             row_scale,
         )  # fmt: skip
     return q, r

@@ -9,44 +9,39 @@ import triton.language as tl
 
 @triton.jit
 def visible(query_pos, key_pos, seq_len, f, r):
-    """bool [BLOCK_M, TILE_SIZE]: may the query at absolute position q see the key at k. `kv_tile_range` must agree."""
+    """bool [BLOCK_M, TILE_SIZE]: may the query at absolute position q see the key at k. `kv_tile_range` must agree.
+
+    Flags and spans move the ends of what a row sees, one interval around its own key: a comparison each, as without.
+    """
     q = tl.expand_dims(query_pos, 1)
     k = tl.expand_dims(key_pos, 0)
     if f.non_causal is None:
-        seen = k <= q
+        last = query_pos
         if f.causal_per_sequence is not None:
-            seen = seen | ((r.causal == 0) & (k < seq_len))
+            if f.sliding_window is not None:
+                last = tl.where(r.causal == 0, query_pos + f.sliding_window - 1, last)
+            else:
+                last = tl.where(r.causal == 0, seq_len - 1, last)
+        if f.spans is not None:
+            last = tl.maximum(last, r.span_last)
+        if f.spans is not None or f.causal_per_sequence is not None:
+            last = tl.minimum(last, seq_len - 1)
+        seen = k <= tl.expand_dims(last, 1)
     else:
         seen = k < seq_len
-    if f.sliding_window is not None:
-        seen = seen & (q - k < f.sliding_window)
-        if f.non_causal is not None or f.causal_per_sequence is not None:
-            seen = seen & (k - q < f.sliding_window)
-    if f.chunk is not None:
-        seen = seen & (k >= tl.expand_dims(r.chunk_first, 1))
     if f.spans is not None:
-        spanned = (k >= tl.expand_dims(r.span_first, 1)) & (k <= tl.expand_dims(r.span_last, 1))
-        seen = (seen | spanned) & (k < seq_len)
+        if f.sliding_window is not None:
+            seen = seen & (k >= tl.expand_dims(tl.minimum(query_pos - f.sliding_window + 1, r.span_first), 1))
+        if f.chunk is not None:
+            seen = seen & (k >= tl.expand_dims(tl.minimum(r.chunk_first, r.span_first), 1))
+    else:
+        if f.sliding_window is not None:
+            seen = seen & (q - k < f.sliding_window)
+            if f.non_causal is not None:
+                seen = seen & (k - q < f.sliding_window)
+        if f.chunk is not None:
+            seen = seen & (k >= tl.expand_dims(r.chunk_first, 1))
     return seen
-
-
-@triton.jit
-def seen_keys(wanted, seen, f, r):
-    """Of the `wanted` keys of a tile those that some real row sees, bool [TILE_SIZE].
-
-    The others may hold NaN, as pages behind a window do. Where kv_tile_range is exact there are no others.
-    """
-    if f.spans is not None or f.causal_per_sequence is not None:
-        wanted = (tl.max((seen & tl.expand_dims(r.live, 1)).to(tl.int32), 0) > 0) & wanted
-    return wanted
-
-
-@triton.jit
-def zero_unseen(v, wanted, f):
-    """V [TILE_SIZE, VALUE_PADDED] of a tile that was loaded whole, without what seen_keys left out."""
-    if f.spans is not None or f.causal_per_sequence is not None:
-        v = tl.where(tl.expand_dims(wanted, 1), v, 0.0)
-    return v
 
 
 @triton.jit
@@ -59,14 +54,39 @@ def not_before(first_key, key_pos, wanted, f):
 
 
 @triton.jit
-def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
-    """Which keys and tiles the rows at absolute positions first_pos .. last_pos need.
+def span_keys(seq, there, first_pos, last_pos, f):
+    """First and last key that spans of the sequence show to some row at first_pos .. last_pos, then those to all rows.
+
+    A row is in one span at most, and sees its own key whatever the mask: where no span is, these four bound nothing.
+    `there`: the sequences that exist, where `seq` is several.
+    """
+    some_first = first_pos
+    some_last = first_pos
+    all_first = last_pos
+    all_last = first_pos
+    span_ptr = f.spans + seq.to(tl.int64) * f.spans_strides[0]
+    for _ in range(f.max_spans):
+        first = tl.load(span_ptr, mask=there, other=0)
+        last = tl.load(span_ptr + f.spans_strides[2], mask=there, other=0)
+        met = (first < last) & (first <= last_pos) & (last >= first_pos)
+        some_first = tl.where(met, tl.minimum(some_first, first), some_first)
+        some_last = tl.where(met, tl.maximum(some_last, last), some_last)
+        held = met & (first <= first_pos) & (last >= last_pos)
+        all_first = tl.where(held, first, all_first)
+        all_last = tl.where(held, last, all_last)
+        span_ptr += f.spans_strides[1]
+    return some_first, some_last, all_first, all_last
+
+
+@triton.jit
+def kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr, there=True):
+    """Which keys and tiles the rows at absolute positions first_pos .. last_pos of sequence `seq` need.
 
     Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices
     lo <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi),
-    where no key has a bias of its own either.
+    where no key has a bias of its own either. `there`: the sequences that exist, where `seq` is several.
 
-    Spans, and sequences that may not be causal, take the range of any span or flag: keys that no row sees are in it.
+    No key between is seen by nobody: what a row sees is an interval around its own position, and rows are neighbours.
     """
     first_key = 0
     end_key = seq_len
@@ -77,14 +97,22 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
         end_key = last_pos + 1
         full_end = first_pos + 1
         if f.causal_per_sequence is not None:
-            end_key = seq_len
+            causal = tl.load(f.causal_per_sequence + seq, mask=there, other=1) != 0
             if f.sliding_window is not None:
-                end_key = last_pos + f.sliding_window
+                end_key = tl.where(causal, end_key, last_pos + f.sliding_window)
+                full_end = tl.where(causal, full_end, first_pos + f.sliding_window)
+            else:
+                end_key = tl.where(causal, end_key, seq_len)
+                full_end = tl.where(causal, full_end, seq_len)
     elif f.sliding_window is not None:
         end_key = tl.minimum(seq_len, last_pos + f.sliding_window)
         full_end = tl.minimum(seq_len, first_pos + f.sliding_window)
     if f.spans is not None:
-        end_key = seq_len
+        some_first, some_last, all_first, all_last = span_keys(seq, there, first_pos, last_pos, f)
+        end_key = tl.maximum(end_key, some_last + 1)
+        full_end = tl.maximum(full_end, all_last + 1)
+    if f.spans is not None or f.causal_per_sequence is not None:
+        full_end = tl.minimum(full_end, seq_len)
     if f.tree_bias is not None:  # the context is at least so long, or the first row is none of the tree's
         full_end = tl.minimum(full_end, first_pos - f.tree_size + 1)
     # a sequence without keys has negative positions: nothing is visible, every range is empty
@@ -92,18 +120,19 @@ def kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr):
     full_end = tl.maximum(full_end, 0)
     hi = tl.cdiv(end_key, TILE_SIZE)
     if f.sliding_window is not None:
-        first_key = tl.maximum(first_pos - f.sliding_window + 1, 0)
-        lo = tl.minimum(first_key // TILE_SIZE, hi)
-        full_lo = tl.cdiv(tl.maximum(last_pos - f.sliding_window + 1, 0), TILE_SIZE)
-        full_lo = tl.minimum(tl.maximum(full_lo, lo), hi)
+        first_key = first_pos - f.sliding_window + 1
+        full_first = last_pos - f.sliding_window + 1
     if f.chunk is not None:
-        first_key = tl.maximum((first_pos // f.chunk - f.chunk_lookback) * f.chunk, 0)
+        first_key = (first_pos // f.chunk - f.chunk_lookback) * f.chunk
+        full_first = (last_pos // f.chunk - f.chunk_lookback) * f.chunk
+    if f.sliding_window is not None or f.chunk is not None:
+        if f.spans is not None:
+            first_key = tl.minimum(first_key, some_first)
+            full_first = tl.minimum(full_first, all_first)
+        first_key = tl.maximum(first_key, 0)
         lo = tl.minimum(first_key // TILE_SIZE, hi)
-        full_lo = tl.cdiv(tl.maximum((last_pos // f.chunk - f.chunk_lookback) * f.chunk, 0), TILE_SIZE)
+        full_lo = tl.cdiv(tl.maximum(full_first, 0), TILE_SIZE)
         full_lo = tl.minimum(tl.maximum(full_lo, lo), hi)
-    if f.spans is not None:
-        first_key = 0
-        lo = 0
     full_hi = tl.minimum(tl.maximum(full_end // TILE_SIZE, full_lo), hi)
     return first_key, end_key, lo, full_lo, full_hi, hi
 

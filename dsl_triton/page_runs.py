@@ -148,7 +148,7 @@ def attend_runs(
         scales = load_run_scales(
             f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip
-        s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+        s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
         STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
         v = load_runs(
             value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, STORED, MASKED

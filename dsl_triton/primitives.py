@@ -14,7 +14,7 @@ import triton.language as tl
 
 from dsl_triton.binding import largest, padded, probability_bits, value_dtype
 from dsl_triton.features import HEADROOM
-from dsl_triton.masks import seen_keys, visible
+from dsl_triton.masks import visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -179,8 +179,8 @@ def logit_scale(softmax_scale, f, r):
 
 
 @triton.jit
-def logits(s, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED: tl.constexpr):
-    """Scores of products s, -inf where a row does not see a key; and of the `wanted` keys those that a row sees.
+def logits(s, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED: tl.constexpr):
+    """Scores of products s, -inf where a row does not see a key.
 
     `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
     tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
@@ -209,8 +209,7 @@ def logits(s, key_scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f,
             s += tl.load(f.tree_bias + at, mask=inside, other=0.0).to(tl.float32)
         seen = visible(query_pos, key_pos, seq_len, f, r)
         s = tl.where(seen, s, float("-inf"))
-        wanted = seen_keys(wanted, seen, f, r)
-    return s, wanted
+    return s
 
 
 @triton.jit
@@ -267,7 +266,7 @@ def attend_tile(
     page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
     k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, q.dtype, False)
     scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
-    s, wanted = logits(products(q, k), scales, query_pos, key_pos, seq_len, wanted, softmax_scale, f, r, MASKED)
+    s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
     v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, STORED, MASKED)
     v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))

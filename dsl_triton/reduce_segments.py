@@ -84,7 +84,7 @@ def _reduce_segments_kernel(
     seq_len = tl.load(seq_lens_ptr + seq)
     first = token // BLOCK_Q * BLOCK_Q
     last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
-    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
+    _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs

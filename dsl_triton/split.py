@@ -134,7 +134,7 @@ def _prefill_kernel(
         if key_ptr is not None:
             cached = context_len
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            context_len + first, context_len + last, cached, f_paged, TILE_SIZE
+            seq, context_len + first, context_len + last, cached, f_paged, TILE_SIZE
         )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
@@ -158,7 +158,7 @@ def _prefill_kernel(
 
         if key_ptr is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
             new_len = tl.minimum(query_len, seq_len)
-            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(first, last, new_len, f, TILE_SIZE)
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq, first, last, new_len, f, TILE_SIZE)
             for j in range(lo, full_lo):
                 m, l, acc = attend_new_tile(
                     j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
@@ -206,7 +206,9 @@ def _decode_kernel(
         r = row_operands(f, seq, kv_head, token, head, live, seq_len - 1)
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
-        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+            seq, seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE
+        )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_paged_tile(

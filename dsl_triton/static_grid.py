@@ -144,7 +144,7 @@ def _attend_items_kernel(
                 seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
             )
             first_key, end_key, lo, full_lo, full_hi, hi = q_block_range(
-                q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE
+                seq, q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE
             )
             start_tile = tl.minimum(lo + from_slot - begin, hi)
             stop_tile = tl.where(

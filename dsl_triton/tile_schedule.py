@@ -7,7 +7,8 @@ fit into one vector, is all that a program needs, so no launch stands before the
 
 Under a causal mask the items of a sequence grow one by one. They stand in pairs, the last with the first, the last but
 one with the second: all pairs of a sequence take as many slots as its middle pair, which makes the line's length a
-closed form. Where that is a slot short, the item's last slot holds what remains: a wrong length costs balance only.
+closed form. Where that is a slot short, or spans make an item longer, the item's last slot holds what remains: a wrong
+length costs balance only.
 """
 
 import triton
@@ -32,26 +33,27 @@ def sequence_at(seq, there, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_k
 
 
 @triton.jit
-def q_block_range(q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+def q_block_range(seq, q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr, there=True):
     """kv_tile_range of the sequence's q_block-th Q Block."""
     first = q_block * BLOCK_Q
     last = tl.minimum(first + BLOCK_Q, query_len) - 1
-    return kv_tile_range(seq_len - query_len + first, seq_len - query_len + last, seq_len, f, TILE_SIZE)
+    context_len = seq_len - query_len
+    return kv_tile_range(seq, context_len + first, context_len + last, seq_len, f, TILE_SIZE, there)
 
 
 @triton.jit
-def q_block_slots(q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+def q_block_slots(seq, q_block, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr, there=True):
     """Its tiles; 1 where it sees no key, for its rows are written all the same."""
-    _, _, lo, _, _, hi = q_block_range(q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    _, _, lo, _, _, hi = q_block_range(seq, q_block, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, there)
     return tl.maximum(hi - lo, 1)
 
 
 @triton.jit
-def sequence_slots(query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr):
+def sequence_slots(seq, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr, there=True):
     """Slots of a pair of Q Blocks and of all Q Blocks of a sequence, under one KV head."""
     blocks = tl.cdiv(query_len, BLOCK_Q)
-    middle = q_block_slots((blocks - 1) // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
-    pair = middle + q_block_slots(blocks // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    middle = q_block_slots(seq, (blocks - 1) // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, there)
+    pair = middle + q_block_slots(seq, blocks // 2, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, there)
     return pair, blocks // 2 * pair + blocks % 2 * middle
 
 
@@ -66,7 +68,7 @@ def line_of(
     _, query_len, seq_len, refused = sequence_at(
         seq, seq < num_seqs, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
     )
-    _, slots = sequence_slots(query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    _, slots = sequence_slots(seq, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, seq < num_seqs)
     served = (query_len >= SHORTEST) & (query_len <= LONGEST)
     ends = tl.cumsum(tl.where(served, slots * NUM_KV_HEADS, 0), 0)
     return ends, tl.max(ends, 0), tl.max(refused.to(tl.int32), 0)
@@ -81,14 +83,14 @@ def item_at(
     seq = tl.sum((ends <= slot).to(tl.int32), 0)
     base = tl.max(tl.where(ends <= slot, ends, 0), 0)
     _, query_len, seq_len, _ = sequence_at(seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
-    pair, slots = sequence_slots(query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    pair, slots = sequence_slots(seq, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
     kv_head = (slot - base) // slots
     base += kv_head * slots
     blocks = tl.cdiv(query_len, BLOCK_Q)
     number = tl.minimum((slot - base) // pair, (blocks - 1) // 2)
     base += number * pair
     last = blocks - 1 - number  # the pair is Q Blocks `last` and `number`, in this order
-    of_last = q_block_slots(last, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
+    of_last = q_block_slots(seq, last, query_len, seq_len, f, BLOCK_Q, TILE_SIZE)
     of_last = tl.where(last == number, of_last, tl.minimum(of_last, pair - 1))
     second = slot - base >= of_last
     begin = tl.where(second, base + of_last, base)

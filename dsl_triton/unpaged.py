@@ -179,7 +179,7 @@ def _unpaged_kernel(
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            context_len + first, last_pos, seq_len, f, TILE_SIZE
+            seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
         if SOURCE == "paged":

@@ -98,7 +98,7 @@ def _barrier_kernel(
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, tile_size
+                seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
             if (start < stop) | (segment == 0):
@@ -150,7 +150,7 @@ def _barrier_kernel(
             to_first = div(to_row - to_start, block_q) * block_q
             begin = seq_lens[low] - to_len + to_first
             end = seq_lens[low] - to_len + torch.minimum(to_first + block_q, to_len) - 1
-            _, _, of_lo, of_full_lo, of_full_hi, of_hi = kv_tile_range(begin, end, seq_lens[low], f, tile_size)
+            _, _, of_lo, of_full_lo, of_full_hi, of_hi = kv_tile_range(low, begin, end, seq_lens[low], f, tile_size)
             _, _, _, _, parts = segment_range(0, of_lo, of_full_lo, of_full_hi, of_hi, f, num_segments)
             if parts > 1:
                 part = hl.arange(helion.next_power_of_2(num_segments))

@@ -86,7 +86,7 @@ def _cumulative_kernel(
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size, q.dtype)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, last_pos, seq_len, f, tile_size
+                seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(

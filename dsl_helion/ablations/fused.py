@@ -131,7 +131,7 @@ def _fused_kernel(
                 q_d = load_rows(query, query_start + token_d, head_d, live_d)  # [decode_m, head_size]
                 m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, seq_len, decode_m, head_size, q_d.dtype)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                    context_len + first, last_pos, seq_len, f, decode_tile
+                    seq, context_len + first, last_pos, seq_len, f, decode_tile
                 )
                 for j_left_d in hl.grid(lo, full_lo):
                     m_d, l_d, acc_d = attend(
@@ -160,7 +160,7 @@ def _fused_kernel(
                 q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
                 m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, head_size, q.dtype)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                    context_len + first, last_pos, seq_len, f, tile_size
+                    seq, context_len + first, last_pos, seq_len, f, tile_size
                 )
                 for j_left in hl.grid(lo, full_lo):
                     m, l, acc = attend(

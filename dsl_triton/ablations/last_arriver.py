@@ -82,7 +82,7 @@ def _last_arriver_kernel(
             end = tl.minimum(first + BLOCK_Q, query_len)
             context_len = seq_len - query_len
             _, _, lo, full_lo, full_hi, hi = kv_tile_range(
-                context_len + first, context_len + end - 1, seq_len, f, TILE_SIZE
+                seq, context_len + first, context_len + end - 1, seq_len, f, TILE_SIZE
             )
             _, _, _, _, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
             if (used > 1) & (segment < used):

@@ -50,7 +50,9 @@ def attend_q_block(
     q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
     r = row_operands(f, seq, kv_head, token, head, live, context_len)
     m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, HEAD_SIZE, q.dtype)
-    first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(context_len + first, last_pos, seq_len, f, TILE_SIZE)
+    first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+        seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
+    )
     table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
     for j in range(lo, full_lo):
         m, l, acc = attend_tile(

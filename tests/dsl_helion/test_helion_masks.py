@@ -9,14 +9,14 @@ import torch
 from common.spec import Features
 from dsl_helion.binding import kernel
 from dsl_helion.features import bundle, row_operands
-from dsl_helion.masks import kv_tile_range, seen_keys, visible
+from dsl_helion.masks import kv_tile_range, visible
 
 TILE, KEYS, ROWS = 4, 32, 4
 SPANS = torch.tensor([[[0, 0], [2, 9], [10, 40]], [[5, 5], [1, 0], [0, 0]]], dtype=torch.int32)
 FLAGS = torch.tensor([1, 0], dtype=torch.int32)
 
 
-def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, wanted: torch.Tensor, f: dict) -> None:
+def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, f: dict) -> None:
     for i in hl.grid(cases.size(0)):
         context_len = cases[i, 0]
         query_len = cases[i, 1]
@@ -25,7 +25,7 @@ def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, wanted
         keys = hl.arange(32)
         r = row_operands(f, cases[i, 3], 0, rows, rows, rows < query_len, context_len)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-            context_len, context_len + query_len - 1, seq_len, f, 4
+            cases[i, 3], context_len, context_len + query_len - 1, seq_len, f, 4
         )
         ranges[i, 0] = first_key
         ranges[i, 1] = end_key
@@ -35,8 +35,6 @@ def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, wanted
         ranges[i, 5] = hi
         seen = visible(context_len + rows, keys, seq_len, f, r)
         hl.store(mask, [i, rows[:, None], keys[None, :]], seen.to(torch.int32))
-        some = seen_keys((keys >= first_key) & (keys < end_key), seen, f, r)
-        hl.store(wanted, [i, keys], some.to(torch.int32))
 
 
 probe = kernel(_probe)
@@ -47,19 +45,21 @@ def probed(cases: list[tuple[int, int, int, int]], features: Features) -> list[t
     table, count = torch.tensor(cases, dtype=torch.int32), len(cases)
     ranges = torch.full((count, 6), -1, dtype=torch.int32)
     mask = torch.zeros(count, ROWS, KEYS, dtype=torch.int32)
-    wanted = torch.zeros(count, KEYS, dtype=torch.int32)
-    args = (table, ranges, mask, wanted, bundle(features))
+    args = (table, ranges, mask, bundle(features))
     bound = probe.bind(args)
     bound.compile_config(bound.config_spec.default_config())(*args)
     found = []
-    for (_, rows, seq_len, _), numbers, seen, some in zip(cases, ranges.tolist(), mask.bool(), wanted, strict=True):
+    for (_, rows, seq_len, _), numbers, seen in zip(cases, ranges.tolist(), mask.bool(), strict=True):
         first_key, end_key, lo, full_lo, full_hi, hi = numbers
         seen = seen[:rows]
         keys = [k for k in range(KEYS) if bool(seen[:, k].any())]
-        assert set(keys) <= set(range(first_key, end_key)) and end_key <= seq_len
+        assert keys == list(range(first_key, end_key)), "V of a key that nobody sees would be read"
+        assert end_key <= seq_len
         assert 0 <= lo <= full_lo <= full_hi <= hi and lo * TILE <= first_key and end_key <= hi * TILE
         assert bool(seen[:, full_lo * TILE : full_hi * TILE].all())
-        assert some.nonzero().flatten().tolist() == keys, "V of a key that nobody sees would be read"
+        whole = [t for t in range(KEYS // TILE) if bool(seen[:, t * TILE : (t + 1) * TILE].all())]
+        if features.tree_bias is None:
+            assert whole == list(range(full_lo, full_hi)) or not whole, "a full tile would run in the masked loop"
         found.append((numbers, seen))
     return found
 

@@ -22,7 +22,7 @@ def _probe(cases: torch.Tensor, ranges: torch.Tensor, mask: torch.Tensor, f: dic
     for i in hl.grid(cases.size(0)):
         first_pos = cases[i, 0]
         seq_len = cases[i, 2]
-        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(first_pos, cases[i, 1], seq_len, f, 4)
+        first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(i, first_pos, cases[i, 1], seq_len, f, 4)
         ranges[i, 0] = first_key
         ranges[i, 1] = end_key
         ranges[i, 2] = lo

@@ -50,9 +50,14 @@ def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool)
     judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features)
 
 
-def test_keys_before_a_window_may_hold_anything() -> None:
+SPANS = torch.tensor([[[40, 44]], [[0, 0]], [[2, 9]], [[20, 55]]], dtype=torch.int32)  # the last begins left of it
+
+
+@pytest.mark.parametrize("spans", [None, SPANS], ids=["window", "spans"])
+def test_keys_before_a_window_may_hold_anything(spans: torch.Tensor | None) -> None:
     """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
-    batch, features = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3), Features(sliding_window=19)
+    batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
+    features = Features(sliding_window=19, spans=spans)
     INVISIBLE["unseen-nan"](batch, features)
     judge(batch, features)
 

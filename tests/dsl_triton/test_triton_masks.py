@@ -9,20 +9,20 @@ import triton.language as tl
 
 from common.spec import Features
 from dsl_triton.features import bundle, row_operands
-from dsl_triton.masks import kv_tile_range, seen_keys, visible
+from dsl_triton.masks import kv_tile_range, visible
 
 TILE, KEYS, ROWS = 4, 32, 4
 
 
 @triton.jit
-def _probe(
-    out_ptr, mask_ptr, wanted_ptr, context_len, query_len, seq_len, seq, f, TILE: tl.constexpr, KEYS: tl.constexpr
-):
+def _probe(out_ptr, mask_ptr, context_len, query_len, seq_len, seq, f, TILE: tl.constexpr, KEYS: tl.constexpr):
     row = tl.arange(0, 4)
     key = tl.arange(0, KEYS)
-    r = row_operands(f, tl.cast(seq, tl.int32), 0, row, row, row < query_len, context_len)
+    seq = tl.cast(seq, tl.int32)
+    context_len = tl.cast(context_len, tl.int32)
+    r = row_operands(f, seq, 0, row, row, row < query_len, context_len)
     first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-        context_len, context_len + query_len - 1, seq_len, f, TILE
+        seq, context_len, context_len + query_len - 1, seq_len, f, TILE
     )
     tl.store(out_ptr + 0, first_key)
     tl.store(out_ptr + 1, end_key)
@@ -32,22 +32,23 @@ def _probe(
     tl.store(out_ptr + 5, hi)
     seen = visible(context_len + row, key, seq_len, f, r)
     tl.store(mask_ptr + row[:, None] * KEYS + key[None, :], seen.to(tl.int32))
-    tl.store(wanted_ptr + key, seen_keys((key >= first_key) & (key < end_key), seen, f, r).to(tl.int32))
 
 
 def ranged(features: Features, context: int, rows: int, seq_len: int, seq: int = 0) -> tuple[list[int], torch.Tensor]:
     """The six numbers, and what the rows see, bool [rows, KEYS]. Every tile obeys its promise."""
     out, mask = torch.full((6,), -1, dtype=torch.int32), torch.zeros(ROWS, KEYS, dtype=torch.int32)
-    wanted = torch.zeros(KEYS, dtype=torch.int32)
-    _probe[(1,)](out, mask, wanted, context, rows, seq_len, seq, bundle(features), TILE=TILE, KEYS=KEYS)
+    _probe[(1,)](out, mask, context, rows, seq_len, seq, bundle(features), TILE=TILE, KEYS=KEYS)
     first_key, end_key, lo, full_lo, full_hi, hi = out.tolist()
     seen = mask[:rows].bool()
     some = [k for k in range(KEYS) if bool(seen[:, k].any())]
-    assert set(some) <= set(range(first_key, end_key)) and end_key <= seq_len
+    assert some == list(range(first_key, end_key)), "V of a key that nobody sees would be read"
+    assert end_key <= seq_len
     assert 0 <= lo <= full_lo <= full_hi <= hi
     assert lo * TILE <= first_key and end_key <= hi * TILE
     assert bool(seen[:, full_lo * TILE : full_hi * TILE].all())
-    assert wanted.nonzero().flatten().tolist() == some, "V of a key that nobody sees would be read"
+    whole = [t for t in range(KEYS // TILE) if bool(seen[:, t * TILE : (t + 1) * TILE].all())]
+    if features.tree_bias is None:
+        assert whole == list(range(full_lo, full_hi)) or not whole, "a full tile would run in the masked loop"
     return out.tolist(), seen
 
 

@@ -16,7 +16,7 @@ TILE = 4
 
 @triton.jit
 def _range_probe(out_ptr, mask_ptr, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr, KEYS: tl.constexpr):
-    first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(first_pos, last_pos, seq_len, f, TILE_SIZE)
+    first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(0, first_pos, last_pos, seq_len, f, TILE_SIZE)
     tl.store(out_ptr + 0, first_key)
     tl.store(out_ptr + 1, end_key)
     tl.store(out_ptr + 2, lo)
