@@ -25,7 +25,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import fits, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
+from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
@@ -161,7 +161,7 @@ def _long_queries_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
                 )  # fmt: skip
-            acc = without_headroom(acc, f, r)
+            acc = finished(acc, value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

@@ -73,6 +73,15 @@ def value_dtype(query_dtype: torch.dtype, token_scales: bool) -> torch.dtype:
     return torch.bfloat16 if token_scales and query_dtype == torch.float16 else query_dtype
 
 
+def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
+    """Whether products take stored V of this dtype with its lanes dealt out (features.deal_lanes).
+
+    Not lanes that are no power of two, which Helion pads by itself. Triton has it below 64 rows alone; how many there
+    are is not known while Helion traces.
+    """
+    return dtype.itemsize == 1 and lanes > 32 and lanes & (lanes - 1) == 0
+
+
 def is_fp8(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize == 1
 

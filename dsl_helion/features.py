@@ -9,6 +9,7 @@ import torch
 
 from common.spec import Features, is_per_token
 from dsl_helion.arithmetic import div
+from dsl_helion.binding import deals_lanes
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -131,12 +132,20 @@ def query_operand(q, r, cache):
     return q, r
 
 
-def without_headroom(acc, f, r):
-    """acc after the last tile, where softmax_step multiplied P for the sake of fp16."""
+def deal_lanes(v):
+    """V [tile_size, value_size] of 8 bits, its lanes dealt out to 32 places; dsl_triton/features.py says why."""
+    tile_size, lanes = v.size(0), v.size(1)
+    return v.reshape(tile_size, 32, lanes // 32).permute(0, 2, 1).reshape(tile_size, lanes)
+
+
+def finished(acc, value_cache, f, r):
+    """acc [block_m, value_size] after the last tile: its lanes in order, and without the headroom of P in fp16."""
+    rows, lanes = acc.size(0), acc.size(1)
+    if deals_lanes(value_cache.dtype, lanes):
+        acc = acc.reshape(rows, lanes // 32, 32).permute(0, 2, 1).reshape(rows, lanes)
     if r["row_scale"] is not None and f["value_token_scales"] is None:
-        return acc * (1.0 / HEADROOM)
-    else:
-        return acc
+        acc = acc * (1.0 / HEADROOM)
+    return acc
 
 
 def head_scale(scale, stride, kv_head):

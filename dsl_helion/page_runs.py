@@ -16,7 +16,15 @@ from common.spec import PagedBatch
 from dsl_helion import binding
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import value_dtype
-from dsl_helion.primitives import attend_tile, base2_scale, dequantise, load_token_scales, logits, softmax_step
+from dsl_helion.primitives import (
+    attend_tile,
+    base2_scale,
+    dequantise,
+    dequantise_values,
+    load_token_scales,
+    logits,
+    softmax_step,
+)
 
 # How K and V are addressed through the block table: by runs, or as binding.Gather says.
 Gather = Literal["run", "page", "flat", "2idx"]
@@ -104,8 +112,8 @@ def attend_runs(
         k = load_runs(key_cache, page, slot, kv_head, wanted, number, gather, tile_size, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
-        dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
-        v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, dtype, masked)
+        v = load_runs(value_cache, page, slot, kv_head, wanted, number, gather, tile_size, None, masked)
+        v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
         return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
     else:

@@ -22,7 +22,7 @@ from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
+from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -168,7 +168,7 @@ def _segments_kernel(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                acc = without_headroom(acc, f, r)
+                acc = finished(acc, value_cache, f, r)
                 if num_segments == 1 or used <= 1:
                     store_rows(out, row, head, live, normalise(acc, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)

@@ -16,8 +16,8 @@ import helion.language as hl
 import torch
 
 from dsl_helion.arithmetic import div, mod
-from dsl_helion.binding import is_fp8, largest, probability_bits, product_dtype, value_dtype
-from dsl_helion.features import HEADROOM, head_scale
+from dsl_helion.binding import deals_lanes, is_fp8, largest, probability_bits, product_dtype, value_dtype
+from dsl_helion.features import HEADROOM, deal_lanes, head_scale
 from dsl_helion.masks import visible
 
 LOG2E = 1.4426950408889634
@@ -130,14 +130,10 @@ def dequantise(x, dtype):
 
 
 def dequantise_values(v, dtype):
-    """dsl_triton/primitives.py says why; not e4m3fnuz, nor lanes that are no power of two."""
-    lanes = v.size(1)
-    if v.dtype.itemsize == 1 and product_dtype(v.dtype) == v.dtype and dtype.itemsize == 2 and lanes & (lanes - 1) == 0:
-        even, odd = hl.split(v.reshape(v.size(0), lanes // 4, 2, 2).permute(0, 1, 3, 2))
-        pairs = hl.join(dequantise(even, dtype), dequantise(odd, dtype))
-        return pairs.permute(0, 1, 3, 2).reshape(v.size(0), lanes)
-    else:
-        return dequantise(v, dtype)
+    """Stored V [tile_size, value_size] as an operand of a product."""
+    if deals_lanes(v.dtype, v.size(1)):
+        v = deal_lanes(v)
+    return dequantise(v, dtype)
 
 
 def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked):
@@ -238,7 +234,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
     the registers of a second copy of s. Where P becomes fp8, m stays below the maximum by as many bits as P may exceed
-    1: small P keep their mantissa; sums, sinks and LSE count from m. P in fp16 is multiplied, until without_headroom.
+    1: small P keep their mantissa; sums, sinks and LSE count from m. P in fp16 is multiplied, until `finished`.
     """
     top = s.amax(1) * base2
     if is_fp8(v.dtype):

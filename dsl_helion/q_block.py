@@ -18,7 +18,7 @@ from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
+from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 
@@ -139,7 +139,7 @@ def _q_block_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                 )  # fmt: skip
-            acc = without_headroom(acc, f, r)
+            acc = finished(acc, value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

@@ -18,7 +18,7 @@ from common.kernel import Capacity, Precision, new_tokens, require
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, query_operand, row_operands, without_headroom
+from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
@@ -180,7 +180,7 @@ def _prefill_kernel(
                         n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
-            acc = without_headroom(acc, f, r)
+            acc = finished(acc, value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
@@ -237,7 +237,7 @@ def _decode_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
-            acc = without_headroom(acc, f, r)
+            acc = finished(acc, value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

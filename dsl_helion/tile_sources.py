@@ -13,6 +13,7 @@ from dsl_helion.primitives import (
     attend_tile,
     base2_scale,
     dequantise,
+    dequantise_values,
     find_slots,
     load_token_scales,
     logits,
@@ -76,8 +77,8 @@ def attend_paged_tile(
         k = load_packed_tile(key_cache, page, slot, kv_head, wanted, lanes[0], x, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
-        dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
-        v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, dtype, masked)
+        v = load_packed_tile(value_cache, page, slot, kv_head, wanted, lanes[1], 1, None, masked)
+        v = dequantise_values(v, value_dtype(q.dtype, f["value_token_scales"] is not None))
         scales = load_token_scales(f["value_token_scales"], *tile, wanted, block_size, tile_size, masked)
         return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 

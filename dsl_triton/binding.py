@@ -21,6 +21,15 @@ def value_dtype(query_dtype, token_scales):
 
 
 @triton.constexpr_function
+def deals_lanes(dtype, rows):
+    """Whether products of so many rows with stored V of this dtype take its lanes dealt out (features.deal_lanes).
+
+    From 64 rows on sm_90 reads V from shared memory as 16 bits: bytes of a lane need not come together.
+    """
+    return dtype.primitive_bitwidth == 8 and rows < 64
+
+
+@triton.constexpr_function
 def largest(dtype):
     """The largest number of an 8-bit dtype."""
     return {"fp8e4nv": 448.0, "fp8e4b8": 240.0, "fp8e5": 57344.0, "int8": 127.0}[dtype.name]

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from common import kernel
 from common.spec import Features, PagedBatch, is_per_token
+from dsl_triton.binding import deals_lanes
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -173,8 +174,27 @@ def query_operand(q, r, cache_ptr):
 
 
 @triton.jit
-def without_headroom(acc, f, r):
-    """acc after the last tile, where softmax_step multiplied P for the sake of fp16."""
+def deal_lanes(v):
+    """V [TILE_SIZE, VALUE_PADDED] of 8 bits with its lanes dealt out to 32 places: lane 4 x + i of 128 to 32 i + x.
+
+    A product takes from V one lane of several keys, and a thread of sm_90 has every 32nd lane (4 warps of 8 columns).
+    Dealt out, these lie side by side in shared memory: of 128 lanes 32 loads of words a tile for 128 of single bytes.
+    """
+    TILE_SIZE: tl.constexpr = v.shape[0]
+    LANES: tl.constexpr = v.shape[1]
+    if LANES > 32:
+        v = tl.reshape(tl.trans(tl.reshape(v, [TILE_SIZE, 32, LANES // 32]), 0, 2, 1), [TILE_SIZE, LANES])
+    return v
+
+
+@triton.jit
+def finished(acc, value_cache_ptr, f, r):
+    """acc [BLOCK_M, VALUE_PADDED] after the last tile: its lanes in order, and without the headroom of P in fp16."""
+    if deals_lanes(value_cache_ptr.dtype.element_ty, acc.shape[0]):
+        ROWS: tl.constexpr = acc.shape[0]
+        LANES: tl.constexpr = acc.shape[1]
+        if LANES > 32:
+            acc = tl.reshape(tl.trans(tl.reshape(acc, [ROWS, LANES // 32, 32]), 0, 2, 1), [ROWS, LANES])
     if r.row_scale.dtype.is_floating() and f.value_token_scales is None:
         acc *= 1.0 / HEADROOM
     return acc

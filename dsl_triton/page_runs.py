@@ -153,7 +153,7 @@ def attend_runs(
         v = load_runs(
             value_cache_ptr, v_strides, page, slot, kv_head, wanted, VALUE_SIZE, TILE_SIZE, RUN, STORED, MASKED
         )
-        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
+        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
         scales = load_run_scales(
             f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, TILE_SIZE, RUN
         )  # fmt: skip

@@ -22,7 +22,7 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, query_operand, row_operands, without_headroom
+from dsl_triton.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
@@ -155,7 +155,7 @@ def _segments_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
-            acc = without_headroom(acc, f, r)
+            acc = finished(acc, value_cache_ptr, f, r)
             if NUM_SEGMENTS == 1 or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)

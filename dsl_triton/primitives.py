@@ -12,8 +12,8 @@ Q and K, VALUE_PADDED of V and of the output.
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import largest, padded, probability_bits, value_dtype
-from dsl_triton.features import HEADROOM
+from dsl_triton.binding import deals_lanes, largest, padded, probability_bits, value_dtype
+from dsl_triton.features import HEADROOM, deal_lanes
 from dsl_triton.masks import visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -112,22 +112,11 @@ def dequantise(x, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def dequantise_values(v, DTYPE: tl.constexpr):
-    """Stored V [TILE_SIZE, VALUE_PADDED] as an operand: 8 bits become 16 where the load left them, in registers.
-
-    A product takes pairs of keys from V. Of 8 bits sm_90 reads them from shared memory byte by byte, and the compiler
-    moves a plain conversion behind that; it moves none past a join. Lanes are cut into pairs, so that a conversion
-    finds its two side by side: 838 to 629 instructions a tile of 128 keys (16 rows, 4 warps), 128 loads to 32.
-    """
-    if v.dtype.primitive_bitwidth == 8 and DTYPE.primitive_bitwidth == 16:
-        TILE_SIZE: tl.constexpr = v.shape[0]
-        LANES: tl.constexpr = v.shape[1]
-        pairs = tl.trans(tl.reshape(v, [TILE_SIZE, LANES // 4, 2, 2]), 0, 1, 3, 2)
-        even, odd = tl.split(pairs)
-        pairs = tl.join(dequantise(even, DTYPE), dequantise(odd, DTYPE))
-        return tl.reshape(tl.trans(pairs, 0, 1, 3, 2), [TILE_SIZE, LANES])
-    else:
-        return dequantise(v, DTYPE)
+def dequantise_values(v, DTYPE: tl.constexpr, ROWS: tl.constexpr):
+    """Stored V [TILE_SIZE, VALUE_PADDED] as an operand of a product of so many rows."""
+    if deals_lanes(v.dtype, ROWS):
+        v = deal_lanes(v)
+    return dequantise(v, DTYPE)
 
 
 @triton.jit
@@ -229,7 +218,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
     registers of a second copy of s (128 rows x 64 keys on sm_90: 769 to 624 instructions a tile, 33 spills to none).
     Where P becomes fp8, m stays below the maximum by as many bits as P may exceed 1: small P keep their mantissa, and
     sums, sinks and LSE need no correction, for all of them count from m. So far below, an exponent has 2^-21 of error,
-    too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is multiplied, until without_headroom.
+    too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is multiplied, until `finished`.
     """
     m_new = tl.max(s, 1) * base2
     if v.dtype.is_fp8():
@@ -269,7 +258,7 @@ def attend_tile(
     s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
     STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
     v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, STORED, MASKED)
-    v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
+    v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 

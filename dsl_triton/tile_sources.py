@@ -81,7 +81,7 @@ def attend_paged_tile(
         s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
         STORED: tl.constexpr = value_cache_ptr.dtype.element_ty
         v = load_packed_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, 1, STORED, MASKED)
-        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None))
+        v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
         scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
         return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 

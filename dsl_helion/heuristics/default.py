@@ -35,7 +35,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         keys, warps = _decode_keys(128, shape, gpu), _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-            warps["num_stages"] = 3  # page ids a tile ahead: pays where few programs hide each other's loads
+            warps["num_stages"] = max(warps["num_stages"], 3)  # page ids a tile ahead: pays where programs are few
         return q_block_kernel.Config(16, keys, _decode_gather(keys, gpu), **warps)
     if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
@@ -77,7 +77,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     """
     keys, warps = _decode_keys(128, shape, gpu), _decode_warps(shape, gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-        warps["num_stages"] = 3
+        warps["num_stages"] = max(warps["num_stages"], 3)
     decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
     rows, old = _rows(shape, gpu), gpu.arch == "sm_80"
     if old and _lanes(shape) > 64:
@@ -208,7 +208,8 @@ def _decode_warps(shape: AttentionShape, gpu: Gpu) -> dict[str, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
     warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
     if _lanes(shape) <= 256:
-        return {"num_warps": warps, "num_stages": 2}
+        ahead = shape.cache_dtype.itemsize == 1 and gpu.vendor == "nvidia" and gpu.shared_bytes > 160 * 1024
+        return {"num_warps": warps, "num_stages": 5 if ahead else 2}  # dsl_triton/heuristics/default.py says why
     single = shape.dtype.itemsize > 2  # 512 lanes of float32 take twice the warps, as in Triton
     warps = 8 if warps == 2 else 2 * warps if single else warps
     return {"num_warps": warps, "num_stages": 1 if gpu.vendor == "amd" and single else 2}

@@ -35,7 +35,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
     if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         warps, stages = _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-            stages = 3  # page ids a tile ahead: 1.02x where few programs hide each other's loads, 0.97x where many do
+            stages = max(stages, 3)  # page ids a tile ahead: 1.02x where programs are few, 0.97x where many
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
     if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
@@ -68,7 +68,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     if segments == 1 and gpu.vendor == "nvidia" and programs <= 4 * gpu.units:
-        stages = 3  # as in q_block: 32 sequences of 2048 keys take 65 us for 67
+        stages = max(stages, 3)  # as in q_block: 32 sequences of 2048 keys take 65 us for 67
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
 
 
@@ -79,7 +79,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     """
     warps, stages = _decode_warps(shape, gpu)
     if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-        stages = 3
+        stages = max(stages, 3)
     decode = _decode_keys(128, shape, gpu), warps, stages
     keys, warps, stages = _prefill(shape, gpu)
     if gpu.vendor == "nvidia" and 64 < _lanes(shape) <= 128 and not can_overlap(gpu):
@@ -217,9 +217,18 @@ def _decode_warps(shape: AttentionShape, gpu: Gpu) -> tuple[int, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
     warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
     if _lanes(shape) <= 256:
-        return warps, 2
+        return warps, 5 if _ahead(shape, gpu) else 2
     single = shape.dtype.itemsize > 2  # 512 lanes in float32 spill 179 registers of 4 warps on sm_90, none of 8
     return (8 if warps == 2 else 2 * warps if single else warps), (1 if gpu.vendor == "amd" and single else 2)
+
+
+def _ahead(shape: AttentionShape, gpu: Gpu) -> bool:
+    """Whether a decode asks for a tile while it works on the one before: a cache of 8 bits.
+
+    Page ids and what they lead to are (stages - 1) // 2 tiles ahead each: up to 4 stages ask for a tile when the one
+    before is done, and other programs hide its latency. 8 bits take as long to convert as to load, and two programs.
+    """
+    return shape.cache_dtype.itemsize == 1 and gpu.vendor == "nvidia" and gpu.shared_bytes > 160 * 1024
 
 
 def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:

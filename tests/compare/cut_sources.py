@@ -28,7 +28,8 @@ INSTEAD = {
     "fp8_query": {"v.dtype.is_fp8()": False, "QUERY_DTYPE.is_fp8()": False},
     "fp8_kv": {
         "x.to(DTYPE)": ast.Name("x", ast.Load()),
-        "v.dtype.primitive_bitwidth == 8 and DTYPE.primitive_bitwidth == 16": False,
+        "deals_lanes(v.dtype, ROWS)": False,
+        "deals_lanes(value_cache_ptr.dtype.element_ty, acc.shape[0])": False,
         "r.row_scale.dtype.is_floating()": False,
         "q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8": False,
     },
