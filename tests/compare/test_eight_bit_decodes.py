@@ -1,0 +1,74 @@
+"""What a decode over a cache of 8 bits must keep on sm_90: K and V asked for a tile ahead, and V no 16 bits in between.
+
+An H200 took 146 us for a row whose bytes take 56: V went through shared memory once more, as 16 bits, four words to a
+bank, and each tile was asked for when the one before was done.
+"""
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.spec import AttentionShape
+from compare.asked import Ask
+from compare.compile_child import CompileJob, compile_in_child
+
+H200 = resolve("h200")
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
+DECODES = ((1, 4096),) * 32
+BYTES_OF_16_LANES = 16 * 32  # a warp's 128-bit load
+SMALL = 8  # stores to shared memory of a thread and tile: its part of P and of sums over warps, but no V (16)
+
+
+def _job(kernel, config=None, scales="one"):
+    return CompileJob(kernel, DECODES, SHAPE, config=config, ask=Ask(scales=scales))
+
+
+def _loops(jobs):
+    """(where, facts, loop) of every loop that multiplies few rows: those of m16n8k16."""
+    for outcome in compile_in_child(jobs, H200):
+        assert outcome.status == "ok", f"{outcome.job.kernel}: {outcome.reason}"
+        found = [(f, loop) for f in outcome.facts for loop in f["loops"] if loop["matrix"].get("HMMA 16816")]
+        assert found, f"{outcome.job.kernel}: no product of few rows"
+        for facts, loop in found:
+            yield f"{outcome.job.kernel} {facts['kernel']} {outcome.config}", facts, loop
+
+
+def _tiles_held(facts, loop):
+    """Tiles of K and V, as a loop copies them, that the shared memory of a program holds."""
+    return facts["shared_bytes"] // (loop["loads"]["128"] * BYTES_OF_16_LANES * facts["num_warps"])
+
+
+def _faults(facts, loop):
+    if loop["to_shared"] != sum(loop["loads"].values()):
+        yield f"{loop['to_shared']} of the loads {loop['loads']} are asynchronous"
+    if set(loop["loads"]) != {"128", "32"}:
+        yield f"loads of {loop['loads']} bits: K and V by 16 bytes, page ids and scales by 4"
+    if _tiles_held(facts, loop) < 2:
+        yield f"{_tiles_held(facts, loop)} tile in {facts['shared_bytes']} B"
+    if loop["shared_reads"].get("8"):
+        yield f"{loop['shared_reads']['8']} bytes read one by one"
+    if sum(loop["shared_writes"].values()) > SMALL:
+        yield f"writes {loop['shared_writes']} to shared memory"
+
+
+def _check(jobs):
+    bad = [f"{where}: {fault}" for where, facts, loop in _loops(jobs) for fault in _faults(facts, loop)]
+    assert not bad, "\n".join(bad)
+
+
+def test_both_dsls_ask_for_a_tile_while_they_work_on_another():
+    _check([_job("triton/q_block"), _job("helion/parallel_softmax")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize("scales", ["one", "tokens"])
+def test_every_decode_does(dsl, scales):
+    rungs = ("q_block", "parallel_softmax", "adjustable_tile", "split", "static_grid", "unpaged", "auto")
+    _check([_job(f"{dsl}/{rung}", scales=scales) for rung in rungs])
+
+
+def test_three_stages_hold_one_tile_and_are_seen():
+    config = {"block_m": 16, "tile_size": 128, "num_warps": 4, "num_stages": 3}
+    faults = [list(_faults(facts, loop)) for _, facts, loop in _loops([_job("triton/q_block", config)])]
+    assert len(faults) == 2 and all(len(found) == 1 and found[0].startswith("1 tile in ") for found in faults)
