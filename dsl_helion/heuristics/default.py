@@ -80,7 +80,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
         warps["num_stages"] = max(warps["num_stages"], 3)
     decode = split_kernel.Decode(keys, _decode_gather(keys, gpu), **warps)
     rows, old = _rows(shape, gpu), gpu.arch == "sm_80"
-    if old and _lanes(shape) > 64:
+    if old and 64 < _lanes(shape) <= 128:  # of 256 lanes 8 warps would form every score twice
         rows["num_warps"] = 8
     prefill = split_kernel.Prefill(**rows, gather="page")
     if _few_rows(shape, stats):
@@ -104,9 +104,7 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
         rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
     warps = _decode_warps(shape, gpu)
-    if (
-        broad
-    ):  # beside the schedule, 512 lanes: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
+    if broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
         warps["num_warps"] = min(2 * warps["num_warps"], 8)
         rows["block_m"] = min(rows["block_m"], 32)
     three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
@@ -128,7 +126,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             rows |= {"block_m": 64, "num_stages": 3}
-    elif gpu.arch == "sm_80" and _lanes(shape) > 64:
+    elif gpu.arch == "sm_80" and 64 < _lanes(shape) <= 128:
         rows["num_warps"] = 8
     copy = {"gather": "page", "copy_programs": 8 * gpu.units}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
@@ -138,13 +136,17 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
     name = auto_kernel(shape, stats, gpu)
-    return name, globals()[name](shape, stats, gpu)
+    config = globals()[name](shape, stats, gpu)
+    if name == "parallel_softmax" and config.num_segments <= 2 and not _few_rows(shape, stats) and _has_tma(gpu):
+        # 212 sequences of 3 tokens over up to 1190 keys: 259 us for 280; decodes do not gain
+        name, config = "q_block", q_block(shape, stats, gpu)
+    return name, config
 
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
     it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need the segments that
-    q_block lacks. Elsewhere one launch is fastest: four prompts of up to 512 take 20.1 us in q_block and 34.7 in
+    q_block lacks. Elsewhere one launch takes less: four prompts of up to 512 take 20.1 us in q_block and 34.7 in
     unpaged, 42 chunks of up to 20 tokens over 5k keys 265 and 430. Without TMA descriptors are read 2 bytes a lane, as
     in Triton.
     """

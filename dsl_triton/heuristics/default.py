@@ -39,7 +39,13 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
     if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
-    return q_block_kernel.Config(_rows(shape, gpu), *_prefill(shape, gpu))
+    tile_size, warps, stages = _prefill(shape, gpu)
+    many = stats.num_seqs > 32 and stats.max_query_len > SHORT_QUERY and _lanes(shape) <= 128 and _has_tma(gpu)
+    if many and stats.max_seq_len <= 256:
+        tile_size = 16  # 161 prompts of up to 167 tokens: 351 us for 426
+    elif many and stats.max_seq_len <= 512:
+        stages = 1  # 53 prompts of up to 348: 377 us for 415
+    return q_block_kernel.Config(_rows(shape, gpu), tile_size, warps, stages)
 
 
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
@@ -143,8 +149,9 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
     name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
-    if name == "parallel_softmax" and config.num_segments <= 2 and _few_rows(shape, stats):
-        # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys
+    if name == "parallel_softmax" and config.num_segments <= 2 and (_few_rows(shape, stats) or _has_tma(gpu)):
+        # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys, 241
+        # against 269 for 212 of 3 tokens over up to 1190
         name, config = "q_block", q_block(shape, stats, gpu)
     return name, config
 
@@ -152,7 +159,7 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
     it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need the segments that
-    q_block lacks: 128 tokens over 8k keys take 64 us, and 198 without. Elsewhere one launch is fastest: four prompts of
+    q_block lacks: 128 tokens over 8k keys take 64 us, and 198 without. Elsewhere one launch takes less: four prompts of
     up to 512 take 19.3 us in q_block and 27.7 in unpaged, 42 chunks of up to 20 tokens over 5k keys 242 and 425.
     Without TMA Triton 3.7.1 reads what a descriptor names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16
     bytes).
