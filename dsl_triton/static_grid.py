@@ -51,6 +51,7 @@ class Part:
     registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice, which keeps what the next item needs
     in registers (212 of them at 64 keys by "key", sm_90). 168 put it into memory, not inside a loop, and let three
     programs of 4 warps stay on a multiprocessor instead of two; by "run" 166 hold everything.
+    matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     """
 
     block_m: int
@@ -61,6 +62,7 @@ class Part:
     num_stages: int = 2
     gather: Gather = "key"
     registers: int = 0
+    matrix_instr: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
                 most = 65536 // (32 * num_warps * waves) // 8 * 8
                 if gpu.vendor == "nvidia" and name == "decode" and 128 <= most <= 240:
                     yield replace(first, decode=replace(part, registers=most))
+                if gpu.vendor == "amd":
+                    yield replace(first, **{name: replace(part, matrix_instr=16)})
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys"])
@@ -276,6 +280,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         num_warps=part.num_warps, num_stages=part.num_stages,
         **({"launch_pdl": True} if config.overlap and behind else {}),
         **({"maxnreg": part.registers} if part.registers else {}),
+        **({"matrix_instr_nonkdim": part.matrix_instr} if part.matrix_instr else {}),
     )  # fmt: skip
 
 

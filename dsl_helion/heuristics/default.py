@@ -82,6 +82,8 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     rows, old = _rows(shape, gpu), gpu.arch == "sm_80"
     if old and 64 < _lanes(shape) <= 128:  # of 256 lanes 8 warps would form every score twice
         rows["num_warps"] = 8
+    if gpu.arch == "gfx942" and shape.dtype.itemsize <= 2 and 64 < _lanes(shape) <= 128:
+        rows["tile_size"] = 16  # two phases of loops over 32 keys take 260 registers: one program a unit; 206 of 16
     prefill = split_kernel.Prefill(**rows, gather="page")
     if _few_rows(shape, stats):
         prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
@@ -103,6 +105,8 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     broad = _lanes(shape) > 256
     if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
         rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
+        if _lanes(shape) <= 128:  # so do 32 keys of 128 lanes: up to 299 registers, 252 of 16 keys
+            rows["tile_size"] = max(rows["tile_size"] // 2, 16)
     warps = _decode_warps(shape, gpu)
     if broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
         warps["num_warps"] = min(2 * warps["num_warps"], 8)

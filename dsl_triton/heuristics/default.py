@@ -131,17 +131,18 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(shape, gpu), _prefill(shape, gpu)
     keys, nvidia, broad = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia", _lanes(shape) > 256
-    if broad:  # beside the schedule, 512 lanes in half as many spill 2 registers, 62 on an MI300
-        decode_warps = min(2 * decode_warps, 8)
+    decode_warps = min(2 * decode_warps, 8) if broad else decode_warps  # half as many spill 2 registers, 62 on MI300
     three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
     gather, registers = _gather(shape, keys, gpu), 168 if three else 0
     programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, registers)
-    programs = (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
+    rows, matrix, programs = _rows(shape, gpu), 0, (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
     if _cdna(gpu) and _lanes(shape) > 128:  # 32 keys: 392 registers and one spilled
         tile_size = 16
+    elif _cdna(gpu) and shape.dtype.itemsize <= 2:  # 128 rows: up to 265 and one program a unit; so at most 243
+        rows, matrix = 64, 16
     gather = _gather(shape, tile_size, gpu)
-    prefill = static_grid_kernel.Part(_rows(shape, gpu), tile_size, programs, 2, warps, prefill_stages, gather)
+    prefill = static_grid_kernel.Part(rows, tile_size, programs, 2, warps, prefill_stages, gather, 0, matrix)
     return static_grid_kernel.Config(decode, prefill, can_overlap(gpu))
 
 
