@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature, is_per_token
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
 from common.validation import validate, validate_output
 
 
@@ -144,11 +144,6 @@ def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | No
     if batch.shape.quantised or any(one is not None for one in absolute):
         return None, None
     return batch.key, batch.value
-
-
-def scales_per_token(features: Features) -> bool:
-    """Whether a stored K or V means something only beside a number of its token."""
-    return is_per_token(features.key_scale) or is_per_token(features.value_scale)
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:

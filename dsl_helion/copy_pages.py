@@ -9,10 +9,11 @@ import helion.language as hl
 import torch
 
 from common.metadata import SHORT_QUERY
+from common.spec import Features, is_per_token
 from dsl_helion.binding import cache_view, gather_form, kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, not_before
-from dsl_helion.primitives import find_slots, load_kv_tile
+from dsl_helion.primitives import find_slots, load_kv_tile, load_token_scales
 
 SEQUENCES = 256  # whose regions are summed at a time; kernels take it as an argument: a global is no constant size
 
@@ -34,6 +35,14 @@ def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_
     return lo, first_key, torch.where(copied, hi - lo, 0)
 
 
+def copy_scales(to, scales, block_table, seq, j, key_pos, first_key, end_key, kv_head, wanted, block_size, tile_size,
+                row):  # fmt: skip
+    """The scales of the `wanted` keys to `row` of a float32 scratch, 0 for the others; nothing where there are none."""
+    if scales is not None:
+        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        hl.store(to, [row], load_token_scales(scales, *tile, wanted, block_size, tile_size, True))
+
+
 def _copy_kernel(
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_size], flat: [rows, num_kv_heads, head_size]
     value_cache: torch.Tensor,  # the same, value_size in place of head_size
@@ -42,6 +51,8 @@ def _copy_kernel(
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     key: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]
     value: torch.Tensor,  # the same, value_size in place of head_size
+    key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
+    value_scales: torch.Tensor | None,  # the same of V
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
@@ -94,22 +105,33 @@ def _copy_kernel(
             row = (kv_head * tiles + at) * tile_size + hl.arange(tile_size)
             hl.store(key, [row, slice(None)], k)
             hl.store(value, [row, slice(None)], v)
+            tile = block_table, seq, j, key_pos, 0, end_key, kv_head
+            copy_scales(key_scales, f["key_token_scales"], *tile, wanted, block_size, tile_size, row)
+            copy_scales(value_scales, f["value_token_scales"], *tile, wanted, block_size, tile_size, row)
 
 
 _copy = kernel(_copy_kernel)
 
 
-def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
+def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
+    asked = features.key_scale, features.value_scale
+    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
+
+
+def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
 
     Before the first key that a window shows to any row, and behind a sequence's last, its tiles are zeros.
-    new_kv: the step's new keys are given, so sequences without context are not copied.
+    scales: as copied_scales gives them. new_kv: the step's new keys are given, so sequences without context are not
+    copied.
     """
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
     args = (
         cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, bundle(features),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, *scales,
+        bundle(features),
         shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, new_kv, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),
     )  # fmt: skip

@@ -3,10 +3,10 @@
 import helion.language as hl
 import torch
 
-from common.kernel import new_tokens, scales_per_token
+from common.kernel import new_tokens
 from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
-from dsl_helion.binding import cache_view, loadable
+from dsl_helion.binding import cache_view, loadable, value_dtype
 from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 
 
@@ -18,11 +18,20 @@ def masked_tile(i, left, lo, full_hi):
     return torch.where(i < left, lo + i, full_hi + i - left)
 
 
+def load_copied_scales(scales, row, tile_size):
+    """float32 [tile_size] of the keys from `row` of the scratch on; None where there are no such scales."""
+    if scales is None:
+        return None
+    return hl.load(scales, [row + hl.arange(tile_size)])
+
+
 def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, kv_head, tile_size, masked, foreign
-):
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head,
+    tile_size, masked, foreign,
+):  # fmt: skip
     """Tile j of the sequence, which begins at `row` of keys and values. Returns the new m, l, acc.
 
+    key_scales, value_scales: of the same rows, where a stored element has one for its token; else None.
     foreign: keys and values are the step's new ones [num_tokens, num_kv_heads, head_size]: behind the sequence's last
     key there are those of others, or NaN, not zeros.
     """
@@ -31,12 +40,15 @@ def attend_block(
     if foreign:
         at = [row + j * tile_size + hl.arange(tile_size), kv_head, slice(None)]
     k = dequantise(hl.load(keys, at), q.dtype)
-    s = logits(q, k, None, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+    scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
+    s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
+    dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
     if masked and foreign:
-        v = dequantise(hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1)), q.dtype)
+        v = dequantise(hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1)), dtype)
     else:
-        v = dequantise(hl.load(values, at), q.dtype)
-    return softmax_step(s, v, None, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
+        v = dequantise(hl.load(values, at), dtype)
+    scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 
 
 def tile_sources(
@@ -48,13 +60,8 @@ def tile_sources(
     gather: str,
     page_rows: int,
 ) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
-    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds.
-
-    -1 tiles: every sequence is beyond the scratch, for it has no place for scales.
-    """
+    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch holds."""
     paged = *(cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache)), batch.block_table
-    if scales_per_token(features):
-        return {"paged": paged}, -1
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": (loadable(key), loadable(value), None)}
     new = new_tokens(batch, features)

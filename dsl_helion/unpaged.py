@@ -10,8 +10,7 @@ The attention is one kernel launched for each source of tiles that a batch may n
 decided on the device, so a wrong hint costs time and never correctness:
     "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
     "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch, and alone where
-              scales per token would have to be copied too
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
 """
 
 from collections.abc import Iterator
@@ -28,9 +27,9 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, loadable, matrix_instrs, run, smallest_block_m
-from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_helion.copy_pages import SEQUENCES, copied_scales, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import SEAMS, bundle, row_operands
+from dsl_helion.features import SEAMS, bundle, finished, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -95,6 +94,7 @@ class Workspace:
 
     key: torch.Tensor  # [num_kv_heads * rows, head_size], the cache's dtype
     value: torch.Tensor  # [num_kv_heads * rows, value_lanes]
+    scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
@@ -104,6 +104,8 @@ def _unpaged_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     keys: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]; new: [num_tokens, num_kv_heads, head_size]
     values: torch.Tensor,  # the same; paged: the two caches
+    key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
+    value_scales: torch.Tensor | None,  # the same of V
     block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged alone
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
@@ -188,16 +190,18 @@ def _unpaged_kernel(
                         j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
+                acc = finished(acc, values, f, r)
             else:
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_block(
-                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, kv_head,
-                        tile_size, False, source == "new",
+                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
+                        value_scales, row, kv_head, tile_size, False, source == "new",
                     )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     m, l, acc = attend_block(
                         masked_tile(i_edge, full_start - start, start, full_stop), q, m, l, acc, query_pos, seq_len,
-                        softmax_scale, f, r, keys, values, row, kv_head, tile_size, True, source == "new",
+                        softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head, tile_size, True,
+                        source == "new",
                     )  # fmt: skip
             if num_segments == 1 or used <= 1:
                 writes = real & (segment == 0)
@@ -216,6 +220,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
     rows = shape.num_kv_heads * tiles * config.prefill.tile_size
+    scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
@@ -223,6 +228,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     return Workspace(
         torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
         torch.empty((rows, shape.value_lanes), dtype=shape.dtype, device=capacity.device),
+        torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
@@ -256,8 +262,9 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
     sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, gather, page_rows)
+    scales = copied_scales(features, workspace.scales)
     if "copied" in sources:
-        copy_pages(batch, features, workspace.key, workspace.value, tiles, config, "new" in sources)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
     if parts is None or batch.num_tokens > parts.m.shape[1]:
         parts, segments = None, 1
@@ -265,7 +272,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
-            loadable(batch.query), keys, values, table, batch.query_start_loc, batch.seq_lens, out, lse,
+            loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
             *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source,
             "new" in sources, segments,

@@ -5,14 +5,16 @@ sequence of more than SHORT query tokens, one behind the other, so the prefix su
 program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
 """
 
+import torch
 import triton
 import triton.language as tl
 
 from common.metadata import SHORT_QUERY
+from common.spec import Features, is_per_token
 from dsl_triton.binding import padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
-from dsl_triton.primitives import find_slots, load_kv_tile
+from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
 
 SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
 
@@ -62,6 +64,13 @@ def store_whole_rows(ptr, row, x, LANES: tl.constexpr):
     tl.store(ptr + place, x)
 
 
+@triton.jit
+def copy_scales(to_ptr, scales_ptr, strides, page, slot, kv_head, wanted, row):
+    """The scales of the `wanted` keys to `row` of a float32 scratch, 0 for the others; nothing where there are none."""
+    if scales_ptr is not None:
+        tl.store(to_ptr + row, load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted))
+
+
 @triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -71,6 +80,8 @@ def _copy_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     key_ptr,  # [num_kv_heads, TILES * TILE_SIZE, HEAD_PADDED]
     value_ptr,  # [num_kv_heads, TILES * TILE_SIZE, VALUE_PADDED]
+    key_scales_ptr,  # f32 [num_kv_heads, TILES * TILE_SIZE] or None
+    value_scales_ptr,  # the same of V
     num_seqs,
     tiles,
     f,
@@ -96,22 +107,30 @@ def _copy_kernel(
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         store_whole_rows(key_ptr, row, k, padded(HEAD_SIZE))
         store_whole_rows(value_ptr, row, v, padded(VALUE_SIZE))
+        copy_scales(key_scales_ptr, f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted, row)
+        copy_scales(value_scales_ptr, f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted, row)
         item += tl.num_programs(0)
         kv_head = item % NUM_KV_HEADS
         at = item // NUM_KV_HEADS
         seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
 
 
-def copy_pages(batch, features, key, value, tiles, config, new_kv) -> None:
+def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
+    asked = features.key_scale, features.value_scale
+    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
+
+
+def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
 
-    Behind a sequence's last key its last tile is zeros. new_kv: the step's new keys are given, so sequences without
-    context are not copied.
+    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them. new_kv: the step's new
+    keys are given, so sequences without context are not copied.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
         batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        key, value, batch.num_seqs, tiles, bundle(features),
+        key, value, *scales, batch.num_seqs, tiles, bundle(features),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, NEW_KV=new_kv,

@@ -5,12 +5,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from common.kernel import scales_per_token
 from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
-from dsl_triton.binding import padded
+from dsl_triton.binding import padded, value_dtype
 from dsl_triton.features import new_tokens
-from dsl_triton.primitives import base2_scale, logits, products, softmax_step
+from dsl_triton.primitives import base2_scale, dequantise, logits, products, softmax_step
 
 
 @triton.jit
@@ -23,34 +22,43 @@ def masked_tile(i, left, lo, full_hi):
 
 
 @triton.jit
+def load_copied_scales(scales_ptr, row, TILE_SIZE: tl.constexpr):
+    """float32 [TILE_SIZE] of the keys from `row` of the scratch on; 0 where there are no such scales."""
+    if scales_ptr is not None:
+        return tl.load(scales_ptr + row + tl.arange(0, TILE_SIZE))
+    else:
+        return 0
+
+
+@triton.jit
 def attend_block(
-    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, row, column,
+    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales_ptr, value_scales_ptr, row,
+    column,
     TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
 ):  # fmt: skip
     """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
+
+    key_scales_ptr, value_scales_ptr: of the same rows, where a stored element has one for its token; else None.
 
     FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
     """
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
     s = products(q, k)
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-    s = logits(s, 0, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
-    v = values.load([row, column])
+    scales = load_copied_scales(key_scales_ptr, row, TILE_SIZE)
+    s = logits(s, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)
+    v = dequantise(values.load([row, column]), value_dtype(q.dtype, f.value_token_scales is not None))
     if MASKED and FOREIGN:
         v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
-    return softmax_step(s, v, 0, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
+    scales = load_copied_scales(value_scales_ptr, row, TILE_SIZE)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 
 def tile_sources(
     batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int
 ) -> tuple[dict[str, tuple[TensorDescriptor, ...]], int]:
-    """Descriptors for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds.
-
-    -1 tiles: every sequence is beyond the scratch, for it has no place for scales.
-    """
+    """Descriptors for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds."""
     copied = tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
-    if scales_per_token(features):
-        return {"paged": copied}, -1
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": copied}
     new = _new_blocks(batch, features, tile_size)

@@ -10,8 +10,7 @@ The attention is one kernel launched for each SOURCE of tiles that a batch may n
 decided on the device, so a wrong hint costs time and never correctness:
     "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
     "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch, and alone where
-              scales per token would have to be copied too
+    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
 """
 
 import itertools
@@ -28,9 +27,9 @@ from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
-from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
+from dsl_triton.copy_pages import SEQUENCES, copied_scales, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_triton.features import SEAMS, bundle, row_operands
+from dsl_triton.features import SEAMS, bundle, finished, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
@@ -93,6 +92,7 @@ class Workspace:
 
     key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the cache's dtype
     value: torch.Tensor  # [num_kv_heads, rows, VALUE_PADDED]
+    scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
@@ -103,6 +103,8 @@ def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
     values,  # the same of V
+    key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
+    value_scales_ptr,  # the same of V
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
@@ -190,17 +192,20 @@ def _unpaged_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
+            acc = finished(acc, value_cache_ptr, f, r)
         else:
             for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=False, FOREIGN=False,
+                    keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                    TILE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, row + j * TILE_SIZE, column, TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
+                    keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
+                    TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
         place = query_start + token
         if NUM_SEGMENTS == 1 or used <= 1:
@@ -220,6 +225,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
     tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
     rows = shape.num_kv_heads * tiles * config.prefill.tile_size
+    scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
@@ -227,6 +233,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     return Workspace(
         torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
         torch.empty((rows, padded(shape.value_lanes)), dtype=shape.dtype, device=capacity.device),
+        torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
@@ -261,14 +268,15 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
     sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size)
+    scales = copied_scales(features, workspace.scales)
     if "copied" in sources:
-        copy_pages(batch, features, workspace.key, workspace.value, tiles, config, "new" in sources)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
     if parts is None or batch.num_tokens > parts.m.shape[1]:
         parts, segments = None, 1
     for source, (keys, values) in sources.items():
         _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
-            batch.query, keys, values,
+            batch.query, keys, values, *scales,
             batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
             out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
             batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-SEAMS = ("features", "masks", "primitives", "page_runs")  # the files where features live
+SEAMS = ("features", "masks", "primitives", "page_runs", "dense_tiles", "copy_pages")  # the files where features live
 SCALES = "scales_ptr"  # the parameter of the loaders of scales per token
 # feature: expressions that are None in a source that does not know it, ...
 ABSENT = {

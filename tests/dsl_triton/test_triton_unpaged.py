@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.batch import make_batch
+from common.case_features import with_scales
 from common.fills import INVISIBLE
 from common.kernel import Capacity
 from common.reference import reference
@@ -22,8 +23,8 @@ CONFIG = unpaged.Config(PREFILL, unpaged.DEFAULT.decode)
 
 def poisoned(batch: PagedBatch, num_keys: int, config: unpaged.Config = CONFIG) -> unpaged.Workspace:
     capacity = dataclasses.replace(Capacity.of(batch), num_keys=num_keys)
-    scratch = unpaged.workspace(SHAPE, capacity, config)
-    for tensor in (scratch.key, scratch.value):
+    scratch = unpaged.workspace(batch.shape, capacity, config)
+    for tensor in (scratch.key, scratch.value, scratch.scales):
         tensor.fill_(float("nan"))
     return scratch
 
@@ -81,11 +82,19 @@ def test_keys_before_a_window_may_hold_anything(spans: torch.Tensor | None) -> N
     judge(batch, features)
 
 
+@pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
+@pytest.mark.parametrize("cache", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_scales_per_token_are_copied_beside_their_keys(cache: torch.dtype, num_keys: int) -> None:
+    batch = make_batch(LENS, dataclasses.replace(SHAPE, kv_dtype=cache, head_size=64))
+    features = with_scales(Features(sliding_window=33), batch, "tokens", 1.0, torch.Generator().manual_seed(1))
+    judge(batch, features, num_keys)
+
+
 def test_regions_are_whole_tiles_one_behind_the_other() -> None:
     """20 of 50, 17 of 17 and 19 of 70 query tokens: 4, 2 and 5 tiles of 16 keys, zeros behind each last key."""
     batch = make_batch(LENS, SHAPE)
     scratch = poisoned(batch, 200)
-    copy_pages(batch, Features(), scratch.key, scratch.value, scratch.key.shape[0] // 32, PREFILL, False)
+    copy_pages(batch, Features(), scratch.key, scratch.value, (None, None), scratch.key.shape[0] // 32, PREFILL, False)
     for cache, copied in ((batch.key_cache, scratch.key), (batch.value_cache, scratch.value)):
         rows = copied.view(SHAPE.num_kv_heads, -1, SHAPE.head_size)
         at = 0
