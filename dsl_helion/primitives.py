@@ -15,7 +15,7 @@ and K, value_size of V and of the output (Helion pads them to a power of two by 
 import helion.language as hl
 import torch
 
-from dsl_helion.arithmetic import div, mod
+from dsl_helion.arithmetic import div, mod, square_root, tanh
 from dsl_helion.binding import deals_lanes, is_fp8, largest, probability_bits, product_dtype, value_dtype
 from dsl_helion.features import HEADROOM, deal_lanes, head_scale
 from dsl_helion.masks import visible
@@ -192,8 +192,6 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, m
     """Scores [block_m, tile_size], -inf where a row does not see a key.
 
     `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
-    torch.tanh is the device library's: 1 - 2 / (exp(2y) + 1) cancels for small y (fp32 rows at 5.7 of their budget),
-    and the quotient of exponentials would give inf / inf from y = 44 on.
     """
     s = products(q, k)
     scale = logit_scale(softmax_scale, f, r)
@@ -202,13 +200,15 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, m
     if f["key_token_scales"] is not None:
         s = s * key_scales.unsqueeze(0)
     if f["softcap"] is not None:
-        s = torch.tanh(s * (scale / f["softcap"])) * f["softcap"]
+        s = tanh(s * (scale / f["softcap"]), q.dtype) * f["softcap"]
     elif f["alibi_slopes"] is not None or f["tree_bias"] is not None:
         s = s * scale
     if f["alibi_slopes"] is not None:
-        distance = (query_pos.unsqueeze(1) - key_pos.unsqueeze(0)).to(torch.float32)
-        if f["alibi_sqrt"] is not None:
-            distance = torch.sqrt(torch.clamp(distance, min=0.0))
+        distance = query_pos.unsqueeze(1) - key_pos.unsqueeze(0)
+        if f["alibi_sqrt"] is not None:  # cut as whole numbers: one instruction, of floats that may be NaN three
+            distance = square_root(torch.clamp(distance, min=0).to(torch.float32), q.dtype)
+        else:
+            distance = distance.to(torch.float32)
         s = s - r["slope"].unsqueeze(1) * distance
     if masked:
         if f["tree_bias"] is not None:
