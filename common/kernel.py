@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature, is_per_token
 from common.validation import validate, validate_output
 
 
@@ -144,6 +144,12 @@ def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | No
     if batch.shape.quantised or any(one is not None for one in absolute):
         return None, None
     return batch.key, batch.value
+
+
+def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
+    asked = features.key_scale, features.value_scale
+    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -22,7 +22,7 @@ MAX_SHAPES = 4096  # launches of one shape find their kernel in 5 us; a serving 
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
-def _is_power_of_two(n: int) -> bool:
+def is_power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
 
 
@@ -31,7 +31,7 @@ def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
     the value 64, and with torch 2.11 a view of it as pages of 128 is refused (TorchOpTracingError).
     """
     sizes = (shape.block_size, shape.head_size, shape.value_lanes)
-    return all(_is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
+    return all(is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
 
 
 def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
@@ -79,7 +79,7 @@ def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
     Not lanes that are no power of two, which Helion pads by itself. Triton has it below 64 rows alone; how many there
     are is not known while Helion traces.
     """
-    return dtype.itemsize == 1 and lanes > 32 and lanes & (lanes - 1) == 0
+    return dtype.itemsize == 1 and lanes > 32 and is_power_of_two(lanes)
 
 
 def is_fp8(dtype: torch.dtype) -> bool:

@@ -9,7 +9,6 @@ import helion.language as hl
 import torch
 
 from common.metadata import SHORT_QUERY
-from common.spec import Features, is_per_token
 from dsl_helion.binding import cache_view, gather_form, kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, not_before
@@ -111,12 +110,6 @@ def _copy_kernel(
 
 
 _copy = kernel(_copy_kernel)
-
-
-def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
-    asked = features.key_scale, features.value_scale
-    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
 
 def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:

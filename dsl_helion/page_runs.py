@@ -8,7 +8,6 @@ of whole pages is loaded as [pages, page, head]; a tile inside a page has one ru
 import math
 from typing import Literal
 
-import helion
 import helion.language as hl
 import torch
 
@@ -52,7 +51,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     if run == tile_size:
         return "slice", 0
     lanes = (batch.shape.head_size, batch.shape.value_lanes)
-    powers = all(n == helion.next_power_of_2(n) for n in lanes)
+    powers = all(binding.is_power_of_two(n) for n in lanes)
     if powers and not binding.page_form_applies(batch.shape, tile_size):
         return "run", min(run, LONGEST_RUN)
     return binding.gather_form("page", batch, tile_size)

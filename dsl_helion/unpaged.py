@@ -21,13 +21,13 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.kernel import Capacity, Precision, beside, copied_scales, join, require, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, loadable, matrix_instrs, run, smallest_block_m
-from dsl_helion.copy_pages import SEQUENCES, copied_scales, copy_pages, region_tiles
+from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_helion.features import SEAMS, bundle, finished, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range

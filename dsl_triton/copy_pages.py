@@ -5,12 +5,10 @@ sequence of more than SHORT query tokens, one behind the other, so the prefix su
 program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
 """
 
-import torch
 import triton
 import triton.language as tl
 
 from common.metadata import SHORT_QUERY
-from common.spec import Features, is_per_token
 from dsl_triton.binding import padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
@@ -113,12 +111,6 @@ def _copy_kernel(
         kv_head = item % NUM_KV_HEADS
         at = item // NUM_KV_HEADS
         seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
-
-
-def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
-    asked = features.key_scale, features.value_scale
-    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
 
 def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:

@@ -22,12 +22,12 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.kernel import Capacity, Precision, beside, copied_scales, join, require, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
-from dsl_triton.copy_pages import SEQUENCES, copied_scales, copy_pages, region_tiles
+from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import SEAMS, bundle, finished, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
