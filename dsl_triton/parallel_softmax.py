@@ -7,6 +7,8 @@ skips it.
 
 Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
 the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (BY_SEQUENCE).
+
+gather="run" reads whole pages, as adjustable_tile.py does.
 """
 
 import itertools
@@ -24,8 +26,8 @@ from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
+from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
-    attend_tile,
     load_rows,
     normalise,
     q_block_rows,
@@ -46,6 +48,7 @@ class Config:
     num_segments: at most that many programs share the tiles of one Q Block.
     overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on);
     1.3 us of the 7.1 us of one decode over 512 keys on an H200.
+    gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     """
 
     block_m: int = 16
@@ -54,6 +57,7 @@ class Config:
     num_warps: int = 4
     num_stages: int = 2
     overlap: bool = False
+    gather: Gather = "key"
 
 
 DEFAULT = Config()
@@ -62,10 +66,10 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Configs whose operands fit into shared memory and whose accumulator fits into registers."""
     segments = (1, 2, 4, 6, 8, 16, 32, 48, 64)
-    axes = (16, 32, 64), (16, 32, 64, 128), segments, (2, 4, 8), (1, 2, 3, 4)
-    for block_m, tile_size, num_segments, num_warps, num_stages in itertools.product(*axes):
+    axes = (16, 32, 64), (16, 32, 64, 128), segments, (1, 2, 4, 8), (1, 2, 3, 4, 5), ("key", "run")
+    for block_m, tile_size, num_segments, num_warps, num_stages, gather in itertools.product(*axes):
         if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu))
+            yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu), gather)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
@@ -86,8 +90,8 @@ def _segments_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
-    OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -138,22 +142,22 @@ def _segments_kernel(
             m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             for j in range(full_start, full_stop):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=False,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
                 )  # fmt: skip
             for j in range(full_stop, stop):
-                m, l, acc = attend_tile(
+                m, l, acc = attend_runs(
                     j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             acc = finished(acc, value_cache_ptr, f, r)
             if NUM_SEGMENTS == 1 or used <= 1:
@@ -203,14 +207,17 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_q)
     if by_sequence:
         q_blocks = batch.num_seqs * cdiv(longest_query, block_q)
+    run = run_length(config.gather, batch, config.tile_size)
+    v_strides = batch.value_cache.stride() if run == 1 else value_strides(batch)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
-        batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+        batch.query.stride(), batch.key_cache.stride(), v_strides, batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
+        RUN=run, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
+        BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if config.num_segments > 1:

@@ -11,7 +11,7 @@ from typing import Any
 import helion
 
 from common.gpus import Gpu
-from common.metadata import SHORT_QUERY, BatchStats
+from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 from dsl_helion import adjustable_tile as adjustable_tile_kernel
 from dsl_helion import naive as naive_kernel
@@ -21,6 +21,7 @@ from dsl_helion import split as split_kernel
 from dsl_helion import static_grid as static_grid_kernel
 from dsl_helion import unpaged as unpaged_kernel
 from dsl_helion.binding import Gather
+from dsl_helion.heuristics import eight_bits
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
 
@@ -45,14 +46,18 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     if stats.max_query_len > SHORT_QUERY:
         return parallel_softmax_kernel.Config(**_rows(shape, gpu), num_segments=1, gather="page")
-    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 54 us with segments, 122 without (Triton)
+    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without (Triton)
         rows = _rows(shape, gpu)
-        programs = max(stats.num_tokens * shape.num_query_heads // rows["block_m"], 1)
-        segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * rows["tile_size"]), 32))
         block_m = min(rows["block_m"], helion.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
-        rows |= {"block_m": max(block_m, 16), "num_segments": segments, "gather": "page"}
+        rows |= {"block_m": max(block_m, 16), "gather": "page"}
+        if block_m <= 32 and _has_tma(gpu) and shape.cache_dtype.itemsize == 2 and 64 < _lanes(shape) <= 128:
+            rows |= {"tile_size": 128, "gather": "flat"}  # by pages 32 rows spill 4 words, 64 rows by either
+        q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, block_m)
+        segments = max(1, min(2 * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * rows["tile_size"]), 32))
         rows["num_warps"] = min(rows["num_warps"], _matrix_warps(block_m)) if _cdna(gpu) else rows["num_warps"]
-        return parallel_softmax_kernel.Config(**rows)
+        return parallel_softmax_kernel.Config(**rows, num_segments=segments)
+    if (config := eight_bits.decode(shape, stats, gpu)) is not None:
+        return config
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
@@ -214,8 +219,7 @@ def _decode_warps(shape: AttentionShape, gpu: Gpu) -> dict[str, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
     warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
     if _lanes(shape) <= 256:
-        ahead = shape.cache_dtype.itemsize == 1 and gpu.vendor == "nvidia" and gpu.shared_bytes > 160 * 1024
-        return {"num_warps": warps, "num_stages": 5 if ahead else 2}  # dsl_triton/heuristics/default.py says why
+        return {"num_warps": warps, "num_stages": 5 if eight_bits.ahead(shape, gpu) else 2}
     single = shape.dtype.itemsize > 2  # 512 lanes of float32 take twice the warps, as in Triton
     warps = 8 if warps == 2 else 2 * warps if single else warps
     return {"num_warps": warps, "num_stages": 1 if gpu.vendor == "amd" and single else 2}

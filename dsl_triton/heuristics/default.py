@@ -10,7 +10,7 @@ from typing import Any
 import triton
 
 from common.gpus import Gpu
-from common.metadata import SHORT_QUERY, BatchStats
+from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 from dsl_triton import adjustable_tile as adjustable_tile_kernel
 from dsl_triton import naive as naive_kernel
@@ -20,6 +20,7 @@ from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
+from dsl_triton.heuristics import eight_bits
 from dsl_triton.page_runs import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
@@ -53,13 +54,17 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     if stats.max_query_len > SHORT_QUERY:
         tile_size, warps, stages = _prefill(shape, gpu)
         return parallel_softmax_kernel.Config(_rows(shape, gpu), tile_size, 1, warps, stages, overlap)
-    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 54 us with segments, 122 without
+    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without
         tile_size, warps, stages = _prefill(shape, gpu)
-        programs = max(stats.num_tokens * shape.num_query_heads // _rows(shape, gpu), 1)
-        segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // (4 * tile_size), 32))
         rows = max(min(_rows(shape, gpu), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)), 16)
+        if rows <= 32 and _has_tma(gpu) and shape.cache_dtype.itemsize == 2 and 64 < _lanes(shape) <= 128:
+            tile_size = 128  # by 64 keys 48 us; 64 rows spill 19 words
+        q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, rows)
+        segments = max(1, min(2 * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * tile_size), 32))
         warps = min(warps, _matrix_warps(rows)) if _cdna(gpu) else warps
         return parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, overlap)
+    if (config := eight_bits.decode(shape, stats, gpu)) is not None:
+        return config
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     warps, stages = _decode_warps(shape, gpu)
     resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
@@ -150,7 +155,8 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
     name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
-    if name == "parallel_softmax" and config.num_segments <= 2 and (_few_rows(shape, stats) or _has_tma(gpu)):
+    plain = name == "parallel_softmax" and config.gather == "key"
+    if plain and config.num_segments <= 2 and (_few_rows(shape, stats) or _has_tma(gpu)):
         # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys, 241
         # against 269 for 212 of 3 tokens over up to 1190
         name, config = "q_block", q_block(shape, stats, gpu)
@@ -225,18 +231,9 @@ def _decode_warps(shape: AttentionShape, gpu: Gpu) -> tuple[int, int]:
     # 16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two)
     warps = 4 if gpu.vendor == "nvidia" else 1 if _cdna(gpu) else 2
     if _lanes(shape) <= 256:
-        return warps, 5 if _ahead(shape, gpu) else 2
+        return warps, 5 if eight_bits.ahead(shape, gpu) else 2
     single = shape.dtype.itemsize > 2  # 512 lanes in float32 spill 179 registers of 4 warps on sm_90, none of 8
     return (8 if warps == 2 else 2 * warps if single else warps), (1 if gpu.vendor == "amd" and single else 2)
-
-
-def _ahead(shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether a decode asks for a tile while it works on the one before: a cache of 8 bits.
-
-    Page ids and what they lead to are (stages - 1) // 2 tiles ahead each: up to 4 stages ask for a tile when the one
-    before is done, and other programs hide its latency. 8 bits take as long to convert as to load, and two programs.
-    """
-    return shape.cache_dtype.itemsize == 1 and gpu.vendor == "nvidia" and gpu.shared_bytes > 160 * 1024
 
 
 def _decode_keys(wanted: int, shape: AttentionShape, gpu: Gpu) -> int:
