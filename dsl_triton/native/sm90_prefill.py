@@ -25,7 +25,7 @@ from common.kernel import Capacity, Precision, beside, join, require, side_strea
 from common.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.native.sm90_roles import add, compute, load
+from dsl_triton.native.sm90_roles import add, barrier, compute, load
 from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset({"causal", "non_causal", "lse", "full_graph"})
@@ -132,6 +132,9 @@ def _sm90_prefill_kernel(
     ends = ends._reinterpret(gl.int32, [SEQS, 1], FLAT)
     total = gl.sum(blocks, 0) * NUM_SEGMENTS * NUM_KV_HEADS
     base2 = softmax_scale * LOG2E
+    # triton 3.6 hands total to the other warps in the four bytes that the sum is read from, with no barrier between: a
+    # late warp read total, and counted its heads twice; items behind the last one lie in no sequence
+    barrier()
     gl.warp_specialize(
         [
             (compute, (

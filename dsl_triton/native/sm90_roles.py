@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 LN2 = gl.constexpr(0.6931471805599453)
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # its name before triton 3.7
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # its name before triton 3.7
 
 
 @gluon.constexpr_function
@@ -176,7 +176,7 @@ def _load_queries(ptr, row, head, live, strides, q0, q1, BLOCKED: gl.constexpr):
     q0.store(gl.load(ptrs, mask=keep, other=0.0))
     q1.store(gl.load(ptrs + 64, mask=keep, other=0.0))
     hopper.fence_async_shared()
-    _barrier()
+    barrier()
 
 
 @gluon.jit
@@ -188,7 +188,7 @@ def _clear_tail(values, stage, first_key, seq_len, TILE: gl.constexpr, BLOCKED: 
         tile = values.index(stage * 2 + half)
         tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
     hopper.fence_async_shared()
-    _barrier()
+    barrier()
 
 
 @gluon.jit

@@ -1,5 +1,9 @@
 """native.sm90_prefill without an sm_90: what it refuses, where its boxes lie, its segments, and that it compiles."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -10,11 +14,25 @@ from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, UnsupportedFeature
 from compare import registry
 from compare.compile_child import CompileJob, compile_in_child
+from compare.crew import environment
 from dsl_triton.heuristics import default
 from dsl_triton.native import sm90_prefill as native
 
 H200 = resolve("h200")
 KERNEL_ID = "triton/native.sm90_prefill"
+PRINT_TTGIR = """
+import torch
+from common.batch import make_batch
+from common.gpus import resolve
+from common.spec import AttentionShape, Features
+from compare.crosscompile import executing
+from dsl_triton.native import sm90_prefill as native
+
+batch, config = make_batch([(512, 512)], AttentionShape(), fill=False), native.DEFAULT.prefill
+with executing(resolve("h200"), lambda launch: None) as launches:
+    native._attend_long(batch, Features(), torch.empty_like(batch.query), config, None, None)
+print(launches[0].ttgir)
+"""
 
 
 def launch(shape, lens=((40, 60),), **options):
@@ -72,3 +90,11 @@ def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers():
     assert outcome.status == "ok", outcome.reason
     facts = next(fact for fact in outcome.facts if "sm90" in fact["kernel"])
     assert sum(facts["matrix"].values()) == 144 and facts["spill_bytes"] <= 64
+
+
+@pytest.mark.slow
+def test_no_warp_hands_on_how_many_items_there_are_while_another_reads_the_sum():
+    asked = [sys.executable, "-c", PRINT_TTGIR]
+    done = subprocess.run(asked, env=environment("compile"), capture_output=True, text=True, check=True, timeout=180)
+    before, specialised, _ = done.stdout.partition("ttg.warp_specialize(")
+    assert specialised and re.search(r"\b(gpu|ttg)\.barrier\b", before[before.rindex("tt.reduce") :])
