@@ -1,0 +1,34 @@
+"""What both DSLs choose for many long decodes over a cache of 8 bits, on every named case of 8 bits (short ones)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common import gpus
+from common.cases import CASES
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from compare import registry
+from kernel_cases import cell, conform
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
+
+USABLE = [case for case in CASES if not case.refused and not case.large]
+STORED = [case for case in USABLE if case.shape.cache_dtype.itemsize == 1]
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
+DECODES = BatchStats.of([(1, 4096)] * 32)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("case", STORED, ids=lambda case: case.name)
+@pytest.mark.parametrize("kernel_id", ["triton/parallel_softmax", "helion/parallel_softmax"])
+def test_gpu_eight_bits(kernel_id, case, record_property):
+    try:
+        kernel = registry.load(kernel_id)
+    except registry.Unavailable as reason:
+        pytest.skip(str(reason))
+    config, _ = registry.default_config(kernel_id, kernel, SHAPE, DECODES, gpus.detect())
+    outcome = conform(kernel, case, replace(config, num_segments=3), "cuda", twice=True)
+    record_property("conformance", cell(kernel_id, case, outcome))
