@@ -38,7 +38,8 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
         }
         for number, (run, made) in enumerate(zip(runs, sections, strict=True))
     ]
-    title = runs[0].title if len(runs) == 1 else "Paged attention on " + " and ".join(run.gpu_title for run in runs)
+    gpus = dict.fromkeys(run.gpu_title for run in runs)
+    title = runs[0].title if len(runs) == 1 else "Paged attention on " + " and ".join(gpus)
     values = {"title": title, "parts": parts, "overview": overview(runs) if len(runs) > 1 else None}
     return _environment(escapes=True).get_template("report.html.j2").render(values)
 
