@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,21 @@ LIMIT_S = 240.0  # of a process
 VERDICTS = "verdicts.jsonl"
 
 
+def fitting(kernel_id: str, name: str) -> Any:
+    """The named case; for kernels of one GPU, which have heads of 128 in 16 bits alone, made so."""
+    import torch
+
+    from common.cases import BY_NAME
+
+    case = BY_NAME[name]
+    return replace(case, head_size=128, dtype=torch.bfloat16) if kernel_id in registry.NATIVE else case
+
+
 def inside(count: int, patterns: str) -> None:
     """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here."""
     import torch
 
-    from common.cases import BY_NAME, build, outputs
+    from common.cases import build, outputs
     from common.guards import Guards
     from common.kernel import Capacity
     from common.spec import UnsupportedFeature
@@ -56,8 +67,9 @@ def inside(count: int, patterns: str) -> None:
     for kernel_id in registry.select(patterns):
         kernel = registry.load(kernel_id)
         for name in CASES[:count]:
-            batch, features = build(BY_NAME[name], "cuda", Guards("cuda"))
-            out, lse = outputs(BY_NAME[name], batch, Guards("cuda"), float("nan"))
+            case = fitting(kernel_id, name)
+            batch, features = build(case, "cuda", Guards("cuda"))
+            out, lse = outputs(case, batch, Guards("cuda"), float("nan"))
             workspace = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
             try:
                 kernel.launch(batch, features, out, kernel.DEFAULT, workspace, lse=lse)
@@ -164,7 +176,7 @@ def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept:
 def main(argv: list[str] | None = None) -> int:
     """0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage."""
     new = argparse.ArgumentParser(prog="python -m compare.sanitize", description=__doc__.splitlines()[0])
-    new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
+    new.add_argument("--kernels", default="triton/*,triton/native*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes at a time, of one kernel each")
     new.add_argument("--limit", type=positive, default=LIMIT_S, metavar="S", help="of a process (default 240 s)")
     new.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)} (default both)")

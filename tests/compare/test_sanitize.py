@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from common.cases import BY_NAME
-from compare import sanitize
+from compare import registry, sanitize
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,13 @@ from compare import sanitize
 def test_clean_is_what_the_tool_said(monkeypatch, status: int, log: str, clean: bool) -> None:
     monkeypatch.setattr(sanitize, "_run", lambda *_: (status, log))
     assert sanitize.watch("memcheck", "triton/*")[1] is clean
+
+
+def test_a_kernel_of_one_gpu_gets_cases_that_it_has() -> None:
+    (kernel_id,) = registry.NATIVE
+    for case in (sanitize.fitting(kernel_id, name) for name in sanitize.CASES):
+        assert (case.head_size, case.dtype) == (128, torch.bfloat16)
+        assert not case.refused and case.asked <= registry.load(kernel_id).SUPPORTS
 
 
 def test_a_missing_tool_is_logged_as_not_run(monkeypatch, tmp_path) -> None:
