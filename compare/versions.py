@@ -5,8 +5,8 @@
 One `pip install --no-deps --target` per release, into a temporary folder in front of PYTHONPATH (about 700 MB each,
 removed afterwards; the release that is installed is used where it is); a release that cannot be had is `unavailable`.
 Every config that the committed heuristics of both DSLs choose for ROWS, and the two REBUILT regressions, becomes a line
-of docs/results/versions.jsonl; lines that are there are not compiled again, so an interrupted run goes on. The page
-docs/results/versions.md is written from the lines alone.
+of docs/results/versions.jsonl; lines that are there are not compiled again unless a kernel's source changed, so an
+interrupted run goes on. The page docs/results/versions.md is written from the lines alone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from common.gpus import Gpu
 from common.metadata import BatchStats
 from common.spec import AttentionShape
-from compare import registry
+from compare import registry, sources
 from compare.compile_child import CompileJob
 from compare.workloads import parse_lens
 
@@ -32,13 +32,15 @@ COMPILED = ((40, 90), (1, 70))  # lengths that make every launch of a kernel hap
 
 @dataclass(frozen=True)
 class Subject:
-    """One config to compile. options: of the compiler, beside the config's. rebuilt: the report it stands for."""
+    """One config to compile. options: of the compiler, beside the config's. rebuilt: the report it stands for. source:
+    the hash of the kernel's files, so that no line of an older source passes for one of today's."""
 
     kernel: str
     shape: str
     config: dict[str, Any]
     options: dict[str, Any]
     rebuilt: str = ""
+    source: str = ""
 
     @property
     def id(self) -> str:
@@ -73,7 +75,9 @@ def subjects(gpu: Gpu, kernels: Sequence[str]) -> list[Subject]:
     `auto` has no config of its own; baselines are not compiled.
     """
     found: dict[str, Subject] = {}
-    rebuilt = [one for one in REBUILT.get(gpu.arch, ()) if one.kernel in kernels]
+    hashes = {kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels if kernel_id in registry.OWN}
+    chosen = [one for one in REBUILT.get(gpu.arch, ()) if one.kernel in kernels]
+    rebuilt = [replace(one, source=hashes[one.kernel]) for one in chosen]
     for kernel_id in kernels:
         if kernel_id not in registry.OWN or kernel_id.endswith("/auto"):
             continue
@@ -84,6 +88,6 @@ def subjects(gpu: Gpu, kernels: Sequence[str]) -> list[Subject]:
                 for heuristics in registry.HEURISTICS:
                     config, origin = registry.default_config(kernel_id, kernel, shape, stats, gpu, heuristics)
                     if origin != "DEFAULT":
-                        one = Subject(kernel_id, name, registry.config_dict(config), {})
+                        one = Subject(kernel_id, name, registry.config_dict(config), {}, source=hashes[kernel_id])
                         found.setdefault(one.id, one)
     return rebuilt + list(found.values())

@@ -22,6 +22,7 @@ from dsl_triton.ablations.parts import find_sequence
 from dsl_triton.binding import padded, smallest_block_m, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
+from dsl_triton.page_runs import run_length
 from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, Config, _segments_kernel, space
 from dsl_triton.primitives import store_lse
 
@@ -59,14 +60,15 @@ def _last_arriver_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, LONGEST_QUERY: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
+    LONGEST_QUERY: tl.constexpr,
 ):  # fmt: skip
     _segments_kernel(
         query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, query_start_loc_ptr, seq_lens_ptr,
         out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, num_seqs, softmax_scale, f,
         query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
-        m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, NUM_SEGMENTS,
-        OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
+        m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, RUN,
+        NUM_SEGMENTS, OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
     )  # fmt: skip
     if NUM_SEGMENTS > 1:
         BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
@@ -155,7 +157,8 @@ def launch(
         batch.block_table.stride(), out.stride(), strides(lse), *map(strides, parts[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         BLOCK_SIZE=shape.block_size, BLOCK_M=max(config.block_m, smallest_block_m(shape)),
-        TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments, LONGEST_QUERY=ANY_QUERY,
+        TILE_SIZE=config.tile_size, RUN=run_length(config.gather, batch, config.tile_size),
+        NUM_SEGMENTS=config.num_segments, LONGEST_QUERY=ANY_QUERY,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 

@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from common import gpus
-from compare import registry, versions, versions_page
+from compare import registry, sources, versions, versions_page
 from compare.compile_child import Outcome
 from compare.versions_subjects import RELEASES, TARGETS, subjects
 
@@ -29,6 +30,12 @@ def line(release: str, launch: dict | None = FINE, rebuilt: str = "", subject: s
         told = {"status": "compile_error", "reason": "ValueError: no", "launches": []}
     shown = {"kernel": "triton/q_block", "shape": "32:8:256", "config": {"a": {"b": 1}}, "options": {}}
     return {"triton": release, "target": "gfx950", "id": subject, "rebuilt": rebuilt} | shown | told
+
+
+def test_a_line_of_an_older_source_is_no_line_of_todays():
+    today, *_ = subjects(gpus.resolve("mi350"), ["triton/q_block"])
+    assert today.source == sources.of_kernel("triton/q_block")
+    assert replace(today, source="older").id != today.id
 
 
 @pytest.mark.parametrize(
