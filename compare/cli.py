@@ -268,7 +268,7 @@ def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
     if now.absent and arguments.suite is None:
         rows += suites.static(arguments.seed)
         if arguments.workload is None and arguments.kernels is None:
-            every, notes = ABSENT_EVERY, (f"a kernel takes each {ABSENT_EVERY}rd row; --suite smoke has them all",)
+            every, notes = ABSENT_EVERY, (f"a kernel takes each {ABSENT_EVERY}rd row; with --kernels it takes all",)
     rows = tuple(
         replace(row, ask=replace(row.ask, sliding_window=ask.sliding_window or row.ask.sliding_window)) for row in rows
     )

@@ -28,7 +28,7 @@ WITH_DIES = ("gfx942", "gfx950")
 HEADS = {"32:8": (32, 8), "28:4": (28, 4), "16:1": (16, 1)}
 LOADS = {"prompt": "q8k", "decode": "64q1s4k"}
 WARPS, WIDTHS = (4, 8), (64, 128, 256)
-PROMPT = {"block_m": 128, "tile_size": 32, "num_warps": 4, "num_stages": 2}  # what an untuned MI300 gets at 128 lanes
+PROMPT = {"block_m": 128, "tile_size": 32, "num_warps": 4, "num_stages": 2}  # of an untuned MI300's q_block, 128 lanes
 
 
 def _row(label: str, heads: tuple[int, int], head_size: int = 128) -> Workload:
