@@ -70,3 +70,8 @@ def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int, value
                 assert part.programs % gpu.units == 0 and part.num_warps in (1, 2, 4, 8)
                 assert part.tile_size == helion.next_power_of_2(part.tile_size)
                 assert part.tile_size * (head + (value or head)) * dtype.itemsize <= gpu.shared_bytes
+
+
+def test_float32_on_an_mi350_has_no_more_keys_than_its_registers_hold() -> None:
+    shape, stats = AttentionShape(5, 1, 80, 24, torch.float32), BatchStats.of([(3, 50), (1, 30)])
+    assert default.parallel_softmax(shape, stats, gpus.resolve("mi350")).tile_size == 32

@@ -193,6 +193,14 @@ def test_scratch_belongs_to_a_lane():
     assert np.array_equal(w.v[26], w.v[20])
 
 
+def test_scratch_of_every_width_lands_where_it_was_stored():
+    w = waves()
+    w.v[20:23, 0] = words(192).reshape(3, 64)
+    landed(w, "scratch_store_dword off, v20, off offset:32", "scratch_store_dwordx2 off, v[21:22], off offset:36")
+    landed(w, "scratch_store_dword off, v20, off offset:44", "scratch_load_dwordx4 v[24:27], off, off offset:32")
+    assert np.array_equal(w.v[24:27], w.v[20:23]) and np.array_equal(w.v[27], w.v[20])
+
+
 @pytest.mark.parametrize(
     "line",
     [
