@@ -73,5 +73,5 @@ def test_a_static_grid_has_one_config_that_fits_for_every_batch(head: int, value
 
 
 def test_float32_on_an_mi350_has_no_more_keys_than_its_registers_hold() -> None:
-    shape, stats = AttentionShape(5, 1, 80, 24, torch.float32), BatchStats.of([(3, 50), (1, 30)])
+    shape, stats = AttentionShape(5, 1, 80, 24, torch.float32), BatchStats.of([(4, 50), (1, 30)])
     assert default.parallel_softmax(shape, stats, gpus.resolve("mi350")).tile_size == 32
