@@ -12,13 +12,14 @@ from compare.lanes import side_by_side
 from compare.records import Status
 
 PLANTED, NO_LAUNCH = "diptych_probe.planted_mask", "diptych_probe.no_launch"
+UNKNOWN = "diptych_probe.unknown_mnemonic"
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """One worker: a prompt on four kernels, for gfx942."""
+    """One worker: a prompt on five kernels, for gfx942."""
     rows = suites.pick(suites.smoke(), "prefill-33")
-    (job,) = plan.jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, "triton/naive"), "mi300")
+    (job,) = plan.jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, UNKNOWN, "triton/naive"), "mi300")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent / "probes"), prepend=os.pathsep)
         crew = Crew("model", "mi300", "cpu", contract=Contract())
@@ -45,6 +46,12 @@ def test_a_planted_wrong_mask_is_incorrect(outcomes):
 def test_a_kernel_that_launches_nothing_is_not_called_executed(outcomes):
     fields = outcomes[NO_LAUNCH]
     assert fields["status"] == Status.NOT_EXECUTABLE and "launched no Triton kernel" in fields["reason"]
+
+
+def test_an_instruction_that_the_model_does_not_know_is_named_and_no_failure(outcomes):
+    fields = outcomes[UNKNOWN]
+    assert fields["status"] == Status.NOT_EXECUTABLE and "v_msad_u8" in fields["reason"]
+    assert not Status(fields["status"]).is_failure and fields["facts"], "its code was compiled all the same"
 
 
 def test_every_rung_meets_a_third_of_the_rows_and_every_row_both_dsls():
