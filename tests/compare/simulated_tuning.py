@@ -2,8 +2,8 @@
 lane over kernels that return the reference and a clock that a formula drives.
 
 The formula: a batch of short queries wants tile_size 128 and block_m 16, a prompt block_m 64; every doubling away from
-that costs half again. num_stages 4 spills, tile_size 16 gives wrong results, one or two warps end the
-process at a decode of 21 keys.
+that costs half again. num_stages 4 spills, tile_size 16 gives wrong results, eight warps end the process at a decode of
+21 keys.
 """
 
 import math
@@ -55,7 +55,7 @@ class Kernel:
         return None
 
     def launch(self, batch, features, out, config, workspace, *, lse=None):
-        if config.num_warps <= 2 and batch.stats.max_seq_len == 21:
+        if (config.num_warps, batch.stats.max_seq_len) == (8, 21):
             os._exit(11)
         found = self.known.setdefault(batch.stats, None) or reference(batch, features)
         self.known[batch.stats] = found
