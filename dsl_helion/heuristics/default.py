@@ -245,9 +245,8 @@ def _rows(shape: AttentionShape, gpu: Gpu) -> dict[str, Any]:
         return {"block_m": rows, "tile_size": keys, "num_warps": _matrix_warps(rows), "num_stages": stages}
     if _lanes(shape) > 128 and _wide(shape, gpu) and _has_tma(gpu):
         return {"block_m": 128, "tile_size": _keys(32, shape, gpu), "num_warps": 8, "num_stages": 2}  # as in Triton
-    rows, keys = 64 if shape.dtype.itemsize <= 2 else 16, 64 if _lanes(shape) <= 128 else 32
-    if _cdna(gpu):  # float32: one wave of 16 rows by 64 keys of 80 lanes spills 83 registers on gfx950, 32 keys none
-        keys = 32
+    # float32 on AMD: one wave of 16 rows by 64 keys of 80 lanes spills 83 registers on gfx950, 32 keys none
+    rows, keys = 64 if shape.dtype.itemsize <= 2 else 16, 64 if _lanes(shape) <= 128 and not _cdna(gpu) else 32
     return {"block_m": rows, "tile_size": _keys(keys, shape, gpu), "num_warps": 4, "num_stages": 2}
 
 

@@ -3,22 +3,16 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from common import gpus
-from common.cases import CASES
 from common.metadata import BatchStats
-from common.spec import AttentionShape
 from dsl_helion import parallel_softmax
 from dsl_helion.heuristics import default, eight_bits
+from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import conform
 
 H200 = gpus.resolve("h200")
-SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
-DECODES = [(1, 4096)] * 32
-CHOSEN = eight_bits.decode(SHAPE, BatchStats.of(DECODES), H200)
-USABLE = [case for case in CASES if not case.refused and not case.large]
-STORED = [case for case in USABLE if case.shape.cache_dtype.itemsize == 1]
+CHOSEN = eight_bits.decode(SHAPE, DECODES, H200)
 
 
 FAST = ("fp8-scales-of-tokens", "fp8-window-softcap-sinks")
@@ -35,15 +29,15 @@ def test_every_stored_case_is_right(case) -> None:
 
 def test_a_cache_of_16_bits_is_read_as_before() -> None:
     wide = replace(SHAPE, kv_dtype=None)
-    assert default.parallel_softmax(wide, BatchStats.of(DECODES), H200).num_warps == 4
+    assert default.parallel_softmax(wide, DECODES, H200).num_warps == 4
 
 
 @pytest.mark.parametrize("lens", [[(1, 8192)], [(1, 700)] * 256, [(8, 4096)] * 32], ids=["one", "short", "many-rows"])
 def test_only_many_long_decodes_take_one_warp(lens: list) -> None:
-    assert default.parallel_softmax(SHAPE, BatchStats.of(DECODES), H200) == CHOSEN
+    assert default.parallel_softmax(SHAPE, DECODES, H200) == CHOSEN
     assert default.parallel_softmax(SHAPE, BatchStats.of(lens), H200).num_warps == 4
 
 
 def test_no_gpu_that_was_not_measured_takes_it() -> None:
-    takes = {name for name in gpus.TABLE if eight_bits.decode(SHAPE, BatchStats.of(DECODES), gpus.resolve(name))}
+    takes = {name for name in gpus.TABLE if eight_bits.decode(SHAPE, DECODES, gpus.resolve(name))}
     assert takes == {name for name in gpus.TABLE if gpus.resolve(name).arch == "sm_90"}

@@ -60,12 +60,13 @@ def test_moving_the_pages_changes_no_bit(name: str) -> None:
         assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("gather", ["key", "run"])
+@pytest.mark.parametrize(("tile_size", "gather"), [(16, "key"), (32, "run")], ids=["key", "run"])
 @pytest.mark.parametrize("segments", [1, 2, 3, 8])
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=19)], ids=["full", "window"])
-def test_any_number_of_segments_is_right(segments: int, features: Features, gather: str) -> None:
+def test_any_number_of_segments_is_right(segments: int, features: Features, tile_size: int, gather: str) -> None:
     batch = make_batch(LENS, SHAPE)
-    out, lse = run(parallel_softmax, batch, features, parallel_softmax.Config(16, 32, segments, gather=gather))
+    config = parallel_softmax.Config(16, tile_size, segments, gather=gather)
+    out, lse = run(parallel_softmax, batch, features, config)
     verdict = check(out, lse, batch, features, parallel_softmax.CONTRACT, reference(batch, features))
     assert verdict.ok, verdict.reason
 

@@ -6,19 +6,12 @@ import pytest
 import torch
 
 from common import gpus
-from common.cases import CASES
-from common.metadata import BatchStats
-from common.spec import AttentionShape
 from compare import registry
+from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import cell, conform
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
-
-USABLE = [case for case in CASES if not case.refused and not case.large]
-STORED = [case for case in USABLE if case.shape.cache_dtype.itemsize == 1]
-SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
-DECODES = BatchStats.of([(1, 4096)] * 32)
 
 
 @pytest.mark.conformance

@@ -1,0 +1,12 @@
+"""Named cases over a cache of 8 bits, and the batch for which the heuristics choose a decode of its own over one."""
+
+import torch
+
+from common.cases import CASES
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+
+_USABLE = [case for case in CASES if not case.refused and not case.large]
+STORED = [case for case in _USABLE if case.shape.cache_dtype.itemsize == 1]
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
+DECODES = BatchStats.of([(1, 4096)] * 32)
