@@ -155,7 +155,15 @@ def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
 @triton.jit
 def products(q, k):
     """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]."""
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
+    return tl.dot(factor(q, q.shape[1]), tl.trans(factor(k, q.shape[1])), input_precision="ieee")
+
+
+@triton.jit
+def factor(x, LENGTH: tl.constexpr):
+    """x as an operand of products over LENGTH: Triton takes 8 bits from 32 on, below that fp16, which is exact."""
+    if x.dtype.is_fp8() and LENGTH < 32:
+        x = x.to(tl.float16)
+    return x
 
 
 @triton.jit
@@ -234,7 +242,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
-    acc = tl.dot(p.to(v.dtype), v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
+    p, v = factor(p.to(v.dtype), v.shape[0]), factor(v, v.shape[0])
+    acc = tl.dot(p, v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 
 

@@ -50,10 +50,14 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         rows = _rows(shape, gpu)
         block_m = min(rows["block_m"], helion.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
         rows |= {"block_m": max(block_m, 16), "gather": "page"}
-        if block_m <= 32 and _has_tma(gpu) and shape.cache_dtype.itemsize == 2 and 64 < _lanes(shape) <= 128:
-            rows |= {"tile_size": 128, "gather": "flat"}  # by pages 32 rows spill 4 words, 64 rows by either
         q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, block_m)
-        segments = max(1, min(2 * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * rows["tile_size"]), 32))
+        programs = 2 * gpu.units
+        if _has_tma(gpu) and shape.cache_dtype.itemsize == 2 and 64 < _lanes(shape) <= 128:
+            if block_m <= 32:
+                rows |= {"tile_size": 128, "gather": "flat"}  # by pages 32 rows spill 4 words
+            elif 2 * q_blocks <= gpu.units and shape.block_size in (16, 32, 64):
+                rows["tile_size"], programs = 128, gpu.units  # 16 times 4 tokens of 16 heads: 21.5 us for 25.3
+        segments = max(1, min(programs // max(q_blocks, 1), stats.max_seq_len // (2 * rows["tile_size"]), 32))
         rows["num_warps"] = min(rows["num_warps"], _matrix_warps(block_m)) if _cdna(gpu) else rows["num_warps"]
         return parallel_softmax_kernel.Config(**rows, num_segments=segments)
     if (config := eight_bits.decode(shape, stats, gpu)) is not None:

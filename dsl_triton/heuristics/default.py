@@ -20,7 +20,7 @@ from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
-from dsl_triton.heuristics import eight_bits
+from dsl_triton.heuristics import eight_bits, page_runs
 from dsl_triton.page_runs import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
@@ -53,7 +53,8 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     overlap = can_overlap(gpu)
     if stats.max_query_len > SHORT_QUERY:
         tile_size, warps, stages = _prefill(shape, gpu)
-        return parallel_softmax_kernel.Config(_rows(shape, gpu), tile_size, 1, warps, stages, overlap)
+        plain = parallel_softmax_kernel.Config(_rows(shape, gpu), tile_size, 1, warps, stages, overlap)
+        return page_runs.chunk(shape, stats, gpu) or plain
     if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without
         tile_size, warps, stages = _prefill(shape, gpu)
         rows = max(min(_rows(shape, gpu), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)), 16)
@@ -62,8 +63,9 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, rows)
         segments = max(1, min(2 * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * tile_size), 32))
         warps = min(warps, _matrix_warps(rows)) if _cdna(gpu) else warps
-        return parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, overlap)
-    if (config := eight_bits.decode(shape, stats, gpu)) is not None:
+        by_keys = parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, overlap)
+        return page_runs.short_queries(shape, stats, gpu) or by_keys
+    if (config := eight_bits.decode(shape, stats, gpu) or page_runs.decode(shape, stats, gpu)) is not None:
         return config
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     warps, stages = _decode_warps(shape, gpu)
@@ -166,15 +168,16 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
     """Up to SHORT_QUERY tokens a sequence reads its keys as decode does. Copying keys reads and writes them once more:
     it pays where many Q Blocks read them, from eight of 128 rows on, and where few programs need the segments that
-    q_block lacks: 128 tokens over 8k keys take 64 us, and 198 without. Elsewhere one launch takes less: four prompts of
-    up to 512 take 19.3 us in q_block and 27.7 in unpaged, 42 chunks of up to 20 tokens over 5k keys 242 and 425.
-    Without TMA Triton 3.7.1 reads what a descriptor names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16
-    bytes).
+    q_block lacks. Elsewhere one launch takes less: four prompts of up to 512 take 19.3 us in q_block and 27.7 in
+    unpaged, 42 chunks of up to 20 tokens over 5k keys 242 and 425. Without TMA Triton 3.7.1 reads what a descriptor
+    names 2 bytes a lane (static fact: 128 loads a tile for 16 of 16 bytes).
     """
     if stats.max_query_len <= SHORT_QUERY:
         return "parallel_softmax"
     if gpu is not None and not _has_tma(gpu):
         return "adjustable_tile"
+    if gpu is not None and page_runs.chunk(shape, stats, gpu) is not None:
+        return "parallel_softmax"
     if stats.max_seq_len <= 512:
         return "q_block"
     if stats.max_query_len * shape.queries_per_kv >= 1024:

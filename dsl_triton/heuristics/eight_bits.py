@@ -21,14 +21,22 @@ def ahead(shape: AttentionShape, gpu: Gpu) -> bool:
 def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
     """One warp a program, which waits for no other; None where it gains nothing or was not measured.
 
-    13 programs a unit, of which 10 are resident: 71 us in 7 segments, 80 in 5, 78 in 10. 64 programs a segment gain
-    nothing (33.1 us for 33.6); on a B200 it spills 6 words (static fact).
+    13 programs a unit, of which 10 are resident: 71 us in 7 segments, 80 in 5, 78 in 10; from four a unit on three
+    segments (256 decodes 422 us, 455 in one). Few sequences: 8 programs a unit, 8 decodes of 8k keys 37.7 us in 16
+    segments, 50 by four warps, one of 32k 28 for 35. On a B200 it spills 6 words (static fact).
     """
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     small = max(shape.head_size, shape.value_lanes) <= 128 and shape.queries_per_kv <= 16 and shape.dtype.itemsize <= 2
     if gpu.arch != "sm_90" or not small or shape.block_size % 16 or not ahead(shape, gpu):
         return None
-    if programs < gpu.units or stats.max_seq_len < 1024:
+    if (segments := _segments(programs, stats, gpu, 27 * gpu.units // 2)) == 0:
         return None
-    segments = min(cdiv(27 * gpu.units // 2, programs), stats.max_seq_len // 256)
     return Config(16, 32, segments, num_warps=1, num_stages=5, overlap=True, gather="run")
+
+
+def _segments(programs: int, stats: BatchStats, gpu: Gpu, wanted: int) -> int:
+    """Of at least 256 keys, 128 where they are all that fills the units; 0 where nothing is gained."""
+    if programs < gpu.units:
+        least = 128 if programs < 32 else 256
+        return min(8 * gpu.units // programs, 66, stats.max_seq_len // least) if stats.max_seq_len >= 2048 else 0
+    return min(max(cdiv(wanted, programs), 3), stats.max_seq_len // 256) if stats.max_seq_len >= 1024 else 0

@@ -76,6 +76,8 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         and stats.num_decodes > 8
     ):
         config = default.parallel_softmax(shape, stats, gpu)
+        if config.gather == "run":  # younger than the fit, with segments of its own
+            return config
         return replace(config, num_segments=min(2 * config.num_segments, 128))
     return default.parallel_softmax(shape, stats, gpu)
 

@@ -34,7 +34,7 @@ FILES = [
 # stores and scales that Helion addresses in one way for all.
 TRITON_ALONE = {
     "Bundle", "RowOperands", "new_tokens", "_per_head", "_per_token", "_strides", "_scratch_strides", "can_overlap",
-    "value_strides", "find_region", "_new_blocks", "store_whole_rows", "load_run_scales",
+    "value_strides", "find_region", "_new_blocks", "store_whole_rows", "load_run_scales", "factor",
 }  # fmt: skip
 # Helion alone: forms of a gather by name, the partial results that Triton's kernels address by pointers, fp8 that is
 # passed as bytes, and what helpers share.

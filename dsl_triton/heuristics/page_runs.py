@@ -1,0 +1,63 @@
+"""Where a page id for each run of keys pays on an H200 beside 16 bits, heads of up to 128 and pages of whole runs.
+
+It leaves registers for larger tiles or fewer warps (parallel_softmax, `gather="run"`); measured lines are in
+docs/results/h200/sweeps/page_runs.jsonl. Elsewhere a page id a key stays: 64 keys and two warps lose 1% from eight
+programs a unit on, and with less than 1024 keys a segment.
+"""
+
+import triton
+
+from common.gpus import Gpu
+from common.metadata import BatchStats, cdiv
+from common.spec import AttentionShape
+from dsl_triton.parallel_softmax import Config
+
+KEYS_A_SEGMENT = 1024  # with half as many 32 decodes of 4096 keys gain 2% and, of four KV heads, lose 5%
+
+
+def applies(shape: AttentionShape, gpu: Gpu) -> bool:
+    """The shapes that were measured, and those whose registers are the same."""
+    lanes = max(shape.head_size, shape.value_lanes)
+    wide = shape.dtype.itemsize == 2 and shape.cache_dtype.itemsize == 2 and 64 < lanes <= 128
+    return gpu.arch == "sm_90" and wide and shape.block_size % 16 == 0 and shape.queries_per_kv <= 16
+
+
+def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+    """15 programs a unit over long contexts: 32 decodes of 8k keys 205 us for 218, 64 of 4k (pages of 128) 202, 219.
+
+    None where a unit has more than four without segments (128 of 8k: 760 for 752), or segments are short.
+    """
+    programs = max(stats.num_seqs, 1) * shape.num_kv_heads
+    segments = min(cdiv(15 * gpu.units, programs), 128)
+    if not applies(shape, gpu) or programs > 4 * gpu.units or stats.max_seq_len < KEYS_A_SEGMENT * segments:
+        return None
+    return Config(16, 64, segments, num_warps=2, num_stages=3, overlap=True, gather="run")
+
+
+def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+    """Q Blocks of 64 rows take 128 keys, one program a unit: 16 times 4 tokens of 16 heads 17.6 us for 23.1.
+
+    Of 32 rows three programs a unit: 8 times 8 tokens of four heads 39.1 us for 41.2. Half of the units without
+    segments at most, below which nothing was measured.
+    """
+    rows = triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)
+    q_blocks = stats.num_seqs * shape.num_kv_heads
+    if not applies(shape, gpu) or rows not in (32, 64) or 2 * q_blocks > gpu.units:
+        return None
+    if rows == 32 and q_blocks < 32:
+        return None
+    tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
+    segments = min(per_unit * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * tile_size), 32)
+    return Config(rows, tile_size, max(segments, 1), num_stages=2, overlap=True, gather="run")
+
+
+def chunk(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+    """A chunk of few tokens over a long context, read by pages: two programs of 64 rows a unit.
+
+    64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens lose
+    (103 for 97).
+    """
+    q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, 64)
+    if not applies(shape, gpu) or stats.num_decodes or 2 * q_blocks > gpu.units or stats.max_seq_len < 4096:
+        return None
+    return Config(64, 64, min(2 * gpu.units // max(q_blocks, 1), 16), num_stages=2, overlap=True, gather="run")

@@ -1,0 +1,63 @@
+"""Where the heuristics read 16 bits by page runs on an H200, and that each such config is right."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common import gpus
+from common.cases import CASES
+from common.metadata import BatchStats
+from common.spec import AttentionShape
+from dsl_triton import parallel_softmax
+from dsl_triton.heuristics import default, h200, page_runs
+from kernel_cases import conform
+
+H200 = gpus.resolve("h200")
+LLAMA, ONE_KV_HEAD = AttentionShape(32, 8, 128, 16), AttentionShape(16, 1, 128, 16)
+TAKE = {
+    "decodes": (LLAMA, [(1, 8192)] * 32, (16, 64, 8)),
+    "few-long-decodes": (LLAMA, [(1, 32768)] * 8, (16, 64, 31)),
+    "verification-of-64-rows": (ONE_KV_HEAD, [(4, 4096)] * 16, (64, 128, 8)),
+    "verification-of-32-rows": (LLAMA, [(8, 4096)] * 8, (32, 64, 6)),
+    "chunk-of-128": (LLAMA, [(128, 8192)], (64, 64, 4)),
+    "chunk-of-64": (LLAMA, [(64, 8192)], (64, 64, 8)),
+}
+LEAVE = {
+    "short-segments": (LLAMA, [(1, 4096)] * 32),
+    "units-filled": (LLAMA, [(1, 8192)] * 128),
+    "heads-of-64": (AttentionShape(64, 8, 64, 16), [(1, 8192)] * 32),
+    "pages-of-24": (AttentionShape(32, 8, 128, 24), [(1, 8192)] * 32),
+    "float32": (AttentionShape(32, 8, 128, 16, torch.float32), [(1, 8192)] * 32),
+    "long-chunk": (LLAMA, [(256, 8192)]),
+    "chunk-beside-a-decode": (LLAMA, [(64, 8192), (1, 100)]),
+    "short-context": (LLAMA, [(64, 2048)]),
+}
+NAMED = ("query-15-16-17", "everything-at-once", "window-page", "all-sequences-empty", "page-48")
+PLAIN = [case for case in CASES if case.name in NAMED]
+
+
+@pytest.mark.parametrize(("shape", "lens", "sizes"), TAKE.values(), ids=TAKE)
+def test_rows_that_were_measured_take_runs(shape: AttentionShape, lens: list, sizes: tuple[int, int, int]) -> None:
+    for family in (default, h200):
+        config = family.parallel_softmax(shape, BatchStats.of(lens), H200)
+        assert (config.block_m, config.tile_size, config.num_segments) == sizes
+        assert config.gather == "run"
+        assert family.auto(shape, BatchStats.of(lens), H200) == ("parallel_softmax", config)
+
+
+@pytest.mark.parametrize(("shape", "lens"), LEAVE.values(), ids=LEAVE)
+def test_other_rows_are_read_as_before(shape: AttentionShape, lens: list) -> None:
+    assert default.parallel_softmax(shape, BatchStats.of(lens), H200).gather == "key"
+
+
+def test_no_gpu_that_was_not_measured_takes_runs() -> None:
+    takes = {gpu.arch for gpu in map(gpus.resolve, gpus.TABLE) if page_runs.applies(LLAMA, gpu)}
+    assert takes == {"sm_90"}
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
+@pytest.mark.parametrize("shape, lens", [take[:2] for take in TAKE.values()][::2], ids=[*TAKE][::2])
+def test_every_config_is_right(shape: AttentionShape, lens: list, case) -> None:
+    config = default.parallel_softmax(shape, BatchStats.of(lens), H200)
+    conform(parallel_softmax, case, replace(config, num_segments=3, overlap=False))
