@@ -27,6 +27,7 @@ from common.spec import FP8, Features, PagedBatch, is_per_token
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
+FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # of P before it is cut to fp8
 
@@ -51,7 +52,7 @@ def probabilities_of(contract: Precision, batch: PagedBatch, features: Features)
 
 
 def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> float:
-    eta = half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0)
+    eta = max(half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0), FLUSHED)
     half = probabilities == torch.bfloat16 and batch.query.dtype == torch.bfloat16
     quantised = batch.shape.cache_dtype.itemsize == 1 and not is_per_token(features.value_scale)
     return max(eta, HALF_ETA) if half and quantised else eta
