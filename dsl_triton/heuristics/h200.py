@@ -88,6 +88,8 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
         return default.adjustable_tile(shape, stats, gpu)
     if 4 < stats.max_query_len <= 256 and stats.num_decodes <= 0:
         config = default.adjustable_tile(shape, stats, gpu)
+        if config.decode.gather == "run":  # younger than the fit: two warps, which 64 rows outgrow
+            return config
         decode = replace(config.decode, block_m=64)
         return replace(config, decode=decode)
     if stats.max_query_len <= 1 and 128 < stats.max_seq_len <= 512 and stats.num_decodes > 0:
