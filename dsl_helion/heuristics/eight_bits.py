@@ -34,8 +34,9 @@ def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
 
 
 def _segments(programs: int, stats: BatchStats, gpu: Gpu, wanted: int) -> int:
-    """Of at least 256 keys, 128 where they are all that fills the units; 0 where nothing is gained."""
+    """Of at least 256 keys, 128 where they are all that fills the units, and there 66 at most; 0: nothing is gained."""
     if programs < gpu.units:
         least = 128 if programs < 32 else 256
         return min(8 * gpu.units // programs, 66, stats.max_seq_len // least) if stats.max_seq_len >= 2048 else 0
-    return min(max(cdiv(wanted, programs), 3), stats.max_seq_len // 256) if stats.max_seq_len >= 1024 else 0
+    fewest = 3 if stats.max_seq_len >= 2048 else 1
+    return min(max(cdiv(wanted, programs), fewest), stats.max_seq_len // 256) if stats.max_seq_len >= 1024 else 0

@@ -23,7 +23,7 @@ def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
 
     13 programs a unit, of which 10 are resident: 71 us in 7 segments, 80 in 5, 78 in 10; from four a unit on three
     segments (256 decodes 422 us, 455 in one). Few sequences: 8 programs a unit, 8 decodes of 8k keys 37.7 us in 16
-    segments, 50 by four warps, one of 32k 28 for 35. On a B200 it spills 6 words (static fact).
+    segments, 50 by four warps, one of 32k 26.8 in 66, for 35. On a B200 it spills 6 words (static fact).
     """
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     small = max(shape.head_size, shape.value_lanes) <= 128 and shape.queries_per_kv <= 16 and shape.dtype.itemsize <= 2
@@ -35,8 +35,11 @@ def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
 
 
 def _segments(programs: int, stats: BatchStats, gpu: Gpu, wanted: int) -> int:
-    """Of at least 256 keys, 128 where they are all that fills the units; 0 where nothing is gained."""
+    """Of at least 256 keys, 128 where they are all that fills the units, and there 66 at most (128: 28.2 us for 26.8);
+    0 where nothing is gained.
+    """
     if programs < gpu.units:
         least = 128 if programs < 32 else 256
         return min(8 * gpu.units // programs, 66, stats.max_seq_len // least) if stats.max_seq_len >= 2048 else 0
-    return min(max(cdiv(wanted, programs), 3), stats.max_seq_len // 256) if stats.max_seq_len >= 1024 else 0
+    fewest = 3 if stats.max_seq_len >= 2048 else 1
+    return min(max(cdiv(wanted, programs), fewest), stats.max_seq_len // 256) if stats.max_seq_len >= 1024 else 0

@@ -31,6 +31,11 @@ def test_only_long_decodes_take_one_warp(lens: list) -> None:
     assert default.parallel_softmax(SHAPE, BatchStats.of(lens), H200).num_warps == 4
 
 
+def test_few_and_very_many_sequences_take_segments_of_their_own() -> None:
+    batches = [(1, 32768)], [(1, 8192)] * 8, [(1, 4096)] * 256, [(1, 1024)] * 256
+    assert [eight_bits.decode(SHAPE, BatchStats.of(lens), H200).num_segments for lens in batches] == [66, 16, 3, 1]
+
+
 def test_no_gpu_that_was_not_measured_takes_it() -> None:
     takes = {name for name in gpus.TABLE if eight_bits.decode(SHAPE, DECODES, gpus.resolve(name))}
     assert takes == {name for name in gpus.TABLE if gpus.resolve(name).arch == "sm_90"}
