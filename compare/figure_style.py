@@ -2,7 +2,8 @@
 
 Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
 and green the baselines. A rung has a marker, hollow in Triton and half filled in Helion, so that a figure survives a
-black-and-white printer; what a caller calls is filled. Texts stay texts: a page can search, scale and recolour them.
+black-and-white printer; what a caller calls is filled. Ablations are lighter, their left or right half filled. Texts
+stay texts: a page can search, scale and recolour them.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ RUNG_MARKERS = {
     "split": "v",
     "unpaged": "p",
 }
+ABLATION_MARKERS = {"last_arriver": "<", "barrier": "X", "fused": "d", "elementwise": "P", "cumulative": "*"}
 STYLES = {  # colour, marker, which part of it is filled
     **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
     "triton/auto": ("#0072B2", "P", "full"),
     "triton/native.sm90_prefill": ("#0072B2", "8", "none"),
     **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
     "helion/auto": ("#D55E00", "X", "full"),
+    **{f"triton/ablations.{name}": ("#56B4E9", marker, "left") for name, marker in ABLATION_MARKERS.items()},
+    **{f"helion/ablations.{name}": ("#E69F00", marker, "right") for name, marker in ABLATION_MARKERS.items()},
     "baseline/flash_attn3": ("#000000", "*", "full"),
     "baseline/sdpa": ("#009E73", ">", "full"),
     "baseline/sdpa_dense": ("#CC79A7", "d", "none"),

@@ -132,7 +132,7 @@ def test_figures_are_svg_of_900_pixels_and_drawn_the_same_again(timed, name):
 
 
 def test_every_kernel_of_the_registry_has_a_look_of_its_own():
-    assert set(registry.KERNELS) <= set(figure_style.STYLES)
+    assert set(registry.KERNELS) | set(registry.ABLATIONS) <= set(figure_style.STYLES)
     assert len(set(figure_style.STYLES.values())) == len(figure_style.STYLES)
     shapes = [(marker, fill) for _, marker, fill in figure_style.STYLES.values()]
     assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
