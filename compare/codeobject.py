@@ -37,7 +37,8 @@ class CodeFacts:
     each innermost loop, heaviest first. matrix_redundancy: matrix work that all waves issue in a pass of a loop / that
     of its products in the GPU dialect (1 = none twice), the worst loop's; of the whole text where no loop multiplies.
     None where there is no product or its instructions do not say their shape.
-    occupancy: programs that one unit holds, None for an arch without known limits.
+    occupancy: programs that one unit holds, None for an arch without known limits. lost_descriptors: operands of
+    products that ptxas has lost (nvidia_code.lost_descriptors): anything above 0 is wrong code.
     """
 
     registers: int
@@ -59,6 +60,7 @@ class CodeFacts:
     matrix_redundancy: float | None
     occupancy: Occupancy | None
     loops: tuple[Mix, ...] = field(hash=False)
+    lost_descriptors: int = 0
 
 
 def read(launch: CompiledLaunch) -> CodeFacts:
@@ -174,4 +176,5 @@ def _read_nvidia(launch: CompiledLaunch) -> CodeFacts:
         scalar_spills=None,
         scratch_bytes=usage.scratch_bytes,
         code_bytes=usage.code_bytes,
+        lost_descriptors=len(nvidia_code.lost_descriptors(sass)),
     )

@@ -148,3 +148,32 @@ def inner_loops(sass: Sass) -> tuple[Mix, ...]:
             branches.append((at, at_address[int(target[1], 16)]))
     ranges = innermost(branches)
     return worthwhile([mix(classify(op) for _, op, _ in sass.instructions[slice(*r)]) for r in ranges])
+
+
+_UNIFORM_REGISTER = re.compile(r"UR\d+")
+
+
+def lost_descriptors(sass: Sass) -> tuple[int, ...]:
+    """Addresses of sums that make a shared-memory descriptor of sm_90 from a register nobody has set: a defect of ptxas
+    12.8.93, gone in 13.0. A product then reads V from anywhere in shared memory, or the program is stopped.
+
+    A descriptor's upper word holds its swizzle (bits 30, 31) and its stride (bits 0 to 13), and is added as a number:
+    `UIADD3.X UR21, UR8, 0x40000040, URZ, UP0, !UPT`. What it is added to is the upper half of a 14-bit address: zero.
+    """
+    set_by, lost = {"URZ": ("UMOV", "URZ")}, []
+    for at, opcode, operands in sass.instructions:
+        names = [name.strip() for name in operands.split(",")]
+        if opcode == "UIADD3.X" and _is_descriptor(names[2]) and set_by.get(names[1]) != ("UMOV", "URZ"):
+            lost.append(at)
+        if _UNIFORM_REGISTER.fullmatch(names[0]):
+            first, wide = int(names[0][2:]), ".64" in opcode or ".WIDE" in opcode
+            for register in range(first, first + 1 + wide):
+                set_by[f"UR{register}"] = opcode, names[1] if len(names) > 1 else ""
+    return tuple(lost)
+
+
+def _is_descriptor(operand: str) -> bool:
+    if not re.fullmatch(r"-?0x[0-9a-f]+", operand):
+        return False
+    word = int(operand, 16) & 0xFFFFFFFF
+    return word >> 30 != 0 and word & 0x3FFFC000 == 0

@@ -19,13 +19,13 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision
 from common.metadata import SHORT_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import fits, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m
+from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
@@ -142,7 +142,7 @@ def _long_queries_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, value_size, q.dtype)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, value_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
@@ -161,8 +161,8 @@ def _long_queries_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
                 )  # fmt: skip
-            acc = finished(acc, value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
+            total = narrow(finished(acc, value_cache, f, r), value_size)
+            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
@@ -194,7 +194,7 @@ def launch(
 
 def attend_long_queries(batch, features, out, config, lse) -> None:
     """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
-    shape = batch.shape
+    shape, config = batch.shape, held(config, batch.shape)
     gather, number = gather_form(config.gather, batch, config.tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))
     args = (

@@ -3,18 +3,22 @@
 Triton's counterpart is `kernel[grid](...)`. A launch never searches: an explicit helion.Config goes with every kernel.
 """
 
+import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import helion
 import torch
 
+import common.kernel
 from common.gpus import Gpu
-from common.spec import AttentionShape, PagedBatch
+from common.spec import ALIGNMENT, AttentionShape, PagedBatch, UnsupportedFeature
 from dsl_helion.handle import launcher
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
 #   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
-#   flat   one index per key into rows of all pages: the distance of two pages is a multiple of that of two slots
+#   flat   one index per key into rows of all pages: the distance of two pages is a multiple of that of two slots, and
+#          rows begin where the words that they are read in may (aligned_rows)
 #   2idx   page and slot as two indices: any strides, any page
 Gather = Literal["page", "flat", "2idx"]
 
@@ -40,16 +44,27 @@ def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
     return span + max(batch.shape.head_size, batch.shape.value_lanes) < 2**31
 
 
+def aligned_rows(cache: torch.Tensor) -> bool:
+    """Whether rows begin at multiples of the widest word, of at most 16 bytes, that they are whole numbers of.
+
+    Triton 3.6.0, not 3.7, takes the flat index of each key of a masked tile, page * page_rows + slot, for a multiple of
+    16: it read K of 192 bytes in slots of 392 in words of 16 bytes, which fault in odd slots.
+    """
+    word = math.gcd(cache.shape[-1] * cache.itemsize, ALIGNMENT)
+    return cache.stride(1) * cache.itemsize % word == 0
+
+
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
     All forms give the same result. K and V whose pages take different numbers of rows have no common flat index.
     """
-    strides = [cache.stride()[:2] for cache in (batch.key_cache, batch.value_cache)]
+    caches = (batch.key_cache, batch.value_cache)
+    strides = [cache.stride()[:2] for cache in caches]
     rows = {page // slot if slot and page % slot == 0 else None for page, slot in strides}
     if asked == "page" and page_form_applies(batch.shape, tile_size) and page_addressed_in_32_bits(batch):
         return "page", 0
-    if asked == "2idx" or len(rows) > 1 or None in rows:
+    if asked == "2idx" or len(rows) > 1 or None in rows or not all(map(aligned_rows, caches)):
         return "2idx", 0
     return "flat", rows.pop()
 
@@ -80,6 +95,26 @@ def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
     are is not known while Helion traces.
     """
     return dtype.itemsize == 1 and lanes > 32 and is_power_of_two(lanes)
+
+
+def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
+    """Lanes of V and of the accumulator in products with operands of `dtype`: dsl_triton/binding.py says why not always
+    value_size. Here for any number of rows, for which see deals_lanes; V's lanes are a power of two or their own."""
+    if dtype.itemsize != 2 or not is_power_of_two(value_size):
+        return value_size
+    return max(value_size, min(helion.next_power_of_2(head_lanes), 64))
+
+
+def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
+    """common.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad them."""
+    common.kernel.require(kernel, supports, batch, *given)
+    if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
+        raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
+
+
+def is_wider(lanes: int, value_size: int) -> bool:
+    """Host code, for Helion takes a comparison of sizes for one that the device makes."""
+    return is_power_of_two(value_size) and lanes > value_size
 
 
 def is_fp8(dtype: torch.dtype) -> bool:
@@ -115,6 +150,13 @@ def kernel(function: Any) -> helion.Kernel:
 def smallest_block_m(shape: AttentionShape) -> int:
     """A Q Block holds at least one query token under all its heads, and a matrix product at least 16 rows."""
     return max(16, helion.next_power_of_2(shape.queries_per_kv))
+
+
+def held(config: Any, shape: AttentionShape) -> Any:
+    """`config` with as many keys a tile as the kernel has: Helion raises fewer than a product takes without a word, to
+    32 of fp8 on NVIDIA. For whoever counts in tiles beside the kernel, or lays memory out by them."""
+    least = 32 if is_fp8(product_dtype(shape.dtype)) else 16
+    return config if config.tile_size >= least else replace(config, tile_size=least)
 
 
 def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from common.spec import Features, is_per_token
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import deals_lanes
+from dsl_helion.binding import deals_lanes, is_wider
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -136,6 +136,23 @@ def deal_lanes(v):
     """V [tile_size, value_size] of 8 bits, its lanes dealt out to 32 places; dsl_triton/features.py says why."""
     tile_size, lanes = v.size(0), v.size(1)
     return v.reshape(tile_size, 32, lanes // 32).permute(0, 2, 1).reshape(tile_size, lanes)
+
+
+def widen(v, lanes):
+    """V as an operand, [tile_size, lanes]: lanes // value_size - 1 columns of zeros behind each of its own."""
+    times = lanes // v.size(1)
+    if is_wider(lanes, v.size(1)):
+        own = (hl.arange(times) == 0).unsqueeze(0).unsqueeze(0)
+        v = torch.where(own, v.unsqueeze(2), 0.0).to(v.dtype).reshape(v.size(0), lanes)
+    return v
+
+
+def narrow(acc, value_size):
+    """acc [block_m, value_size] after the last tile, without the columns that `widen` made."""
+    if is_wider(acc.size(1), value_size):
+        return acc.reshape(acc.size(0), value_size, acc.size(1) // value_size).sum(2)
+    else:
+        return acc
 
 
 def finished(acc, value_cache, f, r):

@@ -17,12 +17,23 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision
 from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div, mod
-from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_helion.binding import (
+    Gather,
+    fits,
+    gather_form,
+    held,
+    kernel,
+    matrix_instrs,
+    operands,
+    require,
+    run,
+    smallest_block_m,
+)
+from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -152,7 +163,7 @@ def _segments_kernel(
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
                 q, r = query_operand(q, r, key_cache)
-                m, l, acc = softmax_init(f, head, live, segment, seq_len, block_m, value_size, q.dtype)
+                m, l, acc = softmax_init(f, head, live, segment, seq_len, q, value_size)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -168,13 +179,13 @@ def _segments_kernel(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                acc = finished(acc, value_cache, f, r)
+                total = narrow(finished(acc, value_cache, f, r), value_size)
                 if num_segments == 1 or used <= 1:
-                    store_rows(out, row, head, live, normalise(acc, l, kv_head, f))
+                    store_rows(out, row, head, live, normalise(total, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)
                 else:
                     place = seq * longest_query + token if by_sequence else row
-                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, l, acc)
+                    store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, l, total)
 
 
 _segments = kernel(_segments_kernel)
@@ -208,7 +219,7 @@ def launch(
 
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
-    shape = batch.shape
+    shape, config = batch.shape, held(config, batch.shape)
     block_m = _block_m(shape, config)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)

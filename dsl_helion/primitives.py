@@ -15,9 +15,10 @@ and K, value_size of V and of the output (Helion pads them to a power of two by 
 import helion.language as hl
 import torch
 
+from dsl_helion import binding
 from dsl_helion.arithmetic import div, mod, square_root, tanh
-from dsl_helion.binding import deals_lanes, is_fp8, largest, probability_bits, product_dtype, value_dtype
-from dsl_helion.features import HEADROOM, deal_lanes, head_scale
+from dsl_helion.binding import deals_lanes, is_fp8, probability_bits, product_dtype, value_dtype
+from dsl_helion.features import HEADROOM, deal_lanes, head_scale, widen
 from dsl_helion.masks import visible
 
 LOG2E = 1.4426950408889634
@@ -58,8 +59,8 @@ def store_rows(tensor, row, head, live, x):
 def cut(x, dtype):
     """x between the largest numbers of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
     if dtype.itemsize == 1:
-        x = torch.where(x > largest(dtype), largest(dtype), x)
-        x = torch.where(x < -largest(dtype), -largest(dtype), x)
+        x = torch.where(x > binding.largest(dtype), binding.largest(dtype), x)
+        x = torch.where(x < -binding.largest(dtype), -binding.largest(dtype), x)
     return x
 
 
@@ -82,22 +83,23 @@ def store_partial(partial, segment, row, head, live, m, l, acc):
         hl.store(to_l, at, l.unsqueeze(1), extra_mask=keep)
 
 
-def softmax_init(f, head, live, segment, seq_len, block_m, value_size, query_dtype):
-    """m [block_m], l [block_m], acc [block_m, value_size] before any key.
+def softmax_init(f, head, live, segment, seq_len, q, value_size):
+    """m [block_m], l [block_m], acc [block_m, product_lanes] before any key; q as `query_operand` left it.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
     so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
     """
+    block_m = q.size(0)
     m = hl.full([block_m], float("-inf"), dtype=torch.float32)
     l = hl.zeros([block_m], dtype=torch.float32)
     if f["sinks"] is not None:
         logit = hl.load(f["sinks"], [head], extra_mask=live).to(torch.float32) * LOG2E
         m = torch.where(live & (segment == 0) & (seq_len > 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
-        if is_fp8(query_dtype):  # as softmax_step counts
-            m = m - probability_bits(query_dtype)
-            l = l * 2.0 ** probability_bits(query_dtype)
-    acc = hl.zeros([block_m, value_size], dtype=torch.float32)
+        if is_fp8(q.dtype):  # as softmax_step counts
+            m = m - probability_bits(q.dtype)
+            l = l * 2.0 ** probability_bits(q.dtype)
+    acc = hl.zeros([block_m, binding.product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
     return m, l, acc
 
 
@@ -251,7 +253,8 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = torch.where(p > 1.0, HEADROOM, p * HEADROOM)
     dtype = product_dtype(v.dtype)
-    acc = hl.dot(dequantise(p.to(v.dtype), dtype), dequantise(v, dtype), acc=acc * alpha.unsqueeze(1))
+    p, v = dequantise(p.to(v.dtype), dtype), widen(dequantise(v, dtype), acc.size(1))
+    acc = hl.dot(p, v, acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc
 
 

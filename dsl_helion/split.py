@@ -14,11 +14,12 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, new_tokens, require
+from common.kernel import Capacity, Precision, new_tokens
 from common.spec import AttentionShape, Features, PagedBatch
+from dsl_helion import binding
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
@@ -135,7 +136,7 @@ def _prefill_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, lanes[1])
 
             # the context, which every row sees but for a window; all keys where the new ones are in pages alone
             cached = seq_len
@@ -180,8 +181,8 @@ def _prefill_kernel(
                         n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
-            acc = finished(acc, value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
+            total = narrow(finished(acc, value_cache, f, r), lanes[1])
+            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
@@ -218,7 +219,7 @@ def _decode_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, block_m, lanes[1], q.dtype)
+            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, lanes[1])
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, seq_len - 1, seq_len - 1, seq_len, f, tile_size
             )
@@ -237,8 +238,8 @@ def _decode_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
-            acc = finished(acc, value_cache, f, r)
-            store_rows(out, query_start + token, head, live, normalise(acc, l, kv_head, f))
+            total = narrow(finished(acc, value_cache, f, r), lanes[1])
+            store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
 
@@ -260,7 +261,7 @@ def launch(
     lse: torch.Tensor | None = None,
 ) -> None:
     """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/split", SUPPORTS, batch, features, out, lse)
+    binding.require("helion/split", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     _launch_prefill(batch, features, out, config.prefill, lse)
@@ -276,8 +277,8 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
         *tensors, batch.block_table, batch.query_start_loc, batch.seq_lens, key, value,
         out, lse, batch.softmax_scale, bundle(features), bundle(replace(paged, sinks=None)), *forms,
     )  # fmt: skip
-    block_m = max(config.block_m, smallest_block_m(batch.shape))
-    run(_prefill, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[1, 0]])
+    sizes = [max(config.block_m, smallest_block_m(batch.shape)), config.tile_size]
+    run(_prefill, config, args, block_sizes=sizes, loop_orders=[[1, 0]])
 
 
 def _launch_decode(batch, features, out, config, lse) -> None:
@@ -292,9 +293,6 @@ def _launch_decode(batch, features, out, config, lse) -> None:
 def _operands(batch: PagedBatch, config: Prefill | Decode) -> tuple[tuple, tuple]:
     """Both kernels' Q, K and V, and their constants from num_kv_heads on."""
     shape, x = batch.shape, packed_lanes(batch)
-    if x is None:
-        gather, rows = gather_form(config.gather, batch, config.tile_size)
-        tensors = operands(batch, gather, rows)
-    else:
-        gather, rows, tensors = "2idx", 0, packed_operands(batch)
+    gather, rows = ("2idx", 0) if x is not None else gather_form(config.gather, batch, config.tile_size)
+    tensors = packed_operands(batch) if x is not None else operands(batch, gather, rows)
     return tensors, (shape.num_kv_heads, shape.block_size, rows, gather, x, smallest_block_m(shape))

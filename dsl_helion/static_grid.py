@@ -18,12 +18,22 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_helion.binding import (
+    Gather,
+    fits,
+    gather_form,
+    kernel,
+    matrix_instrs,
+    operands,
+    require,
+    run,
+    smallest_block_m,
+)
+from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import clip_range
 from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
@@ -155,7 +165,7 @@ def _attend_items_kernel(
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
                 q, r = query_operand(q, r, key_cache)
-                m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, block_m, value_size, q.dtype)
+                m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, q, value_size)
                 for j_left in hl.grid(start_tile, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -171,14 +181,14 @@ def _attend_items_kernel(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                acc = finished(acc, value_cache, f, r)
+                total = narrow(finished(acc, value_cache, f, r), value_size)
                 if (from_slot == begin) & (to_slot == end):
                     unserved = torch.where(refused, float("nan"), 0.0)
-                    store_rows(out, row, head, live, normalise(acc, l, kv_head, f) + unserved)
+                    store_rows(out, row, head, live, normalise(total, l, kv_head, f) + unserved)
                     store_lse(lse, row, head, live, m + unserved, l)
                 else:
                     at = partial_row + (2 * program + (from_slot == begin).to(torch.int32)) * part_rows + part_row
-                    store_rows(partial_acc, at, torch.zeros_like(at), live, acc)
+                    store_rows(partial_acc, at, torch.zeros_like(at), live, total)
                     hl.store(partial_m, [at], m, extra_mask=live)
                     hl.store(partial_l, [at], l, extra_mask=live)
                     if to_slot < end:

@@ -21,15 +21,26 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, copied_scales, join, require, side_stream
+from common.kernel import Capacity, Precision, beside, copied_scales, join, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div
-from dsl_helion.binding import Gather, fits, gather_form, kernel, loadable, matrix_instrs, run, smallest_block_m
+from dsl_helion.binding import (
+    Gather,
+    fits,
+    gather_form,
+    held,
+    kernel,
+    loadable,
+    matrix_instrs,
+    require,
+    run,
+    smallest_block_m,
+)
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import SEAMS, bundle, finished, row_operands
+from dsl_helion.features import SEAMS, bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -179,7 +190,7 @@ def _unpaged_kernel(
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
-            m, l, acc = softmax_init(f, head, real, segment, seq_len, block_m, value_size, q.dtype)
+            m, l, acc = softmax_init(f, head, real, segment, seq_len, q, value_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
@@ -203,13 +214,14 @@ def _unpaged_kernel(
                         softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head, tile_size, True,
                         source == "new",
                     )  # fmt: skip
+            total = narrow(acc, value_size)
             if num_segments == 1 or used <= 1:
                 writes = real & (segment == 0)
-                store_rows(out, query_start + token, head, writes, normalise(acc, l, kv_head, f))
+                store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))
                 store_lse(lse, query_start + token, head, writes, m, l)
             else:
                 place = query_start + token
-                store_partial((partial_acc, partial_m, partial_l), segment, place, head, real, m, l, acc)
+                store_partial((partial_acc, partial_m, partial_l), segment, place, head, real, m, l, total)
 
 
 _unpaged = kernel(_unpaged_kernel)
@@ -218,8 +230,9 @@ _unpaged = kernel(_unpaged_kernel)
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
     longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
-    tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
-    rows = shape.num_kv_heads * tiles * config.prefill.tile_size
+    tile_size = held(config.prefill, shape).tile_size
+    tiles = max(cdiv(capacity.num_keys, tile_size) + longest, 1)
+    rows = shape.num_kv_heads * tiles * tile_size
     scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
@@ -259,7 +272,8 @@ def launch(
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
-    shape, tile_size = batch.shape, config.tile_size
+    shape, config = batch.shape, held(config, batch.shape)
+    tile_size = config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
     sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, gather, page_rows)
     scales = copied_scales(features, workspace.scales)

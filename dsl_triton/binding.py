@@ -15,6 +15,17 @@ def padded(head_size):
 
 
 @triton.constexpr_function
+def product_lanes(value_size, head_lanes, rows, dtype):
+    """Lanes of V and of the accumulator in products of so many rows with operands of `dtype`: those that hold V, but
+    where sm_90 takes 16 bits from shared memory no fewer than K's, up to the 64 that make 128 bytes.
+
+    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: compare.nvidia_code.lost.
+    """
+    lanes = max(16, triton.next_power_of_2(value_size))
+    return max(lanes, min(head_lanes, 64)) if rows >= 64 and dtype.primitive_bitwidth == 16 else lanes
+
+
+@triton.constexpr_function
 def value_dtype(query_dtype, token_scales):
     """Of P and V as operands: the query's, but fp16 could not hold P times V's scale per token."""
     return tl.bfloat16 if token_scales and query_dtype == tl.float16 else query_dtype

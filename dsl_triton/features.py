@@ -11,7 +11,7 @@ import triton.language as tl
 
 from common import kernel
 from common.spec import Features, PagedBatch, is_per_token
-from dsl_triton.binding import deals_lanes
+from dsl_triton.binding import deals_lanes, padded
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
 SEAMS = frozenset({
@@ -185,6 +185,27 @@ def deal_lanes(v):
     if LANES > 32:
         v = tl.reshape(tl.trans(tl.reshape(v, [TILE_SIZE, 32, LANES // 32]), 0, 2, 1), [TILE_SIZE, LANES])
     return v
+
+
+@triton.jit
+def widen(v, LANES: tl.constexpr):
+    """V as an operand, [TILE_SIZE, LANES]: LANES // VALUE_PADDED - 1 columns of zeros behind each of its own."""
+    TILE_SIZE: tl.constexpr = v.shape[0]
+    TIMES: tl.constexpr = LANES // v.shape[1]
+    if TIMES > 1:
+        own = tl.expand_dims(tl.expand_dims(tl.arange(0, TIMES) == 0, 0), 0)
+        v = tl.reshape(tl.where(own, tl.expand_dims(v, 2), 0.0).to(v.dtype), [TILE_SIZE, LANES])
+    return v
+
+
+@triton.jit
+def narrow(acc, VALUE_SIZE: tl.constexpr):
+    """acc [BLOCK_M, VALUE_PADDED] after the last tile, without the columns that `widen` made."""
+    ROWS: tl.constexpr = acc.shape[0]
+    TIMES: tl.constexpr = acc.shape[1] // padded(VALUE_SIZE)
+    if TIMES > 1:
+        acc = tl.sum(tl.reshape(acc, [ROWS, padded(VALUE_SIZE), TIMES]), 2)
+    return acc
 
 
 @triton.jit

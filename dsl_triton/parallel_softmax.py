@@ -24,7 +24,7 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import ANY_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
@@ -139,7 +139,7 @@ def _segments_kernel(
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
+            m, l, acc = softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
                 m, l, acc = attend_runs(
@@ -159,7 +159,7 @@ def _segments_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
-            acc = finished(acc, value_cache_ptr, f, r)
+            acc = narrow(finished(acc, value_cache_ptr, f, r), VALUE_SIZE)
             if NUM_SEGMENTS == 1 or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)

@@ -12,8 +12,8 @@ Q and K, VALUE_PADDED of V and of the output.
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import deals_lanes, largest, padded, probability_bits, value_dtype
-from dsl_triton.features import HEADROOM, deal_lanes
+from dsl_triton.binding import deals_lanes, largest, padded, probability_bits, product_lanes, value_dtype
+from dsl_triton.features import HEADROOM, deal_lanes, widen
 from dsl_triton.masks import visible
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -71,24 +71,23 @@ def store_lse(ptr, strides, row, head, live, m, l):
 
 
 @triton.jit
-def softmax_init(
-    f, head, live, segment, seq_len, BLOCK_M: tl.constexpr, VALUE_SIZE: tl.constexpr, QUERY_DTYPE: tl.constexpr
-):
-    """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, VALUE_PADDED] before any key.
+def softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE: tl.constexpr):
+    """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, product_lanes] before any key; q as `query_operand` left it.
 
     A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
     so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
     """
+    BLOCK_M: tl.constexpr = q.shape[0]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     if f.sinks is not None:
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
         m = tl.where((segment == 0) & (seq_len > 0), sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
-        if QUERY_DTYPE.is_fp8():  # as softmax_step counts
-            m -= probability_bits(QUERY_DTYPE)
-            l *= tl.exp2(probability_bits(QUERY_DTYPE))
-    acc = tl.zeros([BLOCK_M, padded(VALUE_SIZE)], tl.float32)
+        if q.dtype.is_fp8():  # as softmax_step counts
+            m -= probability_bits(q.dtype)
+            l *= tl.exp2(probability_bits(q.dtype))
+    acc = tl.zeros([BLOCK_M, product_lanes(VALUE_SIZE, q.shape[1], BLOCK_M, q.dtype)], tl.float32)
     return m, l, acc
 
 
@@ -242,7 +241,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
-    p, v = factor(p.to(v.dtype), v.shape[0]), factor(v, v.shape[0])
+    p, v = factor(p.to(v.dtype), v.shape[0]), factor(widen(v, acc.shape[1]), v.shape[0])
     acc = tl.dot(p, v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 

@@ -19,7 +19,7 @@ from common.kernel import Capacity, Precision, require
 from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, query_operand, row_operands
+from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.primitives import (
     attend_tile,
@@ -105,7 +105,7 @@ def _q_block_kernel(
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         q, r = query_operand(q, r, key_cache_ptr)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
+        m, l, acc = softmax_init(f, head, live, 0, seq_len, q, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -128,7 +128,7 @@ def _q_block_kernel(
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
             )  # fmt: skip
-        acc = finished(acc, value_cache_ptr, f, r)
+        acc = narrow(finished(acc, value_cache_ptr, f, r), VALUE_SIZE)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 

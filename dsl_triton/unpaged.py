@@ -29,7 +29,7 @@ from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_triton.features import SEAMS, bundle, finished, row_operands
+from dsl_triton.features import SEAMS, bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
@@ -179,7 +179,7 @@ def _unpaged_kernel(
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        m, l, acc = softmax_init(f, head, live, segment, seq_len, BLOCK_M, VALUE_SIZE, q.dtype)
+        m, l, acc = softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
@@ -207,6 +207,7 @@ def _unpaged_kernel(
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
                     TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
+        acc = narrow(acc, VALUE_SIZE)
         place = query_start + token
         if NUM_SEGMENTS == 1 or used <= 1:
             if segment == 0:

@@ -208,6 +208,12 @@ def test_helion_units():
     assert runtime.get_num_sm(torch.device("cpu")) == interpreter.num_units() == 1
 
 
+def test_helion_products():
+    compat = pytest.importorskip("helion._compat")
+    of_8_bits = torch.device("cpu"), torch.float8_e4m3fn, torch.float8_e4m3fn
+    expect_needed("helion_products", lambda: compat.min_dot_size(*of_8_bits)[2] == 32)
+
+
 def test_install_twice_wraps_once():
     from triton.runtime.interpreter import InterpreterBuilder
 

@@ -48,6 +48,8 @@ def _faults(facts, gpu, head_size):
     amd = gpu.vendor == "amd"
     if amd and facts["scratch_bytes"]:  # without any a register went to an accumulation register, not to memory
         yield f"{facts['spills']} spills, {facts['scratch_bytes']} B scratch"
+    if facts["lost_descriptors"]:
+        yield f"ptxas has lost {facts['lost_descriptors']} operands of products"
     if not _multiplies(facts):
         return
     if not sum(facts["matrix"].values()):

@@ -41,6 +41,32 @@ def test_caches_of_different_lanes_share_a_flat_index() -> None:
         assert binding.cache_view(cache, *form)[2 * 24 + 23].data_ptr() == cache[2, 23].data_ptr()
 
 
+@pytest.mark.parametrize(
+    ("style", "head_size", "value_size", "dtype", "expected"),
+    [
+        ("interleaved", 192, 200, torch.float8_e4m3fn, "2idx"),
+        ("interleaved", 96, 200, torch.float8_e5m2, "2idx"),
+        ("interleaved", 72, 64, torch.float8_e4m3fn, "2idx"),
+        ("interleaved", 200, 200, torch.float8_e4m3fn, "flat"),
+        ("interleaved", 192, 200, torch.float16, "flat"),
+        ("hnd", 104, 104, torch.float8_e4m3fn, "flat"),
+        ("nhd", 192, 200, torch.float8_e4m3fn, "flat"),
+    ],
+)
+def test_only_rows_that_begin_at_whole_words_are_flat(style, head_size, value_size, dtype, expected) -> None:
+    """K of 192 bytes may be read 16 at a time, which slots of 392 bytes forbid; V of 200 at most 8 at a time anyway."""
+    batch = make_batch(LENS, AttentionShape(2, 1, head_size, 24, torch.float16, value_size, dtype), style=style)
+    assert binding.gather_form("flat", batch, 16)[0] == expected
+
+
+@pytest.mark.parametrize(("lane", "expected"), [(0, "flat"), (1, "2idx"), (4, "2idx"), (8, "flat")])
+def test_lanes_behind_each_row_keep_it_at_whole_words_or_it_is_not_flat(lane: int, expected: str) -> None:
+    batch = make_batch(LENS, AttentionShape(2, 1, 32, 16, torch.float16))
+    blocks, slots, _, lanes = batch.key_cache.shape
+    rows = torch.zeros(blocks, slots, 1, lanes + lane, dtype=torch.float16)
+    assert binding.gather_form("flat", batch.replace(key_cache=rows[..., :lanes]), 16)[0] == expected
+
+
 def _padded(batch, slot: int):
     """The batch with K in a cache whose pages are a slot and a bit apart."""
     blocks, slots, heads, lanes = batch.key_cache.shape
