@@ -161,7 +161,7 @@ def _long_queries_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, True,
                 )  # fmt: skip
-            total = narrow(finished(acc, value_cache, f, r), value_size)
+            total = finished(narrow(acc, value_size), value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

@@ -181,7 +181,7 @@ def _prefill_kernel(
                         n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
                         key, value, query_start, lanes, tile_size, True,
                     )  # fmt: skip
-            total = narrow(finished(acc, value_cache, f, r), lanes[1])
+            total = finished(narrow(acc, lanes[1]), value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 
@@ -238,7 +238,7 @@ def _decode_kernel(
                     j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
-            total = narrow(finished(acc, value_cache, f, r), lanes[1])
+            total = finished(narrow(acc, lanes[1]), value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
             store_lse(lse, query_start + token, head, live, m, l)
 

@@ -181,7 +181,7 @@ def _attend_items_kernel(
                         j_right, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                total = narrow(finished(acc, value_cache, f, r), value_size)
+                total = finished(narrow(acc, value_size), value_cache, f, r)
                 if (from_slot == begin) & (to_slot == end):
                     unserved = torch.where(refused, float("nan"), 0.0)
                     store_rows(out, row, head, live, normalise(total, l, kv_head, f) + unserved)

@@ -201,7 +201,7 @@ def _unpaged_kernel(
                         j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
                         r, keys, values, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
-                acc = finished(acc, values, f, r)
+                total = finished(narrow(acc, value_size), values, f, r)
             else:
                 for j_full in hl.grid(full_start, full_stop):
                     m, l, acc = attend_block(
@@ -214,7 +214,7 @@ def _unpaged_kernel(
                         softmax_scale, f, r, keys, values, key_scales, value_scales, row, kv_head, tile_size, True,
                         source == "new",
                     )  # fmt: skip
-            total = narrow(acc, value_size)
+                total = narrow(acc, value_size)
             if num_segments == 1 or used <= 1:
                 writes = real & (segment == 0)
                 store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))

@@ -153,7 +153,7 @@ def _long_queries_kernel(
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
             )  # fmt: skip
-        acc = narrow(finished(acc, value_cache_ptr, f, r), VALUE_SIZE)
+        acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 

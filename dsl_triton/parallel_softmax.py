@@ -159,7 +159,7 @@ def _segments_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
-            acc = narrow(finished(acc, value_cache_ptr, f, r), VALUE_SIZE)
+            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
             if NUM_SEGMENTS == 1 or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)

@@ -181,7 +181,7 @@ def _attend_items_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
-            acc = narrow(finished(acc, value_cache_ptr, f, r), VALUE_SIZE)
+            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
             if (from_slot == begin) & (to_slot == end):
                 unserved = tl.where(refused, float("nan"), 0.0)
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f) + unserved, VALUE_SIZE)

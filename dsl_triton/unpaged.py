@@ -192,7 +192,7 @@ def _unpaged_kernel(
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
-            acc = finished(acc, value_cache_ptr, f, r)
+            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         else:
             for j in range(full_start, full_stop):
                 m, l, acc = attend_block(
@@ -207,7 +207,7 @@ def _unpaged_kernel(
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
                     TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
-        acc = narrow(acc, VALUE_SIZE)
+            acc = narrow(acc, VALUE_SIZE)
         place = query_start + token
         if NUM_SEGMENTS == 1 or used <= 1:
             if segment == 0:
