@@ -1,4 +1,4 @@
-"""Where a page id for each run of keys pays on an H200 beside 16 bits, heads of up to 128 and pages of whole runs.
+"""Where a page id for each run of keys pays on an H200 beside 16 bits, heads of 128 (decodes: of 256) and whole pages.
 
 It leaves registers for larger tiles or fewer warps (parallel_softmax, `gather="run"`); measured lines are in
 docs/results/h200/sweeps/page_runs.jsonl. Elsewhere a page id a key stays: 64 keys and two warps lose 1% from eight
@@ -15,23 +15,28 @@ from dsl_triton.parallel_softmax import Config
 KEYS_A_SEGMENT = 1024  # with half as many 32 decodes of 4096 keys gain 2% and, of four KV heads, lose 5%
 
 
-def applies(shape: AttentionShape, gpu: Gpu) -> bool:
-    """The shapes that were measured, and those whose registers are the same."""
-    lanes = max(shape.head_size, shape.value_lanes)
-    wide = shape.dtype.itemsize == 2 and shape.cache_dtype.itemsize == 2 and 64 < lanes <= 128
+def applies(shape: AttentionShape, gpu: Gpu, lanes: int = 128) -> bool:
+    """The shapes that were measured, and those whose registers are the same: `lanes` when padded."""
+    held = triton.next_power_of_2(max(shape.head_size, shape.value_lanes))
+    wide = shape.dtype.itemsize == 2 and shape.cache_dtype.itemsize == 2 and held == lanes
     return gpu.arch == "sm_90" and wide and shape.block_size % 16 == 0 and shape.queries_per_kv <= 16
 
 
 def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
     """15 programs a unit over long contexts: 32 decodes of 8k keys 205 us for 218, 64 of 4k (pages of 128) 202, 219.
 
+    Heads of 256 take 16 keys and one warp: 64 decodes of 4k over eight KV heads 374 us for 453 by 64 keys.
     None where a unit has more than four without segments (128 of 8k: 760 for 752), or segments are short.
     """
     programs = max(stats.num_seqs, 1) * shape.num_kv_heads
     segments = min(cdiv(15 * gpu.units, programs), 128)
-    if not applies(shape, gpu) or programs > 4 * gpu.units or stats.max_seq_len < KEYS_A_SEGMENT * segments:
+    if programs > 4 * gpu.units or stats.max_seq_len < KEYS_A_SEGMENT * segments:
         return None
-    return Config(16, 64, segments, num_warps=2, num_stages=3, overlap=True, gather="run")
+    if applies(shape, gpu, 256):
+        return Config(16, 16, segments, num_warps=1, num_stages=2, overlap=True, gather="run")
+    if applies(shape, gpu):
+        return Config(16, 64, segments, num_warps=2, num_stages=3, overlap=True, gather="run")
+    return None
 
 
 def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
