@@ -19,9 +19,9 @@ def product_lanes(value_size, head_lanes, rows, dtype):
     """Lanes of V and of the accumulator in products of so many rows with operands of `dtype`: those that hold V, but
     where sm_90 takes 16 bits from shared memory no fewer than K's, up to the 64 that make 128 bytes.
 
-    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: compare.nvidia_code.lost.
+    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: nvidia_code.lost_descriptors.
     """
-    lanes = max(16, triton.next_power_of_2(value_size))
+    lanes = padded(value_size)
     return max(lanes, min(head_lanes, 64)) if rows >= 64 and dtype.primitive_bitwidth == 16 else lanes
 
 
