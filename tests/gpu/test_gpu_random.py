@@ -11,7 +11,9 @@ import torch
 
 from common.random_cases import random_case
 from compare import registry
-from kernel_cases import cell, chosen, conform, lacking
+from conformance_child import find, meet
+from conformance_run import dealt
+from kernel_cases import cell
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -21,16 +23,13 @@ SEEDS, PART = 2200, 4  # past those that hold every pair with a feature; four ta
 PARTS = [pytest.param(range(first, first + PART), id=f"from-{first}") for first in range(0, SEEDS, PART)]
 
 
-def _meet(kernel_id, seeds, record_property):
-    kernel = registry.load(kernel_id)
-    for seed in seeds:
-        case = random_case(seed)
-        try:
-            outcome = conform(kernel, case, chosen(kernel_id, kernel, case), "cuda", twice=True)
-        except Exception as error:
-            record_property("conformance", cell(kernel_id, case))
-            raise AssertionError(f"{kernel_id} on random-{seed}: {error}") from error
-        record_property("conformance", cell(kernel_id, case, outcome))
+def _meet(kernel_id, case, record_property):
+    try:
+        outcome = meet(kernel_id, case)
+    except Exception as error:
+        record_property("conformance", cell(kernel_id, case))
+        raise AssertionError(f"{kernel_id} on {case.name}: {error}") from error
+    record_property("conformance", cell(kernel_id, case, outcome))
 
 
 @pytest.mark.parametrize("seeds", PARTS)
@@ -38,13 +37,10 @@ def _meet(kernel_id, seeds, record_property):
 def test_gpu_random_cases_of_a_family(dsl, seeds, record_property):
     family = [kernel_id for kernel_id in registry.OWN if kernel_id.startswith(f"{dsl}/")]
     try:
-        kernels = [registry.load(kernel_id) for kernel_id in family]
+        for kernel_id, name, dtype in dealt(family, seeds):
+            _meet(kernel_id, find(name, dtype), record_property)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
-    for seed in seeds:
-        able = [place for place, kernel in enumerate(kernels) if not lacking(kernel, random_case(seed))]
-        if able:
-            _meet(family[able[seed % len(able)]], [seed], record_property)
 
 
 @pytest.mark.slow
@@ -55,4 +51,5 @@ def test_gpu_random_cases_of_a_kernel(kernel_id, seeds, record_property):
         registry.load(kernel_id)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
-    _meet(kernel_id, seeds, record_property)
+    for seed in seeds:
+        _meet(kernel_id, random_case(seed), record_property)

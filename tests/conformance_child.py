@@ -1,0 +1,93 @@
+"""Meet a kernel with a case on the device that is here; and the process that does so for conformance_run.py.
+
+The process reads (kernel, case, dtype) from a pipe and answers each with a cell and whether its device is still of use.
+Torch and triton are imported by functions alone: what they see of GPUs, and whether kernels are interpreted, is set
+before.
+"""
+
+import contextlib
+import gc
+import os
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+RANDOM = "random-"
+
+
+def meet(kernel_id: str, case: Any, device: str = "cuda") -> dict[str, str]:
+    """Two judged launches onto different poisons, with equal bits, of what the family's heuristics choose; of a named
+    case in its own dtype with the kernel's DEFAULT too, unless that outgrows the GPU's shared memory (64 rows by 64
+    keys of 512 lanes do). Raises what conform raises.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    from common.cases import BY_NAME
+    from compare import registry
+    from kernel_cases import chosen, conform
+
+    kernel = registry.load(kernel_id)
+    config = kernel.DEFAULT if case.refused else chosen(kernel_id, kernel, case)
+    outcome = conform(kernel, case, config, device, twice=True)
+    named = BY_NAME.get(case.name)
+    if named and case.dtype is named.dtype and config != kernel.DEFAULT:
+        with contextlib.suppress(OutOfResources):
+            outcome = conform(kernel, case, kernel.DEFAULT, device, twice=True)
+    return outcome
+
+
+def find(name: str, dtype: str) -> Any:
+    """The named or random case of a cell."""
+    import torch
+
+    from common.cases import BY_NAME
+    from common.random_cases import random_case
+
+    if name.startswith(RANDOM):
+        return random_case(int(name.removeprefix(RANDOM)))
+    return replace(BY_NAME[name], dtype=getattr(torch, dtype))
+
+
+def answer(asked: tuple[str, str, str], device: str) -> dict[str, str]:
+    """The cell, with the error as its reason where one was raised."""
+    from kernel_cases import cell
+
+    case = find(*asked[1:])
+    try:
+        return cell(asked[0], case, meet(asked[0], case, device))
+    except Exception as error:
+        return cell(asked[0], case) | {"reason": " ".join(f"{type(error).__name__}: {error}".split())[:600]}
+
+
+def serve(pipe: Connection, device: str, gpu: int) -> None:
+    """Answer until the process is killed. device: cuda or cpu; gpu: the number of the GPU that this process sees."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["HELION_DISALLOW_AUTOTUNING"] = "1"  # a missing config is an error and never a search
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    import torch
+
+    from common import interpreter
+
+    interpreter.install()
+    torch.set_num_threads(1)
+    gc.set_threshold(200_000, 50, 50)  # thousands of cases beside Helion's caches: a quarter of the time was gc's
+    while True:
+        asked = pipe.recv()
+        found = answer(asked, device)
+        pipe.send((found, device == "cpu" or _usable(find(*asked[1:]).large)))
+
+
+def _usable(emptied: bool) -> bool:
+    """Whether the GPU still answers; emptied: give its memory back, for the next case's pool has other sizes."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        if emptied:
+            torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
