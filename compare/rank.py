@@ -79,7 +79,10 @@ def _share(found: Sequence[float | None], base: Sequence[float | None]) -> float
 
 
 def _kernels(asked: str) -> Iterator[str]:
+    """Those of the folders that have a space, as compare.tune takes them: `auto` is made of the others' trees."""
     for kernel_id in registry.select(asked):
+        if kernel_id.endswith("/auto"):
+            continue
         if registry.is_own(kernel_id) and hasattr(registry.load(kernel_id), "space"):
             yield kernel_id
 

@@ -52,6 +52,7 @@ class Part:
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    whole: items of up to so many tiles are not cut where each has a program (tile_schedule.interval).
     """
 
     block_m: int
@@ -62,6 +63,7 @@ class Part:
     num_warps: int = 4
     num_stages: int = 2
     matrix_instr: int = 0
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def _attend_items_kernel(
     longest: hl.constexpr,
     programs: hl.constexpr,
     max_snap: hl.constexpr,
+    whole: hl.constexpr,
     partial_row: hl.constexpr,
     first_record: hl.constexpr,
 ) -> None:
@@ -129,11 +132,11 @@ def _attend_items_kernel(
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
-        ends, length, refused_any = line_of(
+        ends, length, items, longest_item, refused_any = line_of(
             query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q,
             tile_size, seqs,
         )  # fmt: skip
-        slot, stop, per_program, snap = interval(program, length, programs, max_snap)
+        slot, stop, per_program, snap = interval(program, length, items, longest_item, programs, max_snap, whole)
         part_rows = hl.full([], block_m, dtype=torch.int32)
         records[first_record + program, 0] = 0
         if program == 0:
@@ -273,6 +276,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
         shape.block_size, page_rows, gather, smallest_block_m(shape), helion.next_power_of_2(workspace.num_seqs),
         SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,
+        part.whole,
         2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
         config.decode.programs if prefill else 0,
     )  # fmt: skip

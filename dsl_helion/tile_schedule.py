@@ -59,13 +59,16 @@ def line_of(
     query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q, tile_size,
     seqs,
 ):  # fmt: skip
-    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether one was refused."""
+    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; how many items there are and
+    at most how many slots the longest has; whether a sequence was refused."""
     seq = hl.arange(seqs)
     _, query_len, seq_len, refused = sequence_at(seq, seq < num_seqs, query_start_loc, seq_lens, num_tokens, max_keys)
-    _, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, seq < num_seqs)
+    pair, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, seq < num_seqs)
     served = (query_len >= shortest) & (query_len <= longest)
     ends = hl.cumsum(torch.where(served, slots * num_kv_heads, 0), 0)
-    return ends, ends.amax(0), refused.to(torch.int32).amax(0)
+    items = torch.where(served, cdiv(query_len, block_q) * num_kv_heads, 0).sum(0).to(torch.int32)
+    longest_item = torch.where(served, torch.minimum(pair, cdiv(seq_len, tile_size)), 0).amax(0)
+    return ends, ends.amax(0), items, longest_item, refused.to(torch.int32).amax(0)
 
 
 def item_at(slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size):
@@ -88,13 +91,19 @@ def item_at(slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, bloc
     return seq, kv_head, torch.where(second, number, last), begin, end
 
 
-def interval(program, length, programs, snap):
-    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets:
-    at most snap, and a quarter of the interval."""
+def interval(program, length, items, longest, programs, snap, whole):
+    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets.
+
+    At most snap, and a quarter of the interval. Where every item can have a program of its own and none is longer than
+    two intervals or `whole` slots, cuts move as far as it takes: a piece costs its program a search, first loads that
+    nothing hides and a part to merge, and no program has more than its share and one item.
+    """
     per_program = torch.maximum(cdiv(length, programs), hl.full([], 1, dtype=torch.int32))
     slot = torch.minimum(program * per_program, length)
-    most = hl.full([], snap, dtype=torch.int32)
-    return slot, torch.minimum(slot + per_program, length), per_program, torch.minimum(div(per_program, 4), most)
+    most = torch.maximum(2 * per_program, hl.full([], whole, dtype=torch.int32))
+    cut = torch.minimum(div(per_program, 4), hl.full([], snap, dtype=torch.int32))
+    moved = torch.where((items <= programs) & (longest <= most), length, cut)
+    return slot, torch.minimum(slot + per_program, length), per_program, moved
 
 
 def piece_of(slot, stop, begin, end, snap):

@@ -52,6 +52,7 @@ class Part:
     in registers (212 of them at 64 keys by "key", sm_90). 168 put it into memory, not inside a loop, and let three
     programs of 4 warps stay on a multiprocessor instead of two; by "run" 166 hold everything.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    whole: items of up to so many tiles are not cut where each has a program (tile_schedule.interval).
     """
 
     block_m: int
@@ -63,6 +64,7 @@ class Part:
     gather: Gather = "key"
     registers: int = 0
     matrix_instr: int = 0
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,19 +122,18 @@ def _attend_items_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, SEQS: tl.constexpr,
-    SHORTEST: tl.constexpr, LONGEST: tl.constexpr,
-    PROGRAMS: tl.constexpr, SNAP: tl.constexpr, FIRST_ROW: tl.constexpr, FIRST_RECORD: tl.constexpr,
-    RECORD: tl.constexpr, OVERLAP: tl.constexpr,
+    SHORTEST: tl.constexpr, LONGEST: tl.constexpr, PROGRAMS: tl.constexpr, SNAP: tl.constexpr, WHOLE: tl.constexpr,
+    FIRST_ROW: tl.constexpr, FIRST_RECORD: tl.constexpr, RECORD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     program = tl.program_id(0)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    ends, length, refused_any = line_of(
+    ends, length, items, longest, refused_any = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
         NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS,
     )  # fmt: skip
-    slot, stop, per_program, snap = interval(program, length, PROGRAMS, SNAP)
+    slot, stop, per_program, snap = interval(program, length, items, longest, PROGRAMS, SNAP, WHOLE)
     record_ptr = records_ptr + (FIRST_RECORD + program) * RECORD
     tl.store(record_ptr, 0)
     if program == 0:
@@ -274,7 +275,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=_block_m(shape, part),
         TILE_SIZE=part.tile_size, RUN=run_length(part.gather, batch, part.tile_size),
         SEQS=triton.next_power_of_2(workspace.num_seqs), SHORTEST=SHORT_QUERY + 1 if prefill else 1,
-        LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap,
+        LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap, WHOLE=part.whole,
         FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
         FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,

@@ -63,15 +63,18 @@ def line_of(
     NUM_KV_HEADS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, BLOCK_Q: tl.constexpr,
     TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
 ):  # fmt: skip
-    """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether one was refused."""
+    """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; how many items there are and
+    at most how many slots the longest has; whether a sequence was refused."""
     seq = tl.arange(0, SEQS)
     _, query_len, seq_len, refused = sequence_at(
         seq, seq < num_seqs, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
     )
-    _, slots = sequence_slots(seq, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, seq < num_seqs)
+    pair, slots = sequence_slots(seq, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, seq < num_seqs)
     served = (query_len >= SHORTEST) & (query_len <= LONGEST)
     ends = tl.cumsum(tl.where(served, slots * NUM_KV_HEADS, 0), 0)
-    return ends, tl.max(ends, 0), tl.max(refused.to(tl.int32), 0)
+    items = tl.sum(tl.where(served, tl.cdiv(query_len, BLOCK_Q) * NUM_KV_HEADS, 0), 0)
+    longest = tl.max(tl.where(served, tl.minimum(pair, tl.cdiv(seq_len, TILE_SIZE)), 0), 0)
+    return ends, tl.max(ends, 0), items, longest, tl.max(refused.to(tl.int32), 0)
 
 
 @triton.jit
@@ -99,12 +102,20 @@ def item_at(
 
 
 @triton.jit
-def interval(program, length, PROGRAMS: tl.constexpr, SNAP: tl.constexpr):
-    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets:
-    at most SNAP, and a quarter of the interval."""
+def interval(
+    program, length, items, longest, PROGRAMS: tl.constexpr, SNAP: tl.constexpr, WHOLE: tl.constexpr
+):  # fmt: skip
+    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets.
+
+    At most SNAP, and a quarter of the interval. Where every item can have a program of its own and none is longer than
+    two intervals or WHOLE slots, cuts move as far as it takes: a piece costs its program a search, first loads that
+    nothing hides and a part to merge, and no program has more than its share and one item.
+    """
     per_program = tl.maximum(tl.cdiv(length, PROGRAMS), 1)
     slot = tl.minimum(program * per_program, length)
-    return slot, tl.minimum(slot + per_program, length), per_program, tl.minimum(per_program // 4, SNAP)
+    uncut = (items <= PROGRAMS) & (longest <= tl.maximum(2 * per_program, WHOLE))
+    snap = tl.where(uncut, length, tl.minimum(per_program // 4, SNAP))
+    return slot, tl.minimum(slot + per_program, length), per_program, snap
 
 
 @triton.jit

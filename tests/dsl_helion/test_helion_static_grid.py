@@ -43,6 +43,12 @@ def test_one_workspace_serves_any_batch_and_what_exceeds_it_gets_nan_and_raises_
         assert bool((used[0][int(batch.query_start_loc[-1]) :] == 7.0).all())
         static_grid.check(workspace)
 
+    for lens, cut in ([(1, 50), (1, 60)], False), ([(1, 112)], True):
+        batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
+        verdict = check(*run(batch, workspace), batch, Features(), static_grid.CONTRACT, reference(batch, Features()))
+        assert verdict.ok, (lens, verdict.reason)
+        assert bool(workspace.records[:, 0].any()) == cut, "items stay whole where each has a program"
+
     batch = at_capacity([(1, 120), (20, 60), (4, 60)], SHAPE, TOKENS, SEQS, KEYS)
     right = run(batch, workspace)
     lengths, starts = batch.seq_lens.clone(), batch.query_start_loc.clone()

@@ -37,13 +37,14 @@ def run(batch, config=CONFIG, workspace=None, features=PLAIN):
 @triton.jit
 def _shares_probe(
     pieces_ptr, length_ptr, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, MOST: tl.constexpr, PROGRAMS: tl.constexpr,
-    SNAP: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
+    SNAP: tl.constexpr, WHOLE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_Q: tl.constexpr,
+    TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
 ):  # fmt: skip
-    ends, length, _ = line_of(
+    ends, length, items, longest, _ = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, 2**30, 2**30, f, NUM_KV_HEADS, 1, 2**30, BLOCK_Q, TILE_SIZE, SEQS
     )
     tl.store(length_ptr, length)
-    slot, stop, _, snap = interval(tl.program_id(0), length, PROGRAMS, SNAP)
+    slot, stop, _, snap = interval(tl.program_id(0), length, items, longest, PROGRAMS, SNAP, WHOLE)
     at = tl.program_id(0) * MOST
     while slot < stop:
         _, _, _, begin, end = item_at(
@@ -56,6 +57,17 @@ def _shares_probe(
         slot = end
 
 
+def _shares(lens, features, programs, snap=0, whole=0):
+    """The pieces of each program, the line's length, and the batch."""
+    batch, most = at_capacity(lens, SHAPE, 160, 5, 1024, fill=False), 64
+    pieces, length = torch.full((programs, most, 2), -1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    _shares_probe[(programs,)](
+        pieces, length, batch.query_start_loc, batch.seq_lens, batch.num_seqs, bundle(features), MOST=most,
+        PROGRAMS=programs, SNAP=snap, WHOLE=whole, NUM_KV_HEADS=2, BLOCK_Q=8, TILE_SIZE=16, SEQS=8,
+    )  # fmt: skip
+    return [[tuple(p) for p in mine if p[0] >= 0 and p[0] < p[1]] for mine in pieces.tolist()], int(length)
+
+
 @pytest.mark.parametrize("snap", [0, 2])
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=40)], ids=["causal", "window"])
 @pytest.mark.parametrize(
@@ -64,20 +76,46 @@ def _shares_probe(
     ids=["ragged-decode", "prompt", "mixed", "empty"],
 )
 def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
-    """No program has more than its even share, but for the tiles by which its two cuts may move."""
-    batch = at_capacity(lens, SHAPE, 160, 5, 1024, fill=False)
-    programs, most = 7, 64
-    pieces, length = torch.full((programs, most, 2), -1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    _shares_probe[(programs,)](
-        pieces, length, batch.query_start_loc, batch.seq_lens, batch.num_seqs, bundle(features),
-        MOST=most, PROGRAMS=programs, SNAP=snap, NUM_KV_HEADS=2, BLOCK_Q=8, TILE_SIZE=16, SEQS=8,
-    )  # fmt: skip
-    shares = [[p for p in mine if p[0] >= 0 and p[0] < p[1]] for mine in pieces.tolist()]
+    """No program has more than its even share, but for the tiles by which its two cuts may move, where an item is cut;
+    else but for one item."""
+    programs = 5
+    shares, length = _shares(lens, features, programs, snap)
     walked = [piece for share in shares for piece in share]
     assert [a for a, _ in walked] == [0, *[b for _, b in walked]][: len(walked)]
-    assert sum(b - a for a, b in walked) == int(length)
-    per_program = max(-(-int(length) // programs), 1)
+    assert sum(b - a for a, b in walked) == length
+    per_program = max(-(-length // programs), 1)
     assert max(sum(b - a for a, b in share) for share in shares) <= per_program + 2 * min(snap, per_program // 4)
+
+
+@pytest.mark.parametrize(
+    ("lens", "programs", "whole", "uncut"),
+    [
+        ([(1, 100), (1, 128), (1, 90)], 12, 0, True),
+        ([(1, 100), (1, 250), (1, 90)], 12, 0, False),
+        ([(1, 100), (1, 250), (1, 90)], 12, 16, True),
+        ([(1, 100), (1, 128), (1, 90)], 5, 16, False),
+        ([(70, 70)], 40, 5, True),
+        ([(70, 70)], 40, 4, False),
+    ],
+    ids=["two-shares", "longer", "longer-but-allowed", "more-items-than-programs", "prompt", "prompt-of-more"],
+)
+def test_items_stay_whole_where_each_has_a_program_and_none_is_long(lens, programs, whole, uncut):
+    shares, length = _shares(lens, PLAIN, programs, whole=whole)
+    walked = [piece for share in shares for piece in share]
+    assert [a for a, _ in walked] == [0, *[b for _, b in walked]][: len(walked)] and walked[-1][1] == length
+    per_program, items = -(-length // programs), 2 * sum(-(-query_len // 8) for query_len, _ in lens)
+    longest = max(b - a for a, b in walked)
+    assert (len(walked) == items) == uncut
+    assert max(sum(b - a for a, b in share) for share in shares) < per_program + (longest if uncut else 1)
+
+
+def test_uncut_items_leave_nothing_to_merge():
+    config, lens = Config(Part(16, 16, 6), Part(16, 16, 40, whole=8)), [(1, 100), (1, 120), (20, 90)]
+    batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
+    verdict = check(*run(batch, config, workspace), batch, PLAIN, static_grid.CONTRACT, reference(batch, PLAIN))
+    assert verdict.ok, verdict.reason
+    assert int(workspace.records[:, 0].max()) == 0
 
 
 def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one():
@@ -115,7 +153,7 @@ def test_any_number_of_programs_is_right(config, features):
 
 def test_a_batch_too_small_for_a_long_query_leaves_the_prefills_records_alone():
     """They were written for another batch; its parts must not be merged into this one."""
-    config = replace(CONFIG, prefill=Part(32, 16, 7, 0))
+    config = replace(CONFIG, prefill=Part(32, 16, 5, 0))
     workspace = static_grid.workspace(SHAPE, Capacity(TOKENS, SEQS, torch.device("cpu")), config)
     run(at_capacity([(40, 120)], SHAPE, TOKENS, SEQS, KEYS), config, workspace)
     assert int(workspace.records[config.decode.programs :, 0].max()) > 0
