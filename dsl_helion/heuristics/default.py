@@ -120,11 +120,12 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     if broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
         warps["num_warps"] = min(2 * warps["num_warps"], 8)
         rows["block_m"] = min(rows["block_m"], 32)
-    three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
-    programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
+    # sm_90: 198 to 252 registers (Triton 3.6.0); of three programs a unit the third began when the others had ended
+    programs = (4 if _cdna(gpu) and not broad else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **warps)
     programs = (2 if (nvidia and rows["num_warps"] == 4) or _cdna(gpu) else 1) * gpu.units
-    return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, snap=2, gather="page"))
+    rows |= {"snap": 2, "whole": 512 // rows["tile_size"]}  # a prompt of 512: 65 us cut into pieces, 19 in Q Blocks
+    return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, gather="page"))
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:

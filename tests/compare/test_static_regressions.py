@@ -63,6 +63,9 @@ def _faults(facts, gpu, head_size):
             yield f"{narrow} loads of at most 2 bytes a lane in a loop over keys"
     if not facts["loads"].get("128") and "tma" not in facts["loads"]:
         yield "no 128-bit load"
+    held = facts["occupancy"]["programs"] * gpu.units
+    if facts["kernel"].endswith("attend_items_kernel") and facts["grid"][0] > held:  # the last begin behind the others
+        yield f"a static grid of {facts['grid'][0]} programs, of which the GPU holds {held}"
     if amd and facts["occupancy"]["programs"] < 2 and (facts["kernel"], head_size) not in ONE_PROGRAM:
         yield f"a unit holds {facts['occupancy']['programs']} program, for {facts['occupancy']['limit']}"
 
@@ -111,6 +114,18 @@ def test_every_choice_holds_on_every_batch(kernel, gpu):
         _job(kernel, head_size, batch, large) for head_size in (64, 128, 256) for batch in BATCHES for large in caches
     ]
     _check(gpu, jobs)
+
+
+def test_a_static_grid_of_more_programs_than_stay_is_seen():
+    """Helion's took 198 registers by Triton 3.6.0: two programs a unit of an H200, and a grid for three."""
+    job = _job("triton/static_grid", 128, "decode-8x2k")
+    part = {"block_m": 16, "tile_size": 64, "programs": 2000}
+    config = {"decode": part, "prefill": {"block_m": 16, "tile_size": 16, "programs": 132}}
+    outcome = next(
+        iter(compile_in_child([CompileJob(job.kernel, job.lens, job.shape, config=config)], resolve("h200")))
+    )
+    faults = [fault for facts in outcome.facts for fault in _faults(facts, resolve("h200"), 128)]
+    assert [fault.partition(", of")[0] for fault in faults] == ["a static grid of 2000 programs"]
 
 
 def test_a_config_with_every_product_twice_is_seen():

@@ -20,12 +20,14 @@ TAKE = {
     "few-long-decodes": (LLAMA, [(1, 32768)] * 8, (16, 64, 31)),
     "verification-of-64-rows": (ONE_KV_HEAD, [(4, 4096)] * 16, (64, 128, 8)),
     "verification-of-32-rows": (LLAMA, [(8, 4096)] * 8, (32, 64, 6)),
+    "few-of-32-rows-as-64": (AttentionShape(8, 1, 128, 16), [(4, 4096)] * 16, (64, 128, 8)),
     "chunk-of-128": (LLAMA, [(128, 8192)], (64, 64, 4)),
     "chunk-of-64": (LLAMA, [(64, 8192)], (64, 64, 8)),
 }
 LEAVE = {
     "short-segments": (LLAMA, [(1, 4096)] * 32),
     "units-filled": (LLAMA, [(1, 8192)] * 128),
+    "few-of-32-rows-short": (AttentionShape(8, 1, 128, 16), [(4, 1024)] * 16),
     "heads-of-64": (AttentionShape(64, 8, 64, 16), [(1, 8192)] * 32),
     "pages-of-24": (AttentionShape(32, 8, 128, 24), [(1, 8192)] * 32),
     "float32": (AttentionShape(32, 8, 128, 16, torch.float32), [(1, 8192)] * 32),
@@ -38,7 +40,7 @@ PLAIN = [case for case in CASES if case.name in NAMED]
 
 
 @pytest.mark.parametrize(("shape", "lens", "sizes"), TAKE.values(), ids=TAKE)
-def test_rows_that_were_measured_take_runs(shape: AttentionShape, lens: list, sizes: tuple[int, int, int]) -> None:
+def test_these_rows_take_runs(shape: AttentionShape, lens: list, sizes: tuple[int, int, int]) -> None:
     for family in (default, h200):
         config = family.parallel_softmax(shape, BatchStats.of(lens), H200)
         assert (config.block_m, config.tile_size, config.num_segments) == sizes
