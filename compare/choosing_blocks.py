@@ -127,12 +127,13 @@ def host(had: Committed) -> str:
     """Host time to enqueue a call of each DSL's public function."""
     command = f"python -m compare.hosttime --gpu {had.results.name}"
     path = had.results / "host" / "host.jsonl"
-    found = had.cost("host") or ([json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else [])
+    found = [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else had.cost("host")
     if not found:
         return missing(command)
     columns = ("call", "plan", "launch", "graph")
     body = [[row["dsl"], f"`{row['workload']}`", *(f"{row[c]:.1f}" for c in columns)] for row in found]
-    return f"`{command}`, µs:\n\n" + table(["DSL", "batch", *columns], body)
+    commits = ", ".join(sorted({row["commit"] for row in found}))
+    return f"`{command}`, µs, commit {commits}:\n\n" + table(["DSL", "batch", *columns], body)
 
 
 def compiling(had: Committed) -> str:
@@ -174,7 +175,7 @@ def launches(had: Committed) -> str:
     found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
     if not found:
         return missing(command)
-    shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")]
+    shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")] or found
     times = ("busy_us", "span_us", "host_us")
     body = []
     for r in shown:

@@ -120,9 +120,9 @@ def over_outputs(kernels: str, other: str = FA3) -> Measure:
 
 
 def host(runs: Runs) -> str | None:
-    """Host time of a call, by each way; from compare.costs, as in docs/choosing-a-dsl.md, else compare.hosttime."""
-    found = [line for line in runs.lines("costs/costs.jsonl") if line["cost"] == "host" and line["status"] == "ok"]
-    found = found or runs.lines("host/host.jsonl")
+    """Host time of a call, by each way; from compare.hosttime, as in docs/choosing-a-dsl.md, else compare.costs."""
+    costs = [line for line in runs.lines("costs/costs.jsonl") if line["cost"] == "host" and line["status"] == "ok"]
+    found = runs.lines("host/host.jsonl") or costs
     names = {
         "launch": "Triton's or Helion's own launch",
         "call": "the public call",

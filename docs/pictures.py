@@ -357,7 +357,7 @@ def unpaged():
 
 
 def auto():
-    figure, axes = canvas(9, 4.2, (0, 73), (0, 33))
+    figure, axes = canvas(9, 4.2, (-0.2, 73), (0, 33))
     text(
         axes,
         0,
@@ -378,8 +378,8 @@ def auto():
     for i, (name, why) in enumerate(
         (
             ("parallel_softmax", "no query above 16 tokens"),
-            ("q_block", "the same, many of them"),
-            ("adjustable_tile", "longer ones"),
+            ("q_block", "many decodes; short prompts"),
+            ("adjustable_tile", "longer queries, no TMA"),
             ("unpaged", "long prompts"),
             ("split", "x-packed pages"),
         )

@@ -138,6 +138,12 @@ def test_every_kernel_of_the_registry_has_a_look_of_its_own():
     assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
 
 
+def test_no_two_kernels_of_one_colour_have_markers_that_look_alike():
+    alike = {"8": "o", "H": "h"}  # at the 5 points of a figure with many rows, whatever is filled
+    seen = [(colour, alike.get(marker, marker)) for colour, marker, _ in figure_style.STYLES.values()]
+    assert len(set(seen)) == len(seen)
+
+
 def test_every_figure_that_the_report_shows_exists(timed, absent):
     for folder in (timed, absent):
         shown = re.findall(r"\]\((figures/[^)]+)\)", _text(folder))
