@@ -41,6 +41,7 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
     "fp32": torch.float32,
 }
 NEW_KV = "+kv"  # behind the label of a row that has the step's new K and V
+MOST_SEQUENCES, MOST_KEYS = 2**16, 2**31 - 1  # of a group; lengths are int32 on the device
 SPECULATIVE_MAX = 16  # query tokens; more over a context is a chunk of a prompt
 _GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)")
 
@@ -171,8 +172,10 @@ def _group(text: str, at: int, part: str) -> list[tuple[int, int]]:
     query = int(found["query"]) * (1024 if found["qk"] else 1)
     whole = found["seq"] is None
     seq = query if whole else int(found["seq"]) * (1024 if found["sk"] else 1)
-    if count < 1:
-        raise _broken(text, at, part, f"found {count} sequences in {part!r}, allowed at least 1")
+    if not 1 <= count <= MOST_SEQUENCES:
+        raise _broken(text, at, part, f"found {count} sequences in {part!r}, allowed 1 to {MOST_SEQUENCES}")
+    if seq > MOST_KEYS:
+        raise _broken(text, at, part, f"found {seq} keys in {part!r}, allowed at most {MOST_KEYS}")
     if seq < query:
         raise _broken(text, at, part, f"found sequence {seq} in {part!r}, allowed at least its query length {query}")
     if not found["vary"] or count == 1:

@@ -7,6 +7,8 @@ from compare.suites import UnknownSuite, UnknownWorkload, pick, suite
 from compare.workloads import GrammarError, Workload, parse_lens, parse_shape
 
 MALFORMED = {
+    "99999999999q1s2k": "99999999999q1s2k",
+    "2q1s2k_q1s2097152k": "q1s2097152k",
     "": "",
     "q": "q",
     "q1s2kk": "q1s2kk",

@@ -65,7 +65,7 @@ def test_every_case_of_a_feature(gpu, group):
     [
         ("mi300", "int8-fp32-interleaved", "v_cvt_f32_i32"),
         ("mi300", "fp8-fnuz", "v_cvt_pk_f32_fp8"),
-        ("mi350", "fp8-without-scales", "v_cvt_scalef32_pk_bf16_fp8"),
+        ("mi350", "fp8-without-scales", "v_cvt_scalef32_pk_f16_fp8"),
         ("mi350", "fp8-out", "v_cvt_scalef32_pk_fp8_f32"),
         ("mi350", "fp8-query-bf16-out", "ds_read_b64_tr_b8"),
     ],
