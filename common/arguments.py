@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from common.choice import hinted_stats
-from common.spec import DTYPES, Features, Layout, PagedBatch, SpecError
+from common.spec import E4M3, Features, Layout, PagedBatch, SpecError
 
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
 WITHIN = 2**31 - 1 if torch.version.hip else None
@@ -66,7 +66,7 @@ def new_out(
     query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, features: Features | None
 ) -> torch.Tensor:
     """`out` of a call without one. Raises SpecError where its dtype is for the caller to choose."""
-    if query.dtype not in DTYPES or (features is not None and features.out_scale is not None):
+    if query.dtype in E4M3 or (features is not None and features.out_scale is not None):
         raise SpecError("out", None, "a tensor beside an fp8 query or out_scale: its dtype says what is written")
     lanes = value_cache.shape[2 if key_cache.dim() == 5 else -1]
     if lanes == query.shape[-1]:

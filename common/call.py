@@ -19,6 +19,7 @@ from common.device_check import check_values
 from common.library import traced
 from common.likeness import likeness, never
 from common.prepared import Prepared
+from common.scratch import check_buffer
 from common.spec import Features, PagedBatch, SpecError
 from common.validation import validate as validate_batch
 from common.validation import validate_output
@@ -46,6 +47,7 @@ class PagedAttention:
     """
 
     workspace: torch.Tensor | None = None  # common.plan has one for all of its calls
+    plan: str | None = None  # and a name among operators
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -86,7 +88,7 @@ class PagedAttention:
             tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
             written = (out, lse, self.workspace if workspace is None else workspace)
-            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, written)
+            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, written, self.plan)
         prepared = known = None
         try:
             if out is None:
@@ -103,7 +105,9 @@ class PagedAttention:
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
                 known, prepared = self._look_up(given, pointers, others)
-        except (AttributeError, TypeError):  # no tensors, or no numbers: the checks say which
+        except (AttributeError, IndexError, RuntimeError, TypeError) as error:  # no such tensors: the checks say which
+            if out is None and isinstance(error, RuntimeError):  # the allocator's
+                raise
             prepared = known = None
         kept = prepared is not None and prepared.tape is not None and validate != "full"
         if not (kept and self._again(prepared, pointers, query, lse, workspace)):
@@ -165,6 +169,8 @@ class PagedAttention:
         if validate != "off" and prepared is None:
             validate_batch(batch, features, values=False)
             validate_output(batch, out, lse, features)
+        if buffer is not None:
+            check_buffer(buffer, 0, batch.device)
         if validate == "full":
             check_values(batch, features)
         with handle.on(batch.device):

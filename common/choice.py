@@ -20,11 +20,12 @@ import torch
 
 from common.gpus import Gpu
 from common.handle import Launch
-from common.metadata import SHORT_QUERY, BatchStats, cdiv
+from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 
 UNTUNED = "untuned default"
 NO_GPU = "no GPU: the kernel's DEFAULT"
+TILE = 64  # keys of a decode's smallest tile on most GPUs; with a tile less than there are one segment takes two
 MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
@@ -91,6 +92,21 @@ def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: in
     decodes = seqs if longest <= 1 else min(power_of_two(num_decodes) if num_decodes > 0 else 0, seqs - 1)
     tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
     return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
+
+
+def seen(shape: AttentionShape, stats: BatchStats, sees: int) -> BatchStats:
+    """Stats of decodes with no more keys than their tokens see, each at most `sees` (`Features.sees`), on the grid.
+
+    Segments, runs and reductions are for keys that programs walk: 128 decodes over 8192 keys with a window of 1024 are
+    chosen for as over 1536, 127 us for 143 (compare.estimate). Decodes: all tokens of a sequence in one Q Block of 16
+    rows, or in one a token. Longer queries keep their context: they would lose the segments that fill the units, and a
+    chunk of 128 tokens over 8192 keys with that window take 33 us for 16.
+    """
+    most = sees + stats.max_query_len - 1 + TILE - 1  # they begin inside a tile
+    if most >= stats.max_seq_len or stats.max_query_len * shape.queries_per_kv > max(16, shape.queries_per_kv):
+        return stats
+    keys = min(stats.max_seq_len, rounded(most))
+    return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=min(stats.total_seq_len, stats.num_seqs * keys))
 
 
 def hinted_stats(
@@ -166,17 +182,20 @@ class Family:
         gpu: Gpu | None,
         needs: frozenset[str] = frozenset(),
         heuristics: str = "tree",
+        sees: int = EVERY_KEY,
     ) -> Choice:
         """The kernel and config for a batch of these sizes, asked for on the grid.
 
         needs: members that the kernel's SUPPORTS must have (`common.kernel.asked_of`). Where the tree's kernel lacks
         one, the first of `kernels` that has all serves with its default. With none, the tree's choice comes back: its
-        launch names what is missing. heuristics: `tree`, or the name of another module of the folder.
+        launch names what is missing. heuristics: `tree`, or the name of another module of the folder. sees: keys that a
+        query token sees at most (`Features.sees`).
         With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
         stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+        stats = seen(shape, stats, sees)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
@@ -262,11 +281,12 @@ class Family:
         max_seqs: int,
         max_seq_len: int,
         needs: frozenset[str] = frozenset(),
+        sees: int = EVERY_KEY,
     ) -> dict[Choice, list[BatchStats]]:
         """Every choice for batches of this capacity -> the points of the grid that get it."""
         found: dict[Choice, list[BatchStats]] = {}
         for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
-            found.setdefault(self.choose(shape, stats, gpu, needs), []).append(stats)
+            found.setdefault(self.choose(shape, stats, gpu, needs, sees=sees), []).append(stats)
         return found
 
 

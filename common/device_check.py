@@ -44,7 +44,7 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
     found = [("query_start_loc", bad, starts, allowed)]
     if batch.num_seqs:
         query_lens = starts[1:] - starts[:-1]
-        pages = (lens + (block_size - 1)) // block_size
+        pages = (lens - 1) // block_size + 1  # 2^31 - 1 + (block_size - 1) would be negative
         bad = (False if features.cross else (lens != 0) & (lens < query_lens)) | (lens < 0) | (pages > width)
         allowed = f"0, or at least the query length and at most {width} pages of {block_size}"
         found.append(("seq_lens", bad, lens, allowed))

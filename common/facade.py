@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from common.arguments import new_out
+from common.expect import expect, expect_tensor
 from common.spec import FP8, Features, SpecError, UnsupportedFeature
 
 # Steer FlashAttention's schedule, never its result.
@@ -54,9 +55,11 @@ def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> t
     ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
     if descale is None or tensor.dtype not in FP8:
         return None
-    if not isinstance(descale, torch.Tensor) or descale.dim() != 2 or descale.stride(0) != 0:
+    if not isinstance(descale, torch.Tensor) or descale.dim() != 2 or (descale.stride(0) and descale.shape[0] > 1):
         found = f"strides {descale.stride()}" if isinstance(descale, torch.Tensor) else type(descale).__name__
         raise SpecError(name, found, "[batch, kv_heads] expanded over the batch: one number, or one per KV head")
+    if descale.shape[0] == 0:  # nothing is read
+        return None
     return descale[0, :1] if descale.stride(1) == 0 else descale[0]
 
 
@@ -74,9 +77,18 @@ def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
     return slopes
 
 
+def _float(number: Any) -> Any:
+    """FlashAttention takes an integer for a float."""
+    return float(number) if isinstance(number, int) else number
+
+
 def _features(causal: bool, window_size: Any, softcap: float, sinks: torch.Tensor | None) -> Features:
     """FlashAttention's window (left, right) counts keys beside the query's own, -1 = no bound; ours counts its own."""
-    left, right = (-1, -1) if window_size is None else tuple(window_size)
+    window = (-1, -1) if window_size is None else window_size
+    if not isinstance(window, tuple | list) or [isinstance(n, int) for n in window] != [True, True]:
+        raise SpecError("window_size", repr(window), "None or two integers, (left, right)")
+    left, right = window
+    softcap = _float(softcap)
     if causal or right == 0:
         return Features(True, None if left < 0 else left + 1, softcap or None, sinks)
     if left != right and not (left < 0 and right < 0):
@@ -90,6 +102,7 @@ def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) 
         return seqused_k
     if cu_seqlens_k is None:
         raise SpecError("seqused_k", None, "int32 [num_seqs], or cu_seqlens_k [num_seqs + 1]")
+    expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
     return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
 
 
@@ -140,6 +153,8 @@ class FlashAttention:
         Raises SpecError, UnsupportedFeature naming the argument, TypeError for an argument that nobody knows.
         """
         _refuse("flash_attn_varlen_func", others)
+        for name, tensor, rank in (("q", q, 3), ("k", k, 4), ("v", v, 4)):
+            expect_tensor(tensor, name, rank)
         if block_table is None:
             raise SpecError("block_table", None, "int32 [num_seqs, max_blocks]: K and V are read from a paged cache")
         features = replace(
@@ -160,7 +175,7 @@ class FlashAttention:
             max_seq_len=max_seqlen_k,
             out=new_out(q, k, v, features) if out is None else out,
             lse=None if lse is None else lse.t(),
-            softmax_scale=softmax_scale,
+            softmax_scale=_float(softmax_scale),
             features=features,
         )
         return out if lse is None else (out, lse)
@@ -193,30 +208,60 @@ class FlashAttention:
         for name, value in (("k", k), ("v", v)):
             if value is not None:
                 raise UnsupportedFeature("flash_attn_with_kvcache", name, "None, the new tokens already in the cache")
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            expect_tensor(cache, name, 4)
+        expect_tensor(q, "q", 4 if cu_seqlens_q is None else 3, "[batch, seqlen_q, heads, head_size], or cu_seqlens_q")
         table = _one_of(block_table=block_table, page_table=page_table)
-        table = _dense_table(q, cu_seqlens_q, cache_batch_idx) if table is None else table
-        batch = table.shape[0]
-        if isinstance(cache_seqlens, int) or cache_seqlens is None:
-            longest = table.shape[1] * k_cache.shape[1] if cache_seqlens is None else cache_seqlens
-            cache_seqlens = torch.full((batch,), longest, dtype=torch.int32, device=q.device)
-        options = dict(seqused_k=cache_seqlens, block_table=table, return_softmax_lse=return_softmax_lse, **others)
+        if table is None:
+            table = _dense_table(q, k_cache, cu_seqlens_q, cache_batch_idx)
+        elif cache_batch_idx is not None:
+            raise SpecError("cache_batch_idx", "a value beside block_table", "None: the table names the pages")
+        expect_tensor(table, "block_table", 2)
+        lengths = _cache_lengths(cache_seqlens, table, k_cache)
+        options = dict(seqused_k=lengths, block_table=table, return_softmax_lse=return_softmax_lse, **others)
         if cu_seqlens_q is not None:
             options |= dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, out=out)
             return self.flash_attn_varlen_func(q, k_cache, v_cache, **options)
-        if q.dim() != 4:
-            raise SpecError("q", tuple(q.shape), "[batch, seqlen_q, heads, head_size], or cu_seqlens_q with it")
-        queries = q.shape[1]
-        starts = torch.arange(0, (batch + 1) * queries, max(queries, 1), dtype=torch.int32, device=q.device)
-        options |= dict(cu_seqlens_q=starts, max_seqlen_q=queries, out=None if out is None else out.flatten(0, 1))
+        sizes = batch, queries = q.shape[:2]
+        expect(batch == table.shape[0], "q", f"a batch of {batch}", f"{table.shape[0]}, the rows of block_table")
+        starts = torch.arange(0, batch * queries + 1, queries or 1, dtype=torch.int32, device=q.device)
+        options |= dict(cu_seqlens_q=starts if queries else starts.expand(batch + 1).contiguous(), max_seqlen_q=queries)
+        options |= dict(out=None if out is None else _joined(out, sizes))
         found = self.flash_attn_varlen_func(q.flatten(0, 1), k_cache, v_cache, **options)
         if not return_softmax_lse:
-            return found.view(*q.shape[:3], -1)
-        return found[0].view(*q.shape[:3], -1), found[1].view(-1, batch, queries).transpose(0, 1)
+            return found.unflatten(0, sizes)
+        return found[0].unflatten(0, sizes), found[1].unflatten(1, sizes).transpose(0, 1)
 
 
-def _dense_table(q: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
-    """int32 or int64 [batch, 1]: the one page of each sequence of a dense cache."""
-    if rows is None:
-        batch = q.shape[0] if starts is None else starts.shape[0] - 1
-        rows = torch.arange(batch, dtype=torch.int32, device=q.device)
-    return rows.unsqueeze(1)
+def _dense_table(
+    q: torch.Tensor, cache: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None
+) -> torch.Tensor:
+    """int32 or int64 [batch, 1]: the one page of each sequence of a dense cache. Raises SpecError."""
+    if rows is not None:
+        expect_tensor(rows, "cache_batch_idx", 1)
+        return rows.unsqueeze(1)
+    if starts is not None:
+        expect_tensor(starts, "cu_seqlens_q", 1)
+    batch = q.shape[0] if starts is None else starts.shape[0] - 1
+    expect(batch <= cache.shape[0], "k_cache", f"{cache.shape[0]} rows", f"{batch}, the batch, or cache_batch_idx")
+    return torch.arange(batch, dtype=torch.int32, device=q.device).unsqueeze(1)
+
+
+def _cache_lengths(lengths: Any, table: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    """int32 [batch] of one number for all, of None, which is all that is there, or as given. Raises SpecError."""
+    most = table.shape[1] * cache.shape[1]
+    lengths = most if lengths is None else lengths
+    if isinstance(lengths, int):
+        expect(0 <= lengths <= most, "cache_seqlens", lengths, f"0 to {most}, what a row of the table can hold")
+        return torch.full((table.shape[0],), lengths, dtype=torch.int32, device=table.device)
+    expect_tensor(lengths, "cache_seqlens", 1, "None, an integer or a torch.Tensor")
+    return lengths
+
+
+def _joined(out: Any, sizes: tuple[int, int]) -> torch.Tensor:
+    """[batch, seqlen_q, heads, size] as [batch * seqlen_q, heads, size] of the same memory. Raises SpecError."""
+    expect_tensor(out, "out", 4)
+    expect(out.shape[:2] == sizes, "out", tuple(out.shape), f"[{sizes[0]}, {sizes[1]}, heads, value size]")
+    if min(sizes) > 1 and out.stride(0) != sizes[1] * out.stride(1):  # flatten would copy, and `out` stay as it is
+        raise SpecError("out", f"strides {out.stride()}", "one batch entry right behind another")
+    return out.flatten(0, 1)

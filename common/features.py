@@ -12,6 +12,8 @@ from typing import get_args, get_type_hints
 
 import torch
 
+from common.metadata import EVERY_KEY
+
 # field: the member of SUPPORTS that it needs
 _MEMBERS = {
     "sliding_window": "sliding_window", "softcap": "softcap", "sinks": "sinks", "chunk": "chunked_local",
@@ -78,6 +80,22 @@ class Features:
         `common.kernel.asked_of` adds.
         """
         return self._names
+
+    @cached_property
+    def sees(self) -> int:
+        """Keys that one query token sees at most, whatever the batch; EVERY_KEY where only the sequence bounds them.
+
+        Spans, whose lengths are on the device, take a row past its window or chunk; a row that is not causal has a
+        window to both sides.
+        """
+        if self.spans is not None:
+            return EVERY_KEY
+        if self.chunk is not None:
+            return (self.chunk_lookback + 1) * self.chunk
+        if self.sliding_window is None:
+            return EVERY_KEY
+        both = not self.causal or self.causal_per_sequence is not None
+        return 2 * self.sliding_window - 1 if both else self.sliding_window
 
     @cached_property
     def _names(self) -> frozenset[str]:

@@ -4,7 +4,9 @@ Eager calls go past them: a dispatch of the one that writes took 0.2 ms of a loa
 """
 
 from dataclasses import fields
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -25,28 +27,37 @@ _INPUTS = ", ".join(
         "str validate",
     ]
 )
-_WRITTEN = "Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? workspace"
+_WRITTEN = "Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? workspace, str? plan"
 _TENSORS, _HINTS = 8, 4  # of _INPUTS: those before the operands, and those behind
+_plans: WeakValueDictionary[str, Any] = WeakValueDictionary()  # an operator takes no object
+_numbers = count()
+
+
+def named(plan: Any) -> str:
+    """A name for a plan, by which operators call it while it lives."""
+    name = str(next(_numbers))
+    _plans[name] = plan
+    return name
 
 
 def register(family: str, call: Any) -> None:
     """Define both operators of `diptych_<family>` around `call`, a public `paged_attention`."""
 
     def paged_attention_out(*args: Any) -> None:
-        inputs, (out, lse, workspace) = args[:-3], args[-3:]
+        inputs, (out, lse, workspace, plan) = args[:-4], args[-4:]
         (*tensors, key, value), rest = inputs[:_TENSORS], inputs[_TENSORS:-1]
         operands, rest = rest[: len(OPERANDS)], rest[len(OPERANDS) :]
         max_query_len, max_seq_len, num_decodes, scale = rest[:_HINTS]
         settings = zip(_SETTINGS, rest[_HINTS:], strict=True)
         features, level = Features(**dict(zip(OPERANDS, operands, strict=True)), **dict(settings)), inputs[-1]
-        call(
+        (call if plan is None else _plans[plan])(
             *tensors, max_query_len=max_query_len, max_seq_len=max_seq_len, num_decodes=num_decodes, key=key,
             value=value, out=out, lse=lse, softmax_scale=scale, features=features, workspace=workspace, validate=level,
         )  # fmt: skip
 
     def paged_attention(query: torch.Tensor, *args: Any) -> torch.Tensor:
         out = new_out(query, *args[:2], None)
-        paged_attention_out(query, *args, out, None, None)
+        paged_attention_out(query, *args, out, None, None, None)
         return out
 
     def fake(query: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -70,10 +81,12 @@ def traced(
     features: Features,
     validate: str,
     written: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    plan: str | None = None,
 ) -> torch.Tensor:
     """The call while it is being compiled. written: out, lse, workspace, each the caller's or None.
 
-    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value.
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. plan: whose call it is,
+    by the name of `named`.
     """
     for name, value in zip(("max_query_len", "max_seq_len", "num_decodes"), hints, strict=True):
         if isinstance(value, torch.Tensor):
@@ -87,5 +100,5 @@ def traced(
     if out is None and lse is None and workspace is None and features.out_scale is None:
         return operators.paged_attention(*inputs)
     out = new_out(*tensors[:3], features) if out is None else out
-    operators.paged_attention_out(*inputs, out, lse, workspace)
+    operators.paged_attention_out(*inputs, out, lse, workspace, plan)
     return out

@@ -15,6 +15,7 @@ Lens = Sequence[tuple[int, int]]  # one (query_len, seq_len) per sequence
 
 SHORT_QUERY = 16  # query tokens up to which a sequence reads its keys as decode does: they, not the products, cost time
 ANY_QUERY = 2**30  # no query is longer
+EVERY_KEY = 2**31  # no sequence is longer
 
 
 def cdiv(a: int, b: int) -> int:

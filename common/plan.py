@@ -13,14 +13,17 @@ import torch
 
 from common import scratch
 from common.call import PagedAttention
-from common.choice import GRID, Choice, Family, hinted_stats, on_grid
+from common.choice import GRID, Choice, Family, hinted_stats, on_grid, seen
 from common.device import gpu_of
+from common.expect import expect
 from common.kernel import Capacity, asked_of, asked_of_shape
-from common.metadata import BatchStats, cdiv
+from common.library import named
+from common.metadata import EVERY_KEY, BatchStats, cdiv
 from common.prepared import Prepared
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 
 _PLAIN = Features()
+PER_SEQUENCE = ("spans", "causal_per_sequence")  # features' tensors with an entry per sequence
 
 
 class Plan(PagedAttention):
@@ -45,9 +48,15 @@ class Plan(PagedAttention):
     ) -> None:
         """As `plan_paged_attention` says. Raises SpecError."""
         for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SpecError(name, repr(value), "an integer of at least 1")
+            _expect_integer(name, value, 1)
+        if max_keys is not None:
+            _expect_integer("max_keys", max_keys, 0)
+        for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
+            expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
+        if kernel is not None:
+            _expect_kernel(family, kernel)
         super().__init__(family)
+        self.plan = named(self)
         self.shape, self.features, self.kernel = shape, features, kernel
         self.device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
         self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
@@ -64,9 +73,10 @@ class Plan(PagedAttention):
     def _choices(self) -> dict[Choice, list[BatchStats]]:
         gpu, limits = gpu_of(self.device), (self.max_tokens, self.max_seqs, self.max_seq_len)
         if self.kernel is None:
-            return self.family.reachable(self.shape, gpu, *limits, self._needs)
+            return self.family.reachable(self.shape, gpu, *limits, self._needs, self.features.sees)
         stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
-        return {self.family.named(self.kernel, self.shape, stats, gpu): [stats]}
+        asked = seen(self.shape, stats, self.features.sees)
+        return {self.family.named(self.kernel, self.shape, asked, gpu): [stats]}
 
     def _layout(self, choice: Choice, reached: list[BatchStats]) -> scratch.Layout:
         """Scratch for the largest batch that gets this choice; tokens in sixteens as in calls without a plan."""
@@ -85,18 +95,20 @@ class Plan(PagedAttention):
             raise SpecError("query", f"{batch.num_tokens} tokens", f"at most the plan's {self.max_tokens}")
         if batch.num_seqs > self.max_seqs:
             raise SpecError("seq_lens", f"{batch.num_seqs} sequences", f"at most the plan's {self.max_seqs}")
-        choice = self.choice_of(batch.stats, asked_of(batch, features))
+        choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         return Prepared(self.family, choice, self._layouts[choice])
 
-    def choice_of(self, stats: BatchStats, needs: frozenset[str]) -> Choice:
-        """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that."""
+    def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
+        beyond the plan's as the plan's: what it owns and warmed up is enough for every call."""
         if self.kernel is not None:
             return next(iter(self.choices))
         keys = min(stats.max_seq_len, self.max_seq_len)
         stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
-        return self.family.choose(self.shape, stats, gpu_of(self.device), needs)
+        sees = min(sees, self.features.sees)
+        return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
@@ -157,7 +169,8 @@ class Plan(PagedAttention):
         Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
         block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
         lse, new_kv: whether these will have `lse`, and `key` and `value`. out_dtype: of `out`, where that is not the
-        query's. Features' tensors with an entry per page or sequence need caches and table of their sizes.
+        query's. Features' tensors with an entry per page need caches of their sizes; those with one per sequence need
+        max_seqs of them.
         """
         shape, count = self.shape, 0
         width = cdiv(self.max_seq_len, shape.block_size)
@@ -176,8 +189,8 @@ class Plan(PagedAttention):
             key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
             self(
                 query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
-                lse=None if sums is None else sums[:tokens], key=key, value=value, features=self.features,
-                **self._hints(seqs, stats),
+                lse=None if sums is None else sums[:tokens], key=key, value=value,
+                features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
             )  # fmt: skip
             count += 1
         return count
@@ -188,6 +201,26 @@ class Plan(PagedAttention):
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
                 kernel.check(layout.place(self.workspace))
+
+
+def _expect_integer(name: str, value: object, least: int) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+    expect(ok, name, repr(value), f"an integer from {least} to 2^31 - 1")
+
+
+def _expect_kernel(family: Family, name: object) -> None:
+    """That the family has a kernel's file of this name."""
+    try:
+        known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
+    except ModuleNotFoundError:
+        known = False
+    expect(known, "kernel", repr(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")
+
+
+def _of_seqs(features: Features, seqs: int) -> Features:
+    """`features` for the first `seqs` sequences."""
+    given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
+    return dataclasses.replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})
 
 
 def pieces(choice: Choice) -> list[tuple[str, str, Any]]:

@@ -70,7 +70,7 @@ class Prepared:
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:
-    return family.choose(batch.shape, batch.stats, gpu_of(batch.device), asked_of(batch, features))
+    return family.choose(batch.shape, batch.stats, gpu_of(batch.device), asked_of(batch, features), sees=features.sees)
 
 
 def capacity_of(batch: PagedBatch) -> Capacity:

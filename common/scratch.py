@@ -64,10 +64,12 @@ class Layout:
         return _rebuilt(self.template, views)
 
 
-def check_buffer(buffer: object, num_bytes: int) -> None:
+def check_buffer(buffer: object, num_bytes: int, device: torch.device | None = None) -> None:
     if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.uint8 or buffer.dim() != 1:
         found = f"{buffer.dtype} {tuple(buffer.shape)}" if isinstance(buffer, torch.Tensor) else type(buffer).__name__
         raise SpecError("workspace", found, "None or a torch.uint8 tensor of one dimension")
+    if device is not None and buffer.device != device:
+        raise SpecError("workspace", f"on {buffer.device}", f"the device of query, {device}")
     if buffer.numel() < num_bytes:
         raise SpecError("workspace", f"{buffer.numel()} bytes", f"at least {num_bytes}")
     if buffer.data_ptr() % ALIGNMENT or not buffer.is_contiguous():

@@ -31,6 +31,8 @@ def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out
     for name, tensor, inputs in (("out", out, (out_a, out_b)), ("lse", lse, (lse_a, lse_b))):
         if tensor is not None:
             _check_writable(name, tensor, inputs)
+    if lse is not None and lse.numel() and lse.data_ptr() == out.data_ptr():
+        raise SpecError("lse", "the memory of out", "memory of its own")
 
 
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
@@ -44,6 +46,8 @@ def _check(name: str, tensor: Tensor, like: Tensor) -> None:
         raise SpecError(name, tensor.dtype, str(dtype))
     if like.dtype not in DTYPES:
         raise SpecError("out_a", like.dtype, ", ".join(map(str, DTYPES)))
+    if like.is_meta:
+        raise SpecError("out_a", "on meta", "a device with memory")
     if tensor.device != like.device:
         raise SpecError(name, f"on {tensor.device}", f"the device of out_a, {like.device}")
     if tensor.dim() == 3 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:

@@ -186,3 +186,4 @@ def validate_output(
         expect(lse.dtype == torch.float32, "lse", lse.dtype, "torch.float32")
         expect_same_device(lse, "lse", batch)
         _writable(lse, "lse", batch)
+        expect(lse.data_ptr() != out.data_ptr() or lse.numel() == 0, "lse", "the memory of out", "memory of its own")

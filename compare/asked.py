@@ -61,8 +61,16 @@ class Ask:
 
     def members(self, shape: AttentionShape) -> frozenset[str]:
         """What a kernel's SUPPORTS must have for it."""
-        tensors = {name: torch.empty(0) for name, on in self._drawn().items() if on}
-        return features_of(self, **tensors).names() | asked_of_shape(shape)
+        return self._sketch().names() | asked_of_shape(shape)
+
+    @property
+    def sees(self) -> int:
+        """`Features.sees`."""
+        return self._sketch().sees
+
+    def _sketch(self) -> Features:
+        """The features with tensors of nothing."""
+        return features_of(self, **{name: torch.empty(0) for name, on in self._drawn().items() if on})
 
     def _drawn(self) -> dict[str, bool]:
         """The features that are tensors, whatever the shape of the cache."""

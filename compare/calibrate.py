@@ -49,8 +49,8 @@ def launch(kernel_id: str, batch: PagedBatch, features: Features, gpu: Gpu | Non
     kernel = registry.load(kernel_id)
     told = batch.stats
     asked = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    needs = asked_of(batch, features)
-    config, _ = registry.default_config(kernel_id, kernel, batch.shape, asked, gpu, needs=needs)
+    needs, sees = asked_of(batch, features), features.sees
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, asked, gpu, needs=needs, sees=sees)
     workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
     if hasattr(kernel, "prepare"):
         workspace = kernel.prepare(batch, features, config, workspace)

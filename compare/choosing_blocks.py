@@ -130,10 +130,9 @@ def host(had: Committed) -> str:
     found = [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else had.cost("host")
     if not found:
         return missing(command)
-    columns = ("call", "plan", "launch", "graph")
+    columns, commits = ("call", "plan", "launch", "graph"), sorted({row["commit"] for row in found})
     body = [[row["dsl"], f"`{row['workload']}`", *(f"{row[c]:.1f}" for c in columns)] for row in found]
-    commits = ", ".join(sorted({row["commit"] for row in found}))
-    return f"`{command}`, µs, commit {commits}:\n\n" + table(["DSL", "batch", *columns], body)
+    return f"`{command}`, µs, commit {', '.join(commits)}:\n\n" + table(["DSL", "batch", *columns], body)
 
 
 def compiling(had: Committed) -> str:

@@ -165,7 +165,7 @@ def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
     try:
         kernel = registry.load(job.kernel)
         asked = (job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics, asked_of(batch, features))
-        config, origin = registry.default_config(*asked)
+        config, origin = registry.default_config(*asked, features.sees)
         if job.config is not None:
             config, origin = registry.config_from(config, job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}

@@ -144,8 +144,8 @@ def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     kernel = registry.load(kernel_id)
     batch = row.batches(1, DEVICE)[0]
     features = row.features(batch)
-    needs = asked_of(batch, features)
-    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, needs=needs)
+    asked = {"needs": asked_of(batch, features), "sees": features.sees}
+    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, **asked)
     made, out = kernel.workspace(row.shape, Capacity.of(batch), config), empty_output(batch, features)
     if hasattr(kernel, "prepare"):
         made = kernel.prepare(batch, features, config, made)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice import Choice, few_segments, on_grid
+from common.choice import Choice, few_segments, on_grid, seen
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from common.spec import AttentionShape, SpecError
@@ -109,10 +109,8 @@ def _line(name: str, text: str) -> str:
 def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
     """The lines of one DSL. Raises registry.Unavailable where it cannot be imported."""
     auto = registry.load(f"{dsl}/auto")
-    told = BatchStats.of(lens)
-    stats = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    needs = ask.members(shape)
-    choice = auto.choose(shape, told, gpu, needs)
+    told, stats = _stats(lens, shape, ask)
+    choice = auto.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
     lines = [f"{dsl}: {choice.kernel}"]
     for name, config, served in parts(choice.config, lens):
         lines.append(_line(name or "config", _words(config)))
@@ -124,9 +122,15 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     return lines
 
 
-def _heading(text: str, lens: Lens, shape: AttentionShape, gpu: Gpu | None) -> list[str]:
+def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
+    """Of the batch, and as its choice is asked for."""
     told = BatchStats.of(lens)
-    asked = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    point = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    return told, seen(shape, point, ask.sees)
+
+
+def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
+    told, asked = _stats(lens, shape, ask)
     heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
     where = f"{gpu.name} ({gpu.title})" if gpu else "the CPU: no GPU here, --gpu names one"
     return [
@@ -163,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"compare.explain: {error}", file=sys.stderr)
         return USAGE
     ask, told = Ask(sliding_window=arguments.window), 0
-    print("\n".join(_heading(arguments.workload, lens, shape, gpu)))
+    print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
     for dsl in [arguments.dsl] if arguments.dsl else ["triton", "helion"]:
         try:
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # the provenance says it

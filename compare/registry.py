@@ -12,9 +12,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from common.choice import UNTUNED
+from common.choice import UNTUNED, seen
 from common.gpus import TABLE, Gpu
-from common.metadata import BatchStats
+from common.metadata import EVERY_KEY, BatchStats
 from common.spec import AttentionShape, UnsupportedFeature
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
@@ -149,6 +149,7 @@ def default_config(
     gpu: Gpu | None,
     heuristics: str = "tree",
     needs: frozenset[str] = frozenset(),
+    sees: int = EVERY_KEY,
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
@@ -158,19 +159,21 @@ def default_config(
     derives it from that module. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on
     every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature
     where the kernel has no tile of a page's size. needs: what the batch asks of a kernel (`common.kernel.asked_of`),
-    which a kernel that picks another, as `auto`, has to know.
+    which a kernel that picks another, as `auto`, has to know. sees: keys that a query token sees at most
+    (`Features.sees`): decodes over longer sequences take the config for so many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":
-        config, _ = default_config(kernel_id, kernel, shape, stats, gpu, "default")
+        config, _ = default_config(kernel_id, kernel, shape, stats, gpu, "default", sees=sees)
         return _of_a_page(kernel_id, config, shape), "page"
     if variant == "fixed":
         return kernel.DEFAULT, "DEFAULT"
     heuristics = variant or heuristics
     if gpu is not None and hasattr(kernel, "choose"):
-        choice = kernel.choose(shape, stats, gpu, needs, heuristics)
+        choice = kernel.choose(shape, stats, gpu, needs, heuristics, sees)
         return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
     if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
+        stats = seen(shape, stats, sees)
         family, name = kernel_id.split("/")
         name = _DERIVED.get(kernel_id, name)
         for origin, module in _heuristics(family, gpu, heuristics):

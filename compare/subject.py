@@ -47,7 +47,7 @@ class Subject:
         shape, stats = arena.workload.shape, arena.workload.stats
         self.config, self.origin = config, origin
         if not origin:
-            asked = (kernel_id, self.kernel, shape, stats, gpu, heuristics, needs)
+            asked = (kernel_id, self.kernel, shape, stats, gpu, heuristics, needs, arena.features.sees)
             self.config, self.origin = registry.default_config(*asked)
         capacity = Capacity.of(arena.batches[0])
         self._workspaces = [self.kernel.workspace(shape, capacity, self.config)] * len(arena.batches)

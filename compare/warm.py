@@ -70,7 +70,7 @@ def _compile(
 ) -> None:
     kernel = registry.load(kernel_id)
     asked = (kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics, asked_of(batch, features))
-    config, _ = registry.default_config(*asked)
+    config, _ = registry.default_config(*asked, features.sees)
     workspace = kernel.workspace(workload.shape, Capacity.of(batch), config)
     if hasattr(kernel, "prepare"):
         workspace = kernel.prepare(batch, features, config, workspace)

@@ -15,7 +15,7 @@ from common.facade import FlashAttention
 from common.gpus import Gpu
 from common.kernel import Capacity, Precision, asked_of
 from common.library import register
-from common.metadata import BatchStats
+from common.metadata import EVERY_KEY, BatchStats
 from common.plan import planner
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.features import SEAMS
@@ -44,9 +44,10 @@ def choose(
     gpu: Gpu | None,
     needs: frozenset[str] = frozenset(),
     heuristics: str = "tree",
+    sees: int = EVERY_KEY,
 ) -> Choice:
     """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
-    return FAMILY.choose(shape, stats, gpu, needs, heuristics)
+    return FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:

@@ -52,7 +52,7 @@ def test_opcheck_passes(dsl: str, suffix: str, tensors) -> None:
     operator = getattr(getattr(torch.ops, f"diptych_{dsl}"), f"paged_attention{suffix}")
     settings = (True, None, None, False, None, 0, False, False)
     inputs = (*tensors, *[None] * 11, 3, 20, None, None, *settings, "host")
-    written = (torch.empty_like(tensors[0]), torch.empty(tensors[0].shape[:2]), None) if suffix else ()
+    written = (torch.empty_like(tensors[0]), torch.empty(tensors[0].shape[:2]), None, None) if suffix else ()
     found = torch.library.opcheck(operator, (*inputs, *written))
     assert len(found) == 4 and set(found.values()) == {"SUCCESS"}
 
@@ -70,7 +70,7 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
     operands = {name: torch.full((1,), float(i)) for i, name in enumerate(OPERANDS)}
     settings = (False, 9, 2.0, True, 5, 2, True, False)
     torch.ops.diptych_probe.paged_attention_out(
-        *tensors, key, value, *operands.values(), 3, 20, 1, 0.5, *settings, "off", out, lse, workspace
+        *tensors, key, value, *operands.values(), 3, 20, 1, 0.5, *settings, "off", out, lse, workspace, None
     )
     features = arrived.pop("features")
     assert tuple(getattr(features, name) for name in SETTINGS) == settings
@@ -90,6 +90,28 @@ def test_the_schema_names_every_operand_in_the_order_of_the_features(dsl: str) -
     named = [argument.name for argument in arguments if argument.name in Features.__dataclass_fields__]
     assert named == [*OPERANDS, *SETTINGS]
     assert all(str(argument.type) == "Optional[Tensor]" for argument in arguments if argument.name in OPERANDS)
+
+
+def test_a_compiled_call_of_a_plan_is_the_plans(monkeypatch, tensors) -> None:
+    """Its kernel serves and its limits hold, of which an operator of the family alone would know nothing."""
+    from dsl_triton import naive, plan_paged_attention
+
+    def compiled(max_tokens: int):
+        plan = plan_paged_attention(
+            AttentionShape(4, 2, 16, 16, torch.float32), max_tokens, 2, 64, "cpu", kernel="naive"
+        )
+
+        def step(query, *others):
+            return plan(query, *others, **HINTS, out=torch.empty_like(query))
+
+        return torch.compile(step, fullgraph=True, backend="aot_eager")
+
+    met, launch = [], naive.launch
+    monkeypatch.setattr(naive, "launch", lambda *args, **options: met.append(launch(*args, **options)))
+    torch.testing.assert_close(compiled(4)(*tensors), call_of("triton")(*tensors, **HINTS))
+    assert len(met) == 1
+    with pytest.raises(SpecError, match="at most the plan's 3"):
+        compiled(3)(*tensors)
 
 
 def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:

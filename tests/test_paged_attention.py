@@ -147,9 +147,11 @@ BAD = {
     "key-shape": ("key", lambda t: t[:, :1]),
     "workspace-dtype": ("workspace", lambda t: t.float()),
     "workspace-small": ("workspace", lambda t: t[:64]),
+    "workspace-device": ("workspace", lambda t: t.to("meta")),
     "workspace-address": ("workspace", lambda t: t[1:]),
     "max_query_len": ("max_query_len", lambda n: "many"),
     "max_seq_len": ("max_seq_len", lambda n: 2.5),
+    "max_seq_len-lengths": ("max_seq_len", lambda n: torch.tensor([200, 30])),
     "num_decodes": ("num_decodes", lambda n: [1]),
     "softmax_scale": ("softmax_scale", lambda x: -1.0),
     "scale-zero": ("softmax_scale", lambda x: 0.0),
@@ -195,6 +197,23 @@ def test_bad_input_is_refused_by_its_name(warm, case):
     assert refusal.value.allowed and str(refusal.value.found)
 
 
+@pytest.mark.parametrize("case", ["query-dtype", "value_cache-none", "value_cache-scalar"])
+def test_a_call_without_an_output_names_what_is_wrong_with_the_input(case):
+    argument, spoil = (BAD | {"value_cache-scalar": ("value_cache", lambda t: t[0, 0, 0, 0])})[case]
+    batch = make_batch([(1, 30)], SHAPE)
+    options = tensors(batch) | hints(batch)
+    with pytest.raises(SpecError) as refusal:
+        dsl("dsl_triton").paged_attention(**options | {argument: spoil(options[argument])})
+    assert refusal.value.argument == argument
+
+
+def test_sums_over_the_output_are_refused():
+    module, batch = dsl("dsl_triton"), make_batch([(1, 30)], SHAPE)
+    out = torch.empty_like(batch.query)
+    with pytest.raises(SpecError, match="lse: found the memory of out"):
+        module.paged_attention(**tensors(batch), **hints(batch), out=out, lse=out[..., 0])
+
+
 def test_an_output_over_an_input_is_refused_when_its_signature_is_known():
     module, batch = dsl("dsl_triton"), make_batch([(1, 30)], SHAPE)
     module.paged_attention(**tensors(batch), **hints(batch), out=torch.empty_like(batch.query))
@@ -209,6 +228,7 @@ VALUES = {
     "shorter-than-query": ("seq_lens[1]", lambda b: b.seq_lens[1].fill_(1)),
     "negative": ("seq_lens[2]", lambda b: b.seq_lens[2].fill_(-1)),
     "wider-than-table": ("seq_lens[0]", lambda b: b.seq_lens[0].fill_(10**6)),
+    "longest-of-int32": ("seq_lens[0]", lambda b: b.seq_lens[0].fill_(2**31 - 1)),
     "page-past-cache": ("block_table[1]", lambda b: b.block_table[1, 1].fill_(10**6)),
     "page-negative": ("block_table[2]", lambda b: b.block_table[2, 0].fill_(-1)),
     "sink-nan": ("sinks[3]", lambda b: None),
@@ -253,9 +273,15 @@ def test_a_plan_serves_its_capacity_and_refuses_more(name):
         plan(**tensors(other), **hints(other), out=torch.empty_like(other.query))
 
 
-@pytest.mark.parametrize("argument", ["max_tokens", "max_seqs", "max_seq_len"])
-def test_a_plan_of_no_capacity_is_refused(argument):
-    sizes = {"max_tokens": 1, "max_seqs": 1, "max_seq_len": 1} | {argument: 0}
+PLANS = {
+    "max_tokens": 0, "max_seqs": 0, "max_seq_len": 2**31, "max_keys": -1, "shape": (4, 2, 32),
+    "features": {"sliding_window": 3}, "kernel": "absent",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", PLANS)
+def test_a_plan_of_bad_arguments_is_refused_by_their_names(argument):
+    asked = {"shape": SHAPE, "max_tokens": 1, "max_seqs": 1, "max_seq_len": 1} | {argument: PLANS[argument]}
     with pytest.raises(SpecError) as refusal:
-        dsl("dsl_triton").plan_paged_attention(SHAPE, **sizes, device="cpu")
+        dsl("dsl_triton").plan_paged_attention(**asked, device="cpu")
     assert refusal.value.argument == argument

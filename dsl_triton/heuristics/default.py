@@ -109,7 +109,7 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
     rows, (tile_size, warps, stages) = _rows(shape, gpu), _prefill(shape, gpu)
     if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         rows, tile_size, warps, stages = 128, 128, 8, 3
-    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu), warps, stages)
+    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu, rows), warps, stages)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
@@ -148,7 +148,7 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
         tile_size = 16
     elif _cdna(gpu) and shape.dtype.itemsize <= 2:  # 128 rows: up to 265 and one program a unit; so at most 243
         rows, matrix = 64, 16
-    parts = (_gather(shape, tile_size, gpu), 0, matrix, 512 // tile_size)  # a prompt of 512: 61 us in pieces, 17 whole
+    parts = (_gather(shape, tile_size, gpu, rows), 0, matrix, 512 // tile_size)  # a prompt of 512: 61 us cut, 17 whole
     prefill = static_grid_kernel.Part(rows, tile_size, programs, 2, warps, prefill_stages, *parts)
     return static_grid_kernel.Config(decode, prefill, can_overlap(gpu))
 
@@ -204,10 +204,10 @@ def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
     return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
 
 
-def _gather(shape: AttentionShape, tile_size: int, gpu: Gpu) -> Gather:
+def _gather(shape: AttentionShape, tile_size: int, gpu: Gpu, rows: int = 16) -> Gather:
     """Runs, but not where gfx942 turns V by 2-byte reads: 96 a tile out of [pages, page, head], 32 of [tile, head]."""
     turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % tile_size
-    return "key" if turns else "run"
+    return "key" if turns or eight_bits.by_keys(shape, rows, gpu) else "run"
 
 
 def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:

@@ -1,11 +1,12 @@
-"""Decodes over a cache of 8 bits on NVIDIA's larger GPUs: the bytes take as long to convert as to load.
+"""A cache of 8 bits on NVIDIA's GPUs: the bytes take as long to convert as to load, and registers to hold.
 
-Measured at 32 decodes of up to 4096 keys in fp8 on an H200, where 16 bits take 111 us.
+Decodes were measured at 32 decodes of up to 4096 keys in fp8 on an H200, where 16 bits take 111 us.
 """
 
 from common.gpus import Gpu
 from common.metadata import BatchStats, cdiv
 from common.spec import AttentionShape
+from dsl_triton.binding import can_overlap
 from dsl_triton.parallel_softmax import Config
 
 
@@ -16,6 +17,18 @@ def ahead(shape: AttentionShape, gpu: Gpu) -> bool:
     before is done, and other programs hide its latency. 5 stages: 92 us for 146.
     """
     return shape.cache_dtype.itemsize == 1 and gpu.vendor == "nvidia" and gpu.shared_bytes > 160 * 1024
+
+
+def by_keys(shape: AttentionShape, rows: int, gpu: Gpu) -> bool:
+    """Whether Q Blocks of a prompt take a page id a key where 16 bits take runs: 64 rows before sm_90 (static facts).
+
+    Over int8 64 rows by 64 keys of 128 lanes spill 123 words by runs, with 63 and 26 accesses in the two loops over
+    tiles (static_grid; adjustable_tile 53 and 20), by keys 13, outside of them. 32 rows spill none, for 2022
+    instructions a tile of 64 in place of 1862. Heads of 256: 93 accesses and 15. Heads of 64 spill nothing by runs, and
+    128 rows by 128 keys 629 words by keys, 150 by runs.
+    """
+    before = gpu.vendor == "nvidia" and not can_overlap(gpu)
+    return before and rows == 64 and shape.cache_dtype.itemsize == 1 and max(shape.head_size, shape.value_lanes) > 64
 
 
 def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:

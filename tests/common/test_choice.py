@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
+import common.prepared
 from common import gpus
+from common.batch import make_batch
 from common.choice import (
     GRID,
     MOST_PARTS_BYTES,
@@ -20,9 +22,11 @@ from common.choice import (
     on_grid,
     reachable_stats,
     rounded,
+    seen,
 )
-from common.metadata import BatchStats
-from common.spec import AttentionShape
+from common.metadata import EVERY_KEY, BatchStats
+from common.prepared import choice_for
+from common.spec import AttentionShape, Features
 
 SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
 
@@ -164,3 +168,45 @@ def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
     stats = BatchStats.of([(1, 9)])
     assert fake.choose(SHAPE, stats, None, frozenset({"sinks"})) == Choice("able", "able-DEFAULT", "DEFAULT", NO_GPU)
     assert fake.choose(SHAPE, stats, None, frozenset({"alibi"})).kernel == "plain"  # whose launch says what is missing
+
+
+def by_keys(choose=None):
+    """A family whose tree for the H200 gives the keys that it was asked for as the config."""
+    auto = choose or (lambda shape, stats, gpu: ("plain", stats.max_seq_len))
+    return family(types.SimpleNamespace(auto=auto, covers=lambda shape, gpu: True, PROVENANCE={}))
+
+
+@pytest.mark.parametrize(
+    ("lens", "sees", "keys"),
+    [
+        ([(1, 4096)] * 8, EVERY_KEY, 4096),
+        ([(1, 4096)] * 8, 1, 64),
+        ([(1, 4096)] * 8, 256, 384),  # five tiles of 64 keys, which begin anywhere
+        ([(1, 300)] * 8, 256, 384),
+        ([(4, 4096)] * 8, 1000, 1536),
+        ([(1, 4096)] * 8, 2**31 - 1, 4096),
+        ([(5, 4096)] * 8, 256, 4096),  # 20 rows
+        ([(1, 4096)] * 7 + [(128, 8192)], 256, 8192),
+    ],
+    ids=["every-key", "one", "window", "shorter", "drafts", "widest", "two-q-blocks", "mixed"],
+)
+def test_decodes_are_chosen_for_by_the_keys_that_they_see(lens, sees, keys):
+    stats = BatchStats.of(lens)
+    assert by_keys().choose(SHAPE, stats, H200, sees=sees).config == keys
+    found = seen(SHAPE, stats, sees)
+    assert found.max_seq_len <= stats.max_seq_len and found.total_seq_len <= stats.total_seq_len
+    assert rounded(found.max_seq_len) == keys
+
+
+def test_more_heads_a_key_than_a_q_block_has_rows_is_a_decode_still():
+    stats = BatchStats.of([(1, 4096)])
+    assert seen(AttentionShape(64, 1), stats, 256).max_seq_len == 384
+    assert seen(AttentionShape(64, 1), BatchStats.of([(2, 4096)]), 256).max_seq_len == 4096
+
+
+@pytest.mark.parametrize("features", [Features(sliding_window=9), Features(chunk=5, chunk_lookback=1), Features()])
+def test_a_call_tells_the_choice_what_its_features_let_a_token_see(monkeypatch, features):
+    monkeypatch.setattr(common.prepared, "gpu_of", lambda device: H200)
+    batch = make_batch([(1, 400)] * 2, AttentionShape(4, 2, 32), fill=False)
+    chosen = choice_for(by_keys(), batch, features)
+    assert chosen.config == (512 if features.plain and features.sliding_window is None else 96)

@@ -154,6 +154,11 @@ def test_what_would_change_the_result_is_refused_by_its_name(name: str) -> None:
         ({"seqused_k": None}, "seqused_k"),
         ({"causal": False, "window_size": (4, 2)}, "window_size"),
         ({"causal": False, "window_size": (-1, 2)}, "window_size"),
+        ({"window_size": 4}, "window_size"),
+        ({"window_size": (4, 0, 0)}, "window_size"),
+        ({"q": None}, "q"),
+        ({"v": torch.ones(())}, "v"),
+        ({"seqused_k": None, "cu_seqlens_k": [0, 20, 29, 34]}, "cu_seqlens_k"),
         ({"s_aux": torch.ones(4), "sinks": torch.ones(4)}, "sinks"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-",
@@ -162,6 +167,63 @@ def test_what_cannot_be_translated_is_refused_by_its_name(changes: dict, argumen
     with pytest.raises(SpecError) as refusal:
         FLASH.flash_attn_varlen_func(**words(make_batch(LENS, SHAPE)) | changes)
     assert refusal.value.argument == argument
+
+
+def decode(**changes) -> dict:
+    """A decode of three sequences, two tokens each, as `flash_attn_with_kvcache` takes it."""
+    batch = make_batch([(2, 20), (2, 9), (2, 2)], SHAPE)
+    asked = {"q": batch.query.view(3, 2, 4, 16), "k_cache": batch.key_cache, "v_cache": batch.value_cache}
+    return asked | {"cache_seqlens": batch.seq_lens, "block_table": batch.block_table, "causal": True} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument"),
+    [
+        ({"q": torch.ones(2, 2, 4, 16)}, "q"),
+        ({"q": torch.ones(4, 2, 4, 16)}, "q"),
+        ({"block_table": None, "k_cache": torch.ones(2, 24, 2, 16)}, "k_cache"),
+        ({"cache_seqlens": 10**6}, "cache_seqlens"),
+        ({"cache_seqlens": -1}, "cache_seqlens"),
+        ({"cache_seqlens": [20, 9, 2]}, "cache_seqlens"),
+        ({"cache_batch_idx": torch.arange(3)}, "cache_batch_idx"),
+        ({"block_table": [[0]]}, "block_table"),
+        ({"out": torch.ones(3, 5, 4, 16)[:, :2]}, "out"),
+        ({"out": torch.ones(6, 4, 16)}, "out"),
+    ],
+    ids=[
+        "queries-of-fewer-sequences", "queries-of-more-sequences", "dense-cache-of-fewer", "length-beyond-the-table",
+        "length-below-zero", "lengths-in-a-list", "index-beside-a-table", "table-in-a-list", "output-with-gaps",
+        "output-of-tokens",
+    ],
+)  # fmt: skip
+def test_what_kernels_could_not_follow_is_refused_by_its_name(changes: dict, argument: str) -> None:
+    """The first four would send a launch outside the tensors; the index and an output with gaps would go unused."""
+    with pytest.raises(SpecError) as refusal:
+        FLASH.flash_attn_with_kvcache(**decode(**changes))
+    assert refusal.value.argument == argument
+
+
+@pytest.mark.parametrize(("batch", "queries"), [(0, 2), (3, 0)], ids=["no-sequence", "no-query"])
+def test_nothing_asked_is_nothing_found(batch: int, queries: int) -> None:
+    asked = decode()
+    asked |= {"q": asked["q"][:batch, :queries], "block_table": asked["block_table"][:batch]}
+    asked["cache_seqlens"] = asked["cache_seqlens"][:batch]
+    out, lse = FLASH.flash_attn_with_kvcache(**asked, return_softmax_lse=True)
+    assert out.shape == (batch, queries, 4, 16) and lse.shape == (batch, 4, queries)
+
+
+def test_an_output_of_a_larger_buffer_is_written_in_place() -> None:
+    buffer = torch.zeros(3, 2, 6, 16)
+    FLASH.flash_attn_with_kvcache(**decode(out=buffer[:, :, 1:5]))
+    assert torch.equal(buffer[:, :, 1:5], FLASH.flash_attn_with_kvcache(**decode()))
+    assert not buffer[:, :, [0, 5]].any()
+
+
+def test_integers_do_for_floats() -> None:
+    batch = make_batch(LENS, SHAPE)
+    found = FLASH.flash_attn_varlen_func(**words(batch) | {"softcap": 2, "softmax_scale": 1})
+    expected = reference(batch.replace(softmax_scale=1.0), Features(softcap=2.0)).out
+    torch.testing.assert_close(found, expected.float())
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
@@ -189,6 +251,17 @@ def test_descales_of_fp8_caches_are_scales_per_head() -> None:
     assert torch.equal(found, wanted.out.to(found.dtype))
     with pytest.raises(SpecError, match="v_descale"):
         FLASH.flash_attn_varlen_func(**words(batch) | scales | {"v_descale": torch.ones(2, 2)})
+
+
+@pytest.mark.parametrize("seqs", [0, 1])
+def test_descales_of_one_sequence_or_none_need_no_expansion(seqs: int) -> None:
+    shape = AttentionShape(4, 2, 16, 8, torch.bfloat16, None, torch.float8_e4m3fn)
+    batch, heads = make_batch([(3, 20)] * seqs, shape), torch.tensor([0.5, 2.0])
+    found = FLASH.flash_attn_varlen_func(
+        **words(batch) | dict.fromkeys(("k_descale", "v_descale"), heads.repeat(seqs, 1))
+    )
+    wanted = reference(batch, Features(key_scale=heads, value_scale=heads))
+    assert torch.equal(found, wanted.out.to(found.dtype))
 
 
 def test_slopes_and_chunks_are_ours() -> None:

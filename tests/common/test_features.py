@@ -7,7 +7,9 @@ import torch
 
 from common.features import OPERANDS, is_per_token, operands_of
 from common.kernel import MEMBERS
+from common.metadata import EVERY_KEY
 from common.spec import Features
+from common.visibility import Sight
 
 ONE = torch.ones(1)
 ASKED = {name: ONE for name in OPERANDS} | {
@@ -44,3 +46,26 @@ def test_nothing_behind_the_first_fields_is_plain(name: str) -> None:
 def test_a_scale_of_three_dimensions_is_per_token() -> None:
     assert is_per_token(torch.ones(2, 8, 1))
     assert not any(is_per_token(scale) for scale in (None, ONE, torch.ones(8)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "keys"),
+    [
+        ({}, EVERY_KEY),
+        ({"sliding_window": 5}, 5),
+        ({"sliding_window": 5, "causal": False}, 9),
+        ({"sliding_window": 5, "causal_per_sequence": torch.tensor([1, 0], dtype=torch.int32)}, 9),
+        ({"chunk": 4}, 4),
+        ({"chunk": 4, "chunk_lookback": 2}, 12),
+        ({"sliding_window": 5, "spans": torch.tensor([[[0, 8]]])}, EVERY_KEY),
+        ({"sliding_window": 5, "tree_bias": torch.zeros(2, 2), "sinks": ONE}, 5),
+    ],
+    ids=["plain", "window", "both-sides", "flags", "chunk", "lookback", "spans", "tree"],
+)
+def test_what_a_query_token_sees_at_most(asked: dict, keys: int) -> None:
+    features = Features(**asked)
+    assert features.sees == keys
+    if keys < EVERY_KEY:  # as the reference has it, at every position of a sequence
+        sight = Sight(features, 40, 40, features.causal and "causal_per_sequence" not in asked)
+        positions = torch.arange(40)
+        assert int(sight.visible(positions, positions).sum(1).max()) == keys

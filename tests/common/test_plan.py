@@ -106,9 +106,10 @@ def compiled(plan, stats, tokens, seqs):
     return {(*piece, _kind(tokens), _kind(seqs)) for piece in found}
 
 
+@pytest.mark.parametrize("features", [Features(), Features(sliding_window=100)], ids=["plain", "window"])
 @pytest.mark.parametrize("capacity", [(1, 1, 16), (40, 7, 300), (64, 32, 1000)])
-def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity):
-    plan, draw = Plan(family(), SHAPE, *capacity, "cpu"), random.Random(1)
+def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity, features):
+    plan, draw = Plan(family(), SHAPE, *capacity, "cpu", features), random.Random(1)
     tokens, seqs, keys = capacity
     warm, met = set(), set()
     for count, n, stats in plan.sizes():
@@ -121,6 +122,27 @@ def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity):
         met |= compiled(plan, hinted_stats(n, count, keys, *hints), count, n)
     assert not met - warm, sorted(met - warm, key=str)[:5]
     assert len(met) > 3 or capacity == (1, 1, 16)
+
+
+def decided_by_keys(shape, stats, gpu):
+    return "few", stats.max_seq_len
+
+
+@pytest.mark.parametrize("own", [Features(), Features(sliding_window=100), Features(chunk=64)], ids=str)
+def test_a_call_of_another_window_than_the_plans_finds_its_choice_in_it(on_h200, own):
+    plan, draw = Plan(family(decided_by_keys), SHAPE, 64, 32, 1000, "cpu", own), random.Random(3)
+    for _ in range(500):
+        seqs, asked = draw.randint(1, 32), Features(sliding_window=draw.choice((1, 30, 100, 500, 2000)))
+        stats = hinted_stats(seqs, draw.randint(seqs, 64), 1000, None, draw.randint(1, 1000), None)
+        assert plan.choice_of(stats, asked.names(), asked.sees) in plan.choices
+
+
+def test_a_window_of_the_call_alone_is_chosen_for(on_h200):
+    kernels = family(decided_by_keys)
+    plan = Plan(kernels, SHAPE, 8, 4, 1000, "cpu")
+    for window in (None, 64):
+        call(plan, [(1, 900)] * 4, max_query_len=1, max_seq_len=900, features=Features(sliding_window=window))
+    assert [config for _, config, _, _ in kernels.kernel("few").met] == [1024, 128]
 
 
 def test_a_warm_up_launches_each_of_them_over_sequences_without_tokens(on_h200):
@@ -191,3 +213,13 @@ def test_what_a_kernel_says_afterwards_is_raised_by_check(on_h200):
     trouble = SpecError("seq_lens", "more", "less")
     with pytest.raises(SpecError, match="more"):
         Plan(family(few=trouble), SHAPE, 8, 2, 64, "cpu").check()
+
+
+@pytest.mark.parametrize(
+    "features",
+    [Features(spans=torch.zeros(4, 1, 2, dtype=torch.int32)), Features(causal_per_sequence=torch.ones(4).int())],
+    ids=["spans", "causal-per-sequence"],
+)
+def test_a_warm_up_gives_each_batch_its_sequences_of_a_features_tensor(on_h200, features):
+    plan = Plan(family(), SHAPE, 8, 4, 64, "cpu", features)
+    assert plan.warmup() == len(list(plan.sizes())) > 1

@@ -68,6 +68,23 @@ def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
     assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
 
 
+@pytest.mark.parametrize("text", ["32q1s32k", "q1s8k", "8q4s4k", "8q8s4k", "q1s2k_16q512s1536"])
+@pytest.mark.parametrize("ask", [Ask(sliding_window=256), Ask(chunk=1024)], ids=["window", "chunk"])
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_a_window_leads_to_what_auto_chooses_for_it(dsl, ask, text):
+    auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), resolve("h200")
+    choice = auto.choose(SHAPE, BatchStats.of(lens), gpu, sees=ask.sees)
+    assert explain.explain(dsl, lens, SHAPE, ask, gpu)[0] == f"{dsl}: {choice.kernel}"
+
+
+def test_what_a_window_leaves_to_choose_for_is_told(capsys):
+    for options in ([], ["--window", "256"]):
+        assert explain.main(["32q1s32k", "--gpu", "h200", "--dsl", "triton", *options]) == 0
+    told = capsys.readouterr().out.split("asked as: ")
+    assert "keys up to 32768" in told[1] and "triton: parallel_softmax" in told[1]
+    assert "keys up to 384" in told[2] and "triton: q_block" in told[2]
+
+
 def test_a_tree_that_gives_another_config_is_an_error():
     auto, gpu = registry.load("triton/auto"), resolve("h200")
     stats = on_grid(8, 8, 1, 2048)

@@ -14,6 +14,7 @@ from common.call import PagedAttention
 from common.cases import BY_NAME
 from common.choice import Choice, on_grid
 from common.gpus import TABLE, resolve
+from common.metadata import EVERY_KEY
 from common.reference import reference
 from common.spec import AttentionShape, Features
 from common.tolerance import check
@@ -118,8 +119,8 @@ def test_the_public_call_runs_what_the_tree_chooses(monkeypatch):
     gpu, auto, met = resolve("h200"), registry.load("triton/auto"), set()
     choose = auto.FAMILY.choose
 
-    def chosen(shape, stats, _, needs=frozenset(), heuristics="tree"):
-        choice = choose(shape, stats, gpu, needs, heuristics)
+    def chosen(shape, stats, _, needs=frozenset(), heuristics="tree", sees=EVERY_KEY):
+        choice = choose(shape, stats, gpu, needs, heuristics, sees)
         met.add((choice.kernel, choice.path))
         return dataclasses.replace(choice, config=interpretable(choice.config))
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from common.gpus import resolve
+from common.metadata import BatchStats
 from common.spec import AttentionShape, UnsupportedFeature
 from compare import plan, registry, sources
 from compare.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
@@ -142,6 +143,15 @@ class _Tree:
     @staticmethod
     def q_block(shape, stats, gpu):
         return "tuned"
+
+
+@pytest.mark.parametrize("kernel_id", ["triton/parallel_softmax", "helion/parallel_softmax", "triton/auto"])
+def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
+    kernel, gpu = load(kernel_id), resolve("h200")
+    stats, short = (BatchStats.of([(1, keys)] * 8) for keys in (32768, 384))
+    config, _ = registry.default_config(kernel_id, kernel, AttentionShape(), stats, gpu, sees=256)
+    assert config == registry.default_config(kernel_id, kernel, AttentionShape(), short, gpu)[0]
+    assert config != registry.default_config(kernel_id, kernel, AttentionShape(), stats, gpu)[0]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare import registry
+from compare.asked import Ask
 from compare.compile_child import CompileJob, compile_in_child
 
 BATCHES = {
@@ -126,6 +127,20 @@ def test_a_static_grid_of_more_programs_than_stay_is_seen():
     )
     faults = [fault for facts in outcome.facts for fault in _faults(facts, resolve("h200"), 128)]
     assert [fault.partition(", of")[0] for fault in faults] == ["a static grid of 2000 programs"]
+
+
+@pytest.mark.parametrize(
+    "kernel", ["triton/static_grid", pytest.param("triton/adjustable_tile", marks=pytest.mark.slow)]
+)
+def test_a_prompt_over_int8_spills_in_no_loop_over_tiles_on_an_a100(kernel):
+    """Q Blocks that read by runs: 63 accesses in one loop, 26 in the other."""
+    shape = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.int8)
+    job = CompileJob(kernel, BATCHES["prefill-2k"], shape, ask=Ask(scales="tokens"))
+    (outcome,) = compile_in_child([job], resolve("a100"))
+    long_queries = next(facts for facts in outcome.facts if _multiplies(facts))
+    spilled = [loop["spill_traffic"] for loop in long_queries["loops"] if sum(loop["matrix"].values())]
+    assert long_queries["kernel"] in ("_attend_items_kernel", "_long_queries_kernel")
+    assert len(spilled) == 2 and not any(spilled), (spilled, outcome.config)
 
 
 def test_a_config_with_every_product_twice_is_seen():
