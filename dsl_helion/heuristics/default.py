@@ -123,7 +123,9 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     # sm_90: 198 to 252 registers (Triton 3.6.0); of three programs a unit the third began when the others had ended
     programs = (4 if _cdna(gpu) and not broad else 2) * gpu.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **warps)
-    programs = (2 if (nvidia and rows["num_warps"] == 4) or _cdna(gpu) else 1) * gpu.units
+    # of 256 lanes a unit of CDNA holds one program (370 registers)
+    two = rows["num_warps"] == 4 if nvidia else _cdna(gpu) and _lanes(shape) <= 128
+    programs = (2 if two else 1) * gpu.units
     rows |= {"snap": 2, "whole": 512 // rows["tile_size"]}  # a prompt of 512: 65 us cut into pieces, 19 in Q Blocks
     return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, gather="page"))
 
