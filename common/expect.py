@@ -20,6 +20,11 @@ def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
         raise SpecError(argument, found, allowed)
 
 
+def expect_integer(value: object, name: str, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise SpecError(name, repr(value), f"an integer from {least} to 2^31 - 1")
+
+
 def is_factor(value: object) -> bool:
     return isinstance(value, float) and LEAST <= value <= MOST
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from common.expect import FACTOR, MOST, expect, expect_operand, is_factor
+from common.expect import FACTOR, MOST, expect, expect_integer, expect_operand, is_factor
 from common.fp8_types import expect_fp8
 from common.spec import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
 
@@ -68,12 +68,6 @@ def _expect_no_contradiction(features: Features) -> None:
         raise SpecError(pair[0], " beside ".join(_said(features, name) for name in pair), "one of the two")
 
 
-def _expect_integer(features: Features, name: str, least: int) -> None:
-    value = getattr(features, name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise SpecError(name, repr(value), f"an integer from {least} to 2^31 - 1")
-
-
 def _expect_softcap(batch: PagedBatch, cap: object) -> None:
     expect(is_factor(cap), "softcap", repr(cap), f"None or {FACTOR}")
     least = batch.softmax_scale / MOST  # logits are divided by it
@@ -86,9 +80,9 @@ def _expect_masks(batch: PagedBatch, features: Features) -> None:
     if features.alibi_slopes is not None:
         expect_operand(features.alibi_slopes, "alibi_slopes", (heads,), (torch.float32,), batch)
     if features.chunk is not None:
-        _expect_integer(features, "chunk", 1)
+        expect_integer(features.chunk, "chunk", 1)
     if features.chunk_lookback != 0:
-        _expect_integer(features, "chunk_lookback", 0)
+        expect_integer(features.chunk_lookback, "chunk_lookback", 0)
     if features.spans is not None:
         expect_operand(features.spans, "spans", ((seqs, -1, 2),), (torch.int32,), batch)
     if features.causal_per_sequence is not None:
@@ -132,7 +126,7 @@ def check_features(batch: PagedBatch, features: Features) -> None:
     expect(isinstance(f, Features), "features", type(f).__name__, "a Features")
     expect(isinstance(f.causal, bool), "causal", repr(f.causal), "True or False")
     if f.sliding_window is not None:
-        _expect_integer(f, "sliding_window", 1)
+        expect_integer(f.sliding_window, "sliding_window", 1)
     if f.softcap is not None:
         _expect_softcap(batch, f.softcap)
     if f.sinks is not None:

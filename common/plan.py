@@ -15,7 +15,7 @@ from common import scratch
 from common.call import PagedAttention
 from common.choice import GRID, Choice, Family, hinted_stats, on_grid, seen
 from common.device import gpu_of
-from common.expect import expect
+from common.expect import expect, expect_integer
 from common.kernel import Capacity, asked_of, asked_of_shape
 from common.library import named
 from common.metadata import EVERY_KEY, BatchStats, cdiv
@@ -48,9 +48,9 @@ class Plan(PagedAttention):
     ) -> None:
         """As `plan_paged_attention` says. Raises SpecError."""
         for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
-            _expect_integer(name, value, 1)
+            expect_integer(value, name, 1)
         if max_keys is not None:
-            _expect_integer("max_keys", max_keys, 0)
+            expect_integer(max_keys, "max_keys", 0)
         for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
         if kernel is not None:
@@ -201,11 +201,6 @@ class Plan(PagedAttention):
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
                 kernel.check(layout.place(self.workspace))
-
-
-def _expect_integer(name: str, value: object, least: int) -> None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
-    expect(ok, name, repr(value), f"an integer from {least} to 2^31 - 1")
 
 
 def _expect_kernel(family: Family, name: object) -> None:

@@ -48,15 +48,14 @@ def find(name: str, dtype: str) -> Any:
     return replace(BY_NAME[name], dtype=getattr(torch, dtype))
 
 
-def answer(asked: tuple[str, str, str], device: str) -> dict[str, str]:
+def answer(kernel_id: str, case: Any, device: str) -> dict[str, str]:
     """The cell, with the error as its reason where one was raised."""
     from kernel_cases import cell
 
-    case = find(*asked[1:])
     try:
-        return cell(asked[0], case, meet(asked[0], case, device))
+        return cell(kernel_id, case, meet(kernel_id, case, device))
     except Exception as error:
-        return cell(asked[0], case) | {"reason": " ".join(f"{type(error).__name__}: {error}".split())[:600]}
+        return cell(kernel_id, case) | {"reason": " ".join(f"{type(error).__name__}: {error}".split())[:600]}
 
 
 def serve(pipe: Connection, device: str, gpu: int) -> None:
@@ -75,9 +74,9 @@ def serve(pipe: Connection, device: str, gpu: int) -> None:
     torch.set_num_threads(1)
     gc.set_threshold(200_000, 50, 50)  # thousands of cases beside Helion's caches: a quarter of the time was gc's
     while True:
-        asked = pipe.recv()
-        found = answer(asked, device)
-        pipe.send((found, device == "cpu" or _usable(find(*asked[1:]).large)))
+        kernel_id, name, dtype = pipe.recv()
+        case = find(name, dtype)
+        pipe.send((answer(kernel_id, case, device), device == "cpu" or _usable(case.large)))
 
 
 def _usable(emptied: bool) -> bool:

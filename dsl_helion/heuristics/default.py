@@ -10,6 +10,7 @@ from typing import Any
 
 import helion
 
+from common.choice import few_rows
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
@@ -33,7 +34,7 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
-    if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
+    if few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         keys, warps = _decode_keys(128, shape, gpu), _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             warps["num_stages"] = max(warps["num_stages"], 3)  # page ids a tile ahead: pays where programs are few
@@ -46,7 +47,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
 def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parallel_softmax_kernel.Config:
     if stats.max_query_len > SHORT_QUERY:
         return parallel_softmax_kernel.Config(**_rows(shape, gpu), num_segments=1, gather="page")
-    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without (Triton)
+    if not few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without (Triton)
         rows = _rows(shape, gpu)
         block_m = min(rows["block_m"], helion.next_power_of_2(stats.max_query_len * shape.queries_per_kv))
         rows |= {"block_m": max(block_m, 16), "gather": "page"}
@@ -94,7 +95,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     if gpu.arch == "gfx942" and shape.dtype.itemsize <= 2 and 64 < _lanes(shape) <= 128:
         rows["tile_size"] = 16  # two phases of loops over 32 keys take 260 registers: one program a unit; 206 of 16
     prefill = split_kernel.Prefill(**rows, gather="page")
-    if _few_rows(shape, stats):
+    if few_rows(shape, stats):
         prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
     elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and not old:
         prefill = split_kernel.Prefill(128, 64, "page", num_warps=8, num_stages=3)
@@ -155,7 +156,7 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     """The kernel by name, and its config."""
     name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
-    if name == "parallel_softmax" and config.num_segments <= 2 and not _few_rows(shape, stats) and _has_tma(gpu):
+    if name == "parallel_softmax" and config.num_segments <= 2 and not few_rows(shape, stats) and _has_tma(gpu):
         # 212 sequences of 3 tokens over up to 1190 keys: 259 us for 280; decodes do not gain
         name, config = "q_block", q_block(shape, stats, gpu)
     return name, config
@@ -191,11 +192,6 @@ def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parall
         longest = stats.max_seq_len if split else 1
         stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
     return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
-
-
-def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
-    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
-    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
 
 
 def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import triton
 
+from common.choice import few_rows
 from common.gpus import Gpu
 from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
@@ -33,7 +34,7 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 
 
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
-    if _few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
+    if few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         warps, stages = _decode_warps(shape, gpu)
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             stages = max(stages, 3)  # page ids a tile ahead: 1.02x where programs are few, 0.97x where many
@@ -55,7 +56,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         tile_size, warps, stages = _prefill(shape, gpu)
         plain = parallel_softmax_kernel.Config(_rows(shape, gpu), tile_size, 1, warps, stages, overlap)
         return page_runs.chunk(shape, stats, gpu) or plain
-    if not _few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without
+    if not few_rows(shape, stats):  # 8 tokens of 8 sequences over 4k keys: 41 us with segments, 122 without
         tile_size, warps, stages = _prefill(shape, gpu)
         rows = max(min(_rows(shape, gpu), triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)), 16)
         if rows <= 32 and _has_tma(gpu) and shape.cache_dtype.itemsize == 2 and 64 < _lanes(shape) <= 128:
@@ -98,7 +99,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     if gpu.vendor == "nvidia" and 64 < _lanes(shape) <= 128 and not can_overlap(gpu):
         warps = 8
     prefill = _rows(shape, gpu), keys, warps, stages
-    if _few_rows(shape, stats):
+    if few_rows(shape, stats):
         prefill = 16, *decode
     elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and can_overlap(gpu):
         prefill = 128, 64, 8, 3
@@ -158,7 +159,7 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
     plain = name == "parallel_softmax" and config.gather == "key"
-    if plain and config.num_segments <= 2 and (_few_rows(shape, stats) or _has_tma(gpu)):
+    if plain and config.num_segments <= 2 and (few_rows(shape, stats) or _has_tma(gpu)):
         # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys, 241
         # against 269 for 212 of 3 tokens over up to 1190
         name, config = "q_block", q_block(shape, stats, gpu)
@@ -197,11 +198,6 @@ def _short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> parall
         longest = stats.max_seq_len if split else 1
         stats = replace(stats, num_seqs=max(stats.num_decodes, 1), max_seq_len=longest)
     return parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
-
-
-def _few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
-    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
-    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
 
 
 def _gather(shape: AttentionShape, tile_size: int, gpu: Gpu, rows: int = 16) -> Gather:
