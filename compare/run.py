@@ -7,6 +7,7 @@ behind them. This process never imports triton: its children decide whether they
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -242,13 +243,25 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Meanwhile a SIGTERM is a KeyboardInterrupt; a thread cannot say so, and the caller's own handler comes back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
     argv = sys.argv[1:] if argv is None else argv
     arguments = cli.parser().parse_args(argv)
-    return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
+    with _terminable():
+        return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
 
 
 if __name__ == "__main__":

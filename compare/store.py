@@ -37,18 +37,28 @@ class Lines:
         self._end = _cut_torn_line(path, self._file)
 
     def append(self, line: str) -> None:
-        """On the disk before this returns, or not at all."""
+        """On the disk before this returns, or not at all; a line that was whole when Ctrl-C came stays."""
         data = line.encode() + b"\n"
         left = memoryview(data)
         try:
             while left:
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
-        except BaseException:  # a full disk, or Ctrl-C between two writes
-            with contextlib.suppress(OSError):  # the first error is the one to hear of; a reader skips what is torn
-                os.ftruncate(self._file, self._end)
+        except OSError:  # a full disk
+            self._cut()
+            raise
+        except BaseException:  # Ctrl-C: between two writes, or while the disk was waited for
+            if os.fstat(self._file).st_size == self._end + len(data):
+                self._end += len(data)
+            else:
+                self._cut()
             raise
         self._end += len(data)
+
+    def _cut(self) -> None:
+        """Back to the last whole line. The first error is the one to hear of; a reader skips what is torn."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._end)
 
     def close(self) -> None:
         os.close(self._file)

@@ -114,6 +114,12 @@ def test_list_and_dry_run_run_nothing(capsys):
     assert not Path("results").exists()
 
 
+def test_a_called_run_gives_sigterm_back():
+    before = signal.getsignal(signal.SIGTERM)
+    run.main(["--list"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_version_names_spec_contract_and_packages(capsys):
     assert run.main(["--version"]) == 0
     out = capsys.readouterr().out

@@ -134,6 +134,18 @@ def test_ctrl_c_between_two_writes_leaves_no_half(tmp_path, monkeypatch):
     assert (tmp_path / "cells.jsonl").read_bytes() == b""
 
 
+def test_ctrl_c_while_the_disk_is_waited_for_keeps_the_whole_line(tmp_path, monkeypatch):
+    def interrupted(file):
+        raise KeyboardInterrupt
+
+    with Store(tmp_path / "cells.jsonl") as kept:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(store.os, "fsync", interrupted)
+            kept.append(record(0))
+        kept.append(record(1))
+    assert ids(tmp_path / "cells.jsonl") == ["cell0", "cell1"]
+
+
 def test_two_runs_do_not_write_to_one_file(tmp_path):
     with Store(tmp_path / "cells.jsonl"), pytest.raises(Busy, match="another process"):
         Store(tmp_path / "cells.jsonl")
