@@ -18,7 +18,7 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def run(command, **options):
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_xdist_runs_a_file_in_one_process(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", "-p", "process_groups"]
-    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert told.returncode == 0, told.stdout + told.stderr
     ran = re.findall(r"\[(gw\d)\].*PASSED (test_\w+)\.py", told.stdout)
     assert len(ran) == 16 and len({process for process, _ in ran}) == len(set(ran)) == 2

@@ -21,7 +21,7 @@ SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
 def compiled(arches, **config):
     """{arch: CompiledLaunch} of the probe under a config, from one child."""
     command = [sys.executable, __file__, repr(config), *arches]
-    done = subprocess.run(command, capture_output=True, env=environment("compile"), timeout=120)
+    done = subprocess.run(command, capture_output=True, env=environment("compile"), timeout=300)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     return pickle.loads(done.stdout)
 

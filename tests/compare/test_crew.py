@@ -34,7 +34,7 @@ def outcomes():
     """One job of eight kernels through real workers: two of them take their process along."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(HERE)
-    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0)
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=10.0)
     try:
         found = list(crew.run(job("honest", "dies", "chatters", "hangs", "lies", "pads", "raises", "absent")))
     finally:

@@ -144,7 +144,7 @@ def mixed(tmp_path_factory):
     argv = [*SMALL, "--kernels", ",".join(names), "--cpu-budget", "0.3", "--out", str(folder)]
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "compare.run", *argv]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     return folder, done
 
 

@@ -47,7 +47,7 @@ def test_kill_9_at_a_random_point_loses_no_finished_cell(tmp_path, point):
     torn = load(path).skipped
     assert len(torn) <= 1 and all("no newline" in bad.why for bad in torn)
     with produce(tmp_path, rows, fill) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 0
     assert sorted(ids(path)) == sorted(f"cell{n}" for n in range(rows)) and not load(path).skipped
 
@@ -96,7 +96,7 @@ def test_a_limit_of_the_system_is_met_in_the_middle_of_a_line(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     with produce(tmp_path, 50, 900, preexec_fn=limited, stderr=subprocess.PIPE) as process:
-        told, said = process.communicate(timeout=60)
+        told, said = process.communicate(timeout=300)
     assert process.returncode == 1 and "File too large" in said
     path = tmp_path / "cells.jsonl"
     assert ids(path) == told.split() and 5 < len(told.split()) < 50
