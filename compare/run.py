@@ -7,10 +7,7 @@ behind them. This process never imports triton: its children decide whether they
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -25,7 +22,7 @@ from compare import cli, plan, progress, resume, rundir
 from compare.cells import combined
 from compare.cli import Selection, Situation
 from compare.contract import Contract
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.noise import NotNoise
 from compare.records import Record, Status, latest, write_manifest
@@ -239,28 +236,11 @@ def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract)
     diff.limits(arguments, before, after)
 
 
-def _terminated(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Meanwhile a SIGTERM is a KeyboardInterrupt; a thread cannot say so, and the caller's own handler comes back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
 def main(argv: list[str] | None = None) -> int:
     """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = cli.parser().parse_args(argv)
-    with _terminable():
+    with terminable():
         return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
 
 

@@ -31,6 +31,7 @@ from common import gpus
 from common.gpus import Gpu
 from compare import registry, rundir, versions_page
 from compare.compile_child import Outcome, compile_in_child
+from compare.exits import terminable
 from compare.versions_subjects import RELEASES, TARGETS, Subject, subjects
 
 DATA = rundir.ROOT / "docs" / "results" / "versions.jsonl"
@@ -192,10 +193,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     releases, targets = args.triton.split(","), [gpus.resolve(TARGETS[name]) for name in args.targets.split(",")]
     code = 0
     lines = read_lines(args.out)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a release's folder is removed then too
     if not args.render:
         try:
-            lines = run(releases, targets, args.kernels, args.out, args.lanes, args.limit).lines
+            with terminable():  # a release's folder is removed then too
+                lines = run(releases, targets, args.kernels, args.out, args.lanes, args.limit).lines
         except KeyboardInterrupt:
             code, lines = 130, read_lines(args.out)
     wanted = {
