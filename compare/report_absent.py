@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from compare.figure_style import in_order
 from compare.records import Evidence, Record, Status
 from compare.report_blocks import Bullets, Code, Fold, Section, Text
 from compare.report_run import RunData
@@ -70,7 +71,7 @@ def _executed(records: Sequence[Record]) -> Table | None:
         ("kernel", False), ("cells", True), ("programs", True), ("wave instructions", True),
         ("matrix work / useful", True), ("lines of 128 B a load", True), ("status", False),
     )  # fmt: skip
-    body = [[f"`{kernel}`", len(of), *_totals(of)] for kernel, of in seen.items()]
+    body = [[f"`{kernel}`", len(seen[kernel]), *_totals(seen[kernel])] for kernel in in_order(seen)]
     return Table(columns, body) if body else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from compare.cells import combined
+from compare.figure_style import in_order
 from compare.records import Record, Status, Timing
 from compare.registry import BOUNDS, KERNELS, base
 from compare.standing import KINDS
@@ -163,7 +164,7 @@ def class_means(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def coverage(rows: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[int]]]]:
     """The statuses that occur, and per kernel how many cells ended so."""
     statuses = [str(status) for status in Status if (rows.status == str(status)).any()]
-    kernels = list(dict.fromkeys(rows.kernel))
+    kernels = in_order(rows.kernel)  # cells come as their processes finish
     return statuses, [(k, [int(((rows.kernel == k) & (rows.status == s)).sum()) for s in statuses]) for k in kernels]
 
 
