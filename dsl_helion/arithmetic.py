@@ -15,6 +15,15 @@ def mod(a, b):
     return torch.fmod(a, b)
 
 
+def quotient_and_rest(a, b):
+    """(a // b, a % b) of a tensor that is not negative and a constant: a signed quotient by 16 takes four instructions
+    to round towards zero, a shift one."""
+    if b & (b - 1) == 0:
+        return a >> (b.bit_length() - 1), a & (b - 1)
+    else:
+        return div(a, b), mod(a, b)
+
+
 def cdiv(a, b):
     return div(a + b - 1, b)
 

@@ -34,11 +34,11 @@ def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_
     return lo, first_key, torch.where(copied, hi - lo, 0)
 
 
-def copy_scales(to, scales, block_table, seq, j, key_pos, first_key, end_key, kv_head, wanted, block_size, tile_size,
-                row):  # fmt: skip
+def copy_scales(to, scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size,
+                tile_size, row):  # fmt: skip
     """The scales of the `wanted` keys to `row` of a float32 scratch, 0 for the others; nothing where there are none."""
     if scales is not None:
-        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         hl.store(to, [row], load_token_scales(scales, *tile, wanted, block_size, tile_size, True))
 
 
@@ -97,14 +97,14 @@ def _copy_kernel(
             end_key = seq_lens[seq]
             wanted = not_before(first_key, key_pos, key_pos < end_key, f)
             page, slot = find_slots(
-                block_table, seq, j, key_pos, 0, end_key, block_size, page_rows, gather, tile_size, True
+                block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, True
             )
             k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
             v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
             row = (kv_head * tiles + at) * tile_size + hl.arange(tile_size)
             hl.store(key, [row, slice(None)], k)
             hl.store(value, [row, slice(None)], v)
-            tile = block_table, seq, j, key_pos, 0, end_key, kv_head
+            tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
             copy_scales(key_scales, f["key_token_scales"], *tile, wanted, block_size, tile_size, row)
             copy_scales(value_scales, f["value_token_scales"], *tile, wanted, block_size, tile_size, row)
 

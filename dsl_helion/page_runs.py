@@ -13,8 +13,9 @@ import torch
 
 from common.spec import PagedBatch
 from dsl_helion import binding
-from dsl_helion.arithmetic import div, mod
+from dsl_helion.arithmetic import quotient_and_rest
 from dsl_helion.binding import value_dtype
+from dsl_helion.masks import nearest_page, not_before
 from dsl_helion.primitives import (
     attend_tile,
     base2_scale,
@@ -57,7 +58,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
     return binding.gather_form("page", batch, tile_size)
 
 
-def find_runs(block_table, seq, j, first_key, end_key, block_size, run, gather, tile_size, masked):
+def find_runs(block_table, seq, j, first_key, end_key, f, block_size, run, gather, tile_size, masked):
     """Page id, int64, and slot, int32, of the first key of each run of tile j: [tile_size // run], or scalars of one.
 
     A tile always has a wanted key, so the page of its only run is one to read.
@@ -67,13 +68,10 @@ def find_runs(block_table, seq, j, first_key, end_key, block_size, run, gather, 
         slot = j * tile_size % block_size
     else:
         run_pos = j * tile_size + hl.arange(tile_size // run) * run
-        index = div(run_pos, block_size)
+        index, slot = quotient_and_rest(run_pos, block_size)
         if masked:
-            wanted = (run_pos + run > first_key) & (run_pos < end_key)
-            page = hl.load(block_table, [seq.to(torch.int64), index], extra_mask=wanted)
-        else:
-            page = hl.load(block_table, [seq.to(torch.int64), index])
-        slot = mod(run_pos, block_size)
+            index = nearest_page(index, first_key, end_key, f, block_size)
+        page = hl.load(block_table, [seq.to(torch.int64), index])
     return page.to(torch.int64), slot
 
 
@@ -105,9 +103,11 @@ def attend_runs(
     """attend_tile in any form of gather_form; number: as it says."""
     if gather == "run" or gather == "slice":
         key_pos = j * tile_size + hl.arange(tile_size)
-        wanted = (key_pos >= first_key) & (key_pos < end_key)
-        page, slot = find_runs(block_table, seq, j, first_key, end_key, block_size, number, gather, tile_size, masked)
-        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
+        page, slot = find_runs(
+            block_table, seq, j, first_key, end_key, f, block_size, number, gather, tile_size, masked
+        )
+        tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         k = load_runs(key_cache, page, slot, kv_head, wanted, number, gather, tile_size, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)

@@ -34,7 +34,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.masks import kv_tile_range, segment_range
+from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
     load_rows,
@@ -107,6 +107,7 @@ def _segments_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
     num_segments: hl.constexpr,
     longest_query: hl.constexpr,
     by_sequence: hl.constexpr,
@@ -127,35 +128,42 @@ def _segments_kernel(
         if by_sequence:
             seq = div(hl.full([], q_block_idx, dtype=torch.int32), per_sequence)
             query_start = query_start_loc[seq]
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
             first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * block_q
         else:
             # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
-            # The first guess is exact where every query has one token: decode skips log2(num_seqs) dependent loads.
-            guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
-            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-            begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
-            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
-            left = torch.where(begins, guess, 0)
-            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-            while right - left > 1:
-                middle = div(left + right, 2)
-                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
-                    left = middle
-                else:
-                    right = middle
-            seq = left
+            # The first guess is exact where every query has one token: then what is known of it is loaded at once,
+            # where a search takes log2(num_seqs) + 2 loads one after another.
+            seq = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+            seq = torch.minimum(seq, hl.full([], num_seqs - 1, dtype=torch.int32))
             query_start = query_start_loc[seq]
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
+            begins = div(query_start, block_q) + seq <= q_block_idx
+            if (begins & (div(query_end, block_q) + seq + 1 > q_block_idx)) == 0:
+                right = torch.where(begins, num_seqs, seq)
+                seq = torch.where(begins, seq, 0)
+                while right - seq > 1:
+                    middle = div(seq + right, 2)
+                    if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                        seq = middle
+                    else:
+                        right = middle
+                query_start = query_start_loc[seq]
+                query_end = query_start_loc[seq + 1]
+                seq_len = seq_lens[seq]
             first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
 
-        query_len = query_start_loc[seq + 1] - query_start
+        query_len = query_end - query_start
         if (first < query_len) & (query_len <= longest_query):
-            seq_len = seq_lens[seq]
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
+            full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache, f, few_rows)
             if (start < stop) | (segment == 0):
                 token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
                 query_pos = context_len + token
@@ -227,7 +235,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *scratch(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
-        config.num_segments, longest_query, by_sequence,
+        block_m <= 16, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[2, 1, 0]])
     if config.num_segments > 1:

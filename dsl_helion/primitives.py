@@ -16,10 +16,10 @@ import helion.language as hl
 import torch
 
 from dsl_helion import binding
-from dsl_helion.arithmetic import div, mod, square_root, tanh
+from dsl_helion.arithmetic import div, mod, quotient_and_rest, square_root, tanh
 from dsl_helion.binding import deals_lanes, is_fp8, probability_bits, product_dtype, value_dtype
 from dsl_helion.features import HEADROOM, deal_lanes, head_scale, widen
-from dsl_helion.masks import visible
+from dsl_helion.masks import nearest_page, not_before, visible
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -103,23 +103,20 @@ def softmax_init(f, head, live, segment, seq_len, q, value_size):
     return m, l, acc
 
 
-def find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked):
+def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked):
     """What load_kv_tile indexes the cache with, int64, in one of three forms (binding.Gather).
 
     page: page ids [tile_size // block_size]. flat: rows [tile_size]. 2idx: page ids and slots [tile_size].
-    Entries of keys outside first_key .. end_key are never read: past the sequence the table holds garbage, or ends.
+    Entries of pages without a key of first_key .. end_key are never read, for past the sequence the table holds
+    garbage, or ends: `masked` takes the nearest page that has one, whose slots may still hold NaN.
     """
+    index, slot = quotient_and_rest(key_pos, block_size)
     if gather == "page":
         index = j * (tile_size // block_size) + hl.arange(tile_size // block_size)
-        wanted = (index * block_size < end_key) & ((index + 1) * block_size > first_key)
-    else:
-        index = div(key_pos, block_size)
-        wanted = (key_pos >= first_key) & (key_pos < end_key)
     if masked:
-        page = hl.load(block_table, [seq.to(torch.int64), index], extra_mask=wanted).to(torch.int64)
-    else:
-        page = hl.load(block_table, [seq.to(torch.int64), index]).to(torch.int64)
-    slot = mod(key_pos, block_size).to(torch.int64)
+        index = nearest_page(index, first_key, end_key, f, block_size)
+    page = hl.load(block_table, [seq.to(torch.int64), index]).to(torch.int64)
+    slot = slot.to(torch.int64)
     if gather == "flat":
         page = page * page_rows + slot
     return page, slot
@@ -165,7 +162,7 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
 
 
 def load_token_scales(
-    scales, block_table, seq, j, key_pos, first_key, end_key, kv_head, wanted, block_size, tile_size, masked
+    scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size, tile_size, masked
 ):
     """float32 [tile_size] of the `wanted` keys, elsewhere 0; None where there are no such scales.
 
@@ -173,7 +170,9 @@ def load_token_scales(
     """
     if scales is None:
         return None
-    page, slot = find_slots(block_table, seq, j, key_pos, first_key, end_key, block_size, 0, "2idx", tile_size, masked)
+    page, slot = find_slots(
+        block_table, seq, j, key_pos, first_key, end_key, f, block_size, 0, "2idx", tile_size, masked
+    )
     head = hl.full([], kv_head, dtype=torch.int64)
     at = [page.unsqueeze(1), slot.unsqueeze(1), head]
     return hl.load(scales, at, extra_mask=wanted.unsqueeze(1)).squeeze(1)
@@ -264,14 +263,14 @@ def attend_tile(
 ):  # fmt: skip
     """Tile j of the sequence: load K, score, mask where `masked`, load V, step. Returns the new m, l, acc.
 
-    Only V is masked on load: what an unwanted K scores is replaced, and the page 0 that stands for it exists.
+    Only V is masked on load: what an unwanted K scores is replaced, and the page that stands for it exists.
     """
     key_pos = j * tile_size + hl.arange(tile_size)
-    wanted = (key_pos >= first_key) & (key_pos < end_key)
+    wanted = not_before(first_key, key_pos, key_pos < end_key, f)
     page, slot = find_slots(
-        block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
+        block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked
     )
-    tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+    tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
     k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, q.dtype, False)
     scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
     s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)

@@ -29,7 +29,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.masks import kv_tile_range
+from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
@@ -89,6 +89,7 @@ def _q_block_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     hl.specialize(query.size(2))
@@ -103,26 +104,30 @@ def _q_block_kernel(
         q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
 
         # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
-        # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
-        guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
-        guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
-        begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
-        ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
-        left = torch.where(begins, guess, 0)
-        right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = div(left + right, 2)
-            if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
-                left = middle
-            else:
-                right = middle
-        seq = left
-
+        # The first guess is exact where every query has one token: then what is known of it is loaded at once, where a
+        # search takes log2(num_seqs) + 2 loads one after another.
+        seq = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+        seq = torch.minimum(seq, hl.full([], num_seqs - 1, dtype=torch.int32))
         query_start = query_start_loc[seq]
-        query_len = query_start_loc[seq + 1] - query_start
+        query_end = query_start_loc[seq + 1]
+        seq_len = seq_lens[seq]
+        begins = div(query_start, block_q) + seq <= q_block_idx
+        if (begins & (div(query_end, block_q) + seq + 1 > q_block_idx)) == 0:
+            right = torch.where(begins, num_seqs, seq)
+            seq = torch.where(begins, seq, 0)
+            while right - seq > 1:
+                middle = div(seq + right, 2)
+                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                    seq = middle
+                else:
+                    right = middle
+            query_start = query_start_loc[seq]
+            query_end = query_start_loc[seq + 1]
+            seq_len = seq_lens[seq]
+
+        query_len = query_end - query_start
         first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
         if first < query_len:
-            seq_len = seq_lens[seq]
             context_len = seq_len - query_len
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token
@@ -134,6 +139,7 @@ def _q_block_kernel(
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
+            full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, few_rows)
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -180,7 +186,7 @@ def launch(
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.softmax_scale, bundle(features),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
     )  # fmt: skip
     order = [1, 0] if config.heads_fastest else [0, 1]
     run(_q_block, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])

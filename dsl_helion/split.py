@@ -20,7 +20,7 @@ from dsl_helion import binding
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.masks import kv_tile_range
+from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
 
@@ -211,8 +211,8 @@ def _decode_kernel(
     for program, kv_head in hl.grid([seq_lens.size(0), num_kv_heads]):
         seq = hl.full([], program, dtype=torch.int32)
         query_start = query_start_loc[seq]
+        seq_len = seq_lens[seq]
         if query_start_loc[seq + 1] - query_start == 1:
-            seq_len = seq_lens[seq]
             token, head, live = q_block_rows(0, kv_head, 1, queries_per_kv, block_m)
             context_len = seq_len - 1
             query_pos = context_len + token
@@ -223,6 +223,7 @@ def _decode_kernel(
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, seq_len - 1, seq_len - 1, seq_len, f, tile_size
             )
+            full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, block_m <= 16)
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_paged_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,

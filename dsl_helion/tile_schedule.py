@@ -95,14 +95,13 @@ def interval(program, length, items, longest, programs, snap, whole):
     """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets.
 
     At most snap, and a quarter of the interval. Where every item can have a program of its own and none is longer than
-    two intervals or `whole` slots, cuts move as far as it takes: a piece costs its program a search, first loads that
-    nothing hides and a part to merge, and no program has more than its share and one item.
+    `whole` slots, cuts move as far as it takes: a piece costs its program a search, first loads that nothing hides and
+    a part to merge. Decodes are cut.
     """
     per_program = torch.maximum(cdiv(length, programs), hl.full([], 1, dtype=torch.int32))
     slot = torch.minimum(program * per_program, length)
-    most = torch.maximum(2 * per_program, hl.full([], whole, dtype=torch.int32))
     cut = torch.minimum(div(per_program, 4), hl.full([], snap, dtype=torch.int32))
-    moved = torch.where((items <= programs) & (longest <= most), length, cut)
+    moved = torch.where((items <= programs) & (longest <= whole), length, cut)
     return slot, torch.minimum(slot + per_program, length), per_program, moved
 
 

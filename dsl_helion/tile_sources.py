@@ -9,6 +9,7 @@ import torch
 from common.spec import Layout, PagedBatch, SpecError
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import loadable, value_dtype
+from dsl_helion.masks import not_before
 from dsl_helion.primitives import (
     attend_tile,
     base2_scale,
@@ -69,11 +70,11 @@ def attend_paged_tile(
         )  # fmt: skip
     else:
         key_pos = j * tile_size + hl.arange(tile_size)
-        wanted = (key_pos >= first_key) & (key_pos < end_key)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         page, slot = find_slots(
-            block_table, seq, j, key_pos, first_key, end_key, block_size, page_rows, gather, tile_size, masked
+            block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked
         )
-        tile = block_table, seq, j, key_pos, first_key, end_key, kv_head
+        tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         k = load_packed_tile(key_cache, page, slot, kv_head, wanted, lanes[0], x, q.dtype, False)
         scales = load_token_scales(f["key_token_scales"], *tile, wanted, block_size, tile_size, masked)
         s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)

@@ -96,9 +96,10 @@ def _copy_kernel(
     while at < tl.minimum(total, tiles):
         lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
         key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        wanted = not_before(first_key, key_pos, key_pos < tl.load(seq_lens_ptr + seq), f)
+        end_key = tl.load(seq_lens_ptr + seq)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-        page, slot = find_slots(table_ptr, key_pos, wanted, BLOCK_SIZE, True)
+        page, slot = find_slots(table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, True)
         DTYPE: tl.constexpr = key_ptr.dtype.element_ty
         k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, DTYPE, True)
         v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, DTYPE, True)

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from common.spec import PagedBatch
 from dsl_triton.binding import padded, value_dtype
+from dsl_triton.masks import not_before
 from dsl_triton.primitives import (
     attend_tile,
     base2_scale,
@@ -53,7 +54,7 @@ def value_strides(batch: PagedBatch) -> tuple[int, ...] | None:
 
 @triton.jit
 def find_runs(
-    block_table_ptr, j, first_key, end_key,
+    block_table_ptr, j, first_key, end_key, f,
     BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Page id, int64, and slot, int32, of the first key of each run of tile j: [TILE_SIZE // RUN], or scalars of one.
@@ -61,11 +62,11 @@ def find_runs(
     A tile always has a wanted key, so the page of its only run is one to read.
     """
     if RUN == TILE_SIZE:
-        page, slot = find_slots(block_table_ptr, tl.cast(j * TILE_SIZE, tl.int32), True, BLOCK_SIZE, False)
+        first = tl.cast(j * TILE_SIZE, tl.int32)
+        page, slot = find_slots(block_table_ptr, first, first_key, end_key, f, BLOCK_SIZE, False)
     else:
         run_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE // RUN) * RUN
-        wanted = (run_pos + RUN > first_key) & (run_pos < end_key)
-        page, slot = find_slots(block_table_ptr, run_pos, wanted, BLOCK_SIZE, MASKED)
+        page, slot = find_slots(block_table_ptr, run_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
     if RUN == BLOCK_SIZE:  # whole pages; the compiler does not find that out
         slot = slot * 0
     return page, slot.to(tl.int32)
@@ -140,8 +141,8 @@ def attend_runs(
         )  # fmt: skip
     else:
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        wanted = (key_pos >= first_key) & (key_pos < end_key)
-        page, slot = find_runs(block_table_ptr, j, first_key, end_key, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
+        page, slot = find_runs(block_table_ptr, j, first_key, end_key, f, BLOCK_SIZE, TILE_SIZE, RUN, MASKED)
         k = load_runs(
             key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, TILE_SIZE, RUN, q.dtype, False
         )

@@ -20,7 +20,7 @@ from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_triton.masks import kv_tile_range
+from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_tile,
     load_rows,
@@ -79,25 +79,29 @@ def _q_block_kernel(
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
 
     # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
-    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
-    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
-    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
-    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
-    left = tl.where(begins, guess, 0)
-    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-    while right - left > 1:
-        middle = (left + right) // 2
-        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
-            left = middle
-        else:
-            right = middle
-    seq = left
-
+    # The first guess is exact where every query has one token: then what is known of it is loaded at once, where a
+    # search takes log2(num_seqs) + 2 loads one after another (0.3 us of the 5.6 us of one decode over 512 keys).
+    seq = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
     query_start = tl.load(query_start_loc_ptr + seq)
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+    query_end = tl.load(query_start_loc_ptr + seq + 1)
+    seq_len = tl.load(seq_lens_ptr + seq)
+    begins = query_start // BLOCK_Q + seq <= q_block_idx
+    if (begins & (query_end // BLOCK_Q + seq + 1 > q_block_idx)) == 0:
+        right = tl.where(begins, num_seqs, seq)
+        seq = tl.where(begins, seq, 0)
+        while right - seq > 1:
+            middle = (seq + right) // 2
+            if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
+                seq = middle
+            else:
+                right = middle
+        query_start = tl.load(query_start_loc_ptr + seq)
+        query_end = tl.load(query_start_loc_ptr + seq + 1)
+        seq_len = tl.load(seq_lens_ptr + seq)
+
+    query_len = query_end - query_start
     first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
     if first < query_len:
-        seq_len = tl.load(seq_lens_ptr + seq)
         context_len = seq_len - query_len
         token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
         query_pos = context_len + token
@@ -109,6 +113,7 @@ def _q_block_kernel(
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
+        full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_tile(

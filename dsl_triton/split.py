@@ -20,7 +20,7 @@ from common.metadata import num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, new_tokens, query_operand, row_operands
-from dsl_triton.masks import kv_tile_range
+from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     load_rows,
     normalise,
@@ -198,8 +198,8 @@ def _decode_kernel(
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     seq = tl.program_id(0) // NUM_KV_HEADS
     query_start = tl.load(query_start_loc_ptr + seq)
+    seq_len = tl.load(seq_lens_ptr + seq)
     if tl.load(query_start_loc_ptr + seq + 1) - query_start == 1:
-        seq_len = tl.load(seq_lens_ptr + seq)
         token, head, live = q_block_rows(0, kv_head, 1, QUERIES_PER_KV, BLOCK_M)
         query_pos = seq_len - 1 + token
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
@@ -209,6 +209,7 @@ def _decode_kernel(
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE
         )
+        full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(lo, full_lo):
             m, l, acc = attend_paged_tile(

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from common.spec import Layout, PagedBatch, SpecError
 from dsl_triton.binding import padded, value_dtype
+from dsl_triton.masks import not_before
 from dsl_triton.primitives import (
     attend_tile,
     base2_scale,
@@ -74,8 +75,8 @@ def attend_paged_tile(
         )  # fmt: skip
     else:
         key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
-        wanted = (key_pos >= first_key) & (key_pos < end_key)
-        page, slot = find_slots(block_table_ptr, key_pos, wanted, BLOCK_SIZE, MASKED)
+        wanted = not_before(first_key, key_pos, key_pos < end_key, f)
+        page, slot = find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
         k = load_packed_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, X, q.dtype, False)
         scales = load_token_scales(f.key_token_scales, f.key_token_strides, page, slot, kv_head, wanted)
         s = logits(products(q, k), scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED)

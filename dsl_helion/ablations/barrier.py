@@ -21,7 +21,7 @@ from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
 from dsl_helion.features import bundle, row_operands
-from dsl_helion.masks import kv_tile_range, segment_range
+from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space, workspace
 from dsl_helion.primitives import (
     LN2,
@@ -64,6 +64,7 @@ def _barrier_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
     num_segments: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
@@ -91,16 +92,17 @@ def _barrier_kernel(
         seq = left
         query_start = query_start_loc[seq]
         first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
-
         query_len = query_start_loc[seq + 1] - query_start
         if first < query_len:
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
+            first_pos = context_len + first
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                seq, context_len + first, last_pos, seq_len, f, tile_size
+                seq, first_pos, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
+            full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache, f, few_rows)
             if (start < stop) | (segment == 0):
                 token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
                 query_pos = context_len + token
@@ -188,13 +190,13 @@ def launch(
         return
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *reduce_segments.scratch(workspace),
         batch.softmax_scale, bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather,
-        smallest_block_m(shape), config.num_segments,
+        smallest_block_m(shape), blocks[0] <= 16, config.num_segments,
     )  # fmt: skip
-    blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     # an interpreter has one unit and runs programs one after another: two would wait for each other
     programs = PROGRAMS if helion.runtime.get_num_sm(batch.device) > 1 else 1
     run(_barrier, config, args, block_sizes=blocks, loop_orders=[[2, 1, 0], [1, 0]], num_sm_multiplier=programs)

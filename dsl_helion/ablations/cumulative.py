@@ -18,7 +18,7 @@ from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
 from dsl_helion.features import bundle, row_operands
-from dsl_helion.masks import kv_tile_range
+from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.q_block import CONTRACT, DEFAULT, Config, space
 
@@ -46,6 +46,7 @@ def _cumulative_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     head_size = hl.specialize(query.size(2))
@@ -88,6 +89,7 @@ def _cumulative_kernel(
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
+            full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, few_rows)
             for j_left in hl.grid(lo, full_lo):
                 m, l, acc = attend_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -143,6 +145,7 @@ def launch(
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, workspace, batch.seq_lens, out, lse, batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
+        block_m <= 16,
     )  # fmt: skip
     order = [1, 0] if config.heads_fastest else [0, 1]
     run(_cumulative, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[order])

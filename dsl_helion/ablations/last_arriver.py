@@ -21,7 +21,7 @@ from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
 from dsl_helion.features import bundle, row_operands
-from dsl_helion.masks import kv_tile_range, segment_range
+from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space
 from dsl_helion.primitives import (
     LN2,
@@ -71,6 +71,7 @@ def _last_arriver_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
     num_segments: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
@@ -110,6 +111,7 @@ def _last_arriver_kernel(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
+            full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache, f, few_rows)
             if (start < stop) | (segment == 0):
                 token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
                 query_pos = context_len + token
@@ -186,13 +188,15 @@ def launch(
         return
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    block_m = _block_m(shape, config)
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse,
         *reduce_segments.scratch(workspace.parts), workspace.arrived, batch.softmax_scale, bundle(features),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), config.num_segments,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
+        config.num_segments,
     )  # fmt: skip
-    run(_last_arriver, config, args, block_sizes=[_block_m(shape, config), config.tile_size], loop_orders=[[2, 1, 0]])
+    run(_last_arriver, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[2, 1, 0]])
 
 
 def _block_m(shape: AttentionShape, config: Config) -> int:

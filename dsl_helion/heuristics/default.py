@@ -67,12 +67,15 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
         # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
-        segments = resident // programs
-        if stats.num_seqs > 1:
-            segments = max(segments, stats.max_seq_len // 1536)
-        tile_size = _decode_keys(64, shape, gpu)
+        segments, tile_size = resident // programs, _decode_keys(64, shape, gpu)
+        if stats.num_seqs > 1 and stats.max_seq_len // 1536 > segments:  # Triton: 8 of 32k 197 us, by 64 keys in 24 207
+            segments, tile_size = max(segments, stats.max_seq_len // 2048), _decode_keys(128, shape, gpu)
+        if (tiles := cdiv(stats.max_seq_len, tile_size)) <= 3 * segments // 2:
+            segments = tiles  # 8 decodes of 512 keys: 10.4 us in 8 segments of a tile, 11.6 in 6 of one or two
     else:
-        segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
+        # of 1024 keys from 4096 on, as in Triton: there 32 decodes of 4096 keys take 107 us in 4 and 117 in 2
+        few = stats.max_seq_len // (1024 if stats.max_seq_len >= 4096 else 2048)
+        segments = min(few, max(14 * gpu.units // programs, 3))
         tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(

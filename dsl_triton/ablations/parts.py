@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from dsl_triton.features import row_operands
-from dsl_triton.masks import kv_tile_range
+from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_tile,
     load_rows,
@@ -53,6 +53,7 @@ def attend_q_block(
     first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
         seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
     )
+    full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M)
     table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
     for j in range(lo, full_lo):
         m, l, acc = attend_tile(

@@ -36,8 +36,6 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
 def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kernel.Config:
     if few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         warps, stages = _decode_warps(shape, gpu)
-        if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-            stages = max(stages, 3)  # page ids a tile ahead: 1.02x where programs are few, 0.97x where many
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
     if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
@@ -73,16 +71,17 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
     resident = (4 if _cdna(gpu) else PROGRAMS_PER_UNIT) * gpu.units
     if 2 * programs <= resident:
         # One wave: 49 segments at batch 1, 6 at batch 8. Longer than 1536 keys they are too coarse to even out lengths.
-        segments = resident // programs
-        if stats.num_seqs > 1:
-            segments = max(segments, stats.max_seq_len // 1536)
-        tile_size = _decode_keys(64, shape, gpu)
+        segments, tile_size = resident // programs, _decode_keys(64, shape, gpu)
+        if stats.num_seqs > 1 and stats.max_seq_len // 1536 > segments:  # 8 of 32k: 197 us, by 64 keys in 24 207
+            segments, tile_size = max(segments, stats.max_seq_len // 2048), _decode_keys(128, shape, gpu)
+        if (tiles := cdiv(stats.max_seq_len, tile_size)) <= 3 * segments // 2:
+            segments = tiles  # 8 decodes of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
     else:
-        segments = min(stats.max_seq_len // 2048, max(10 * gpu.units // programs, 3))
+        # of 1024 keys from 4096 on: 32 decodes of 4096 keys take 107 us in 4, 117 in 2 and 112 in one
+        few = stats.max_seq_len // (1024 if stats.max_seq_len >= 4096 else 2048)
+        segments = min(few, max(14 * gpu.units // programs, 3))
         tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
-    if segments == 1 and gpu.vendor == "nvidia" and programs <= 4 * gpu.units:
-        stages = max(stages, 3)  # as in q_block: 32 sequences of 2048 keys take 65 us for 67
     return parallel_softmax_kernel.Config(16, tile_size, segments, warps, stages, overlap)
 
 
@@ -92,8 +91,6 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill 19 words of 64 rows by 64 keys.
     """
     warps, stages = _decode_warps(shape, gpu)
-    if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
-        stages = max(stages, 3)
     decode = _decode_keys(128, shape, gpu), warps, stages
     keys, warps, stages = _prefill(shape, gpu)
     if gpu.vendor == "nvidia" and 64 < _lanes(shape) <= 128 and not can_overlap(gpu):
@@ -160,10 +157,17 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     config = globals()[name](shape, stats, gpu)
     plain = name == "parallel_softmax" and config.gather == "key"
     if plain and config.num_segments <= 2 and (few_rows(shape, stats) or _has_tma(gpu)):
-        # no reduction and no test of a second segment: 60.7 against 66.8 us for 32 sequences of up to 2048 keys, 241
-        # against 269 for 212 of 3 tokens over up to 1190
+        # no reduction and no second segment's test: 241 us against 269 for 212 sequences of 3 tokens over up to 1190
+        if few_rows(shape, stats) and _has_tma(gpu) and _three_a_unit(stats.num_seqs * shape.num_kv_heads, gpu):
+            return name, replace(config, num_segments=1)
         name, config = "q_block", q_block(shape, stats, gpu)
     return name, config
+
+
+def _three_a_unit(programs: int, gpu: Gpu) -> bool:
+    """Whether decodes without segments take parallel_softmax, of 168 registers, which even out lengths: 128 of 512 keys
+    56.3 us for 59.0; or q_block, of 178, two a unit: few are dealt evenly, 32 of 2048 keys 59.0 us for 63.1."""
+    return 2 * gpu.units < programs <= 3 * gpu.units or programs > 4 * gpu.units
 
 
 def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:

@@ -68,6 +68,8 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         return replace(config, tile_size=16)
     if stats.max_query_len <= 1 and 128 < stats.max_seq_len <= 512 and stats.num_decodes > 8:
         config = default.parallel_softmax(shape, stats, gpu)
+        if config.num_segments == 1:  # younger than the fit: one loop, 56.3 us by 128 keys and 57.6 by 64
+            return config
         return replace(config, tile_size=64)
     if (
         stats.max_query_len <= 512
@@ -76,7 +78,7 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         and stats.num_decodes > 8
     ):
         config = default.parallel_softmax(shape, stats, gpu)
-        if config.gather == "run":  # younger than the fit, with segments of its own
+        if config.gather == "run" or stats.max_query_len <= 1:  # younger than the fit, with segments of their own
             return config
         return replace(config, num_segments=min(2 * config.num_segments, 128))
     return default.parallel_softmax(shape, stats, gpu)

@@ -23,7 +23,8 @@ def applies(shape: AttentionShape, gpu: Gpu, lanes: int = 128) -> bool:
 
 
 def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
-    """15 programs a unit over long contexts: 32 decodes of 8k keys 205 us for 218, 64 of 4k (pages of 128) 202, 219.
+    """15 programs a unit over long contexts of one sequence: 131,072 keys of 8 heads take 134 us, by a page id a key
+    139. Of several sequences those gain since their tiles take one loop: 32 of 8k keys 202 us, by runs 207.
 
     Heads of 256 take 16 keys and one warp: 64 decodes of 4k over eight KV heads 374 us for 453 by 64 keys.
     None where a unit has more than four without segments (128 of 8k: 760 for 752), or segments are short.
@@ -34,7 +35,7 @@ def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
         return None
     if applies(shape, gpu, 256):
         return Config(16, 16, segments, num_warps=1, num_stages=2, overlap=True, gather="run")
-    if applies(shape, gpu):
+    if applies(shape, gpu) and stats.num_seqs <= 1:
         return Config(16, 64, segments, num_warps=2, num_stages=3, overlap=True, gather="run")
     return None
 

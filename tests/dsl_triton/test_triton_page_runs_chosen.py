@@ -16,8 +16,8 @@ from kernel_cases import conform
 H200 = gpus.resolve("h200")
 LLAMA, ONE_KV_HEAD = AttentionShape(32, 8, 128, 16), AttentionShape(16, 1, 128, 16)
 TAKE = {
-    "decodes": (LLAMA, [(1, 8192)] * 32, (16, 64, 8)),
-    "few-long-decodes": (LLAMA, [(1, 32768)] * 8, (16, 64, 31)),
+    "one-long-decode": (LLAMA, [(1, 131072)], (16, 64, 128)),
+    "decodes-of-256": (AttentionShape(16, 8, 256, 16), [(1, 4096)] * 64, (16, 16, 4)),
     "verification-of-64-rows": (ONE_KV_HEAD, [(4, 4096)] * 16, (64, 128, 8)),
     "verification-of-32-rows": (LLAMA, [(8, 4096)] * 8, (32, 64, 6)),
     "few-of-32-rows-as-64": (AttentionShape(8, 1, 128, 16), [(4, 4096)] * 16, (64, 128, 8)),
@@ -25,7 +25,9 @@ TAKE = {
     "chunk-of-64": (LLAMA, [(64, 8192)], (64, 64, 8)),
 }
 LEAVE = {
-    "short-segments": (LLAMA, [(1, 4096)] * 32),
+    "decodes": (LLAMA, [(1, 8192)] * 32),
+    "few-long-decodes": (LLAMA, [(1, 32768)] * 8),
+    "short-segments": (LLAMA, [(1, 4096)]),
     "units-filled": (LLAMA, [(1, 8192)] * 128),
     "few-of-32-rows-short": (AttentionShape(8, 1, 128, 16), [(4, 1024)] * 16),
     "heads-of-64": (AttentionShape(64, 8, 64, 16), [(1, 8192)] * 32),
