@@ -96,11 +96,9 @@ def _barrier_kernel(
         if first < query_len:
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
-            first_pos = context_len + first
-            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
-            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                seq, first_pos, last_pos, seq_len, f, tile_size
-            )
+            low_pos = context_len + first
+            top_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq, low_pos, top_pos, seq_len, f, tile_size)
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
             full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache, f, few_rows)
             if (start < stop) | (segment == 0):
