@@ -34,7 +34,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.masks import clip_range, join_loops
+from dsl_helion.masks import clip_range
 from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
@@ -109,7 +109,6 @@ def _attend_items_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
-    few_rows: hl.constexpr,
     seqs: hl.constexpr,
     shortest: hl.constexpr,
     longest: hl.constexpr,
@@ -157,7 +156,6 @@ def _attend_items_kernel(
                 start_tile = torch.minimum(lo + from_slot - begin, hi)
                 stop_tile = torch.where(to_slot < end, torch.minimum(lo + to_slot - begin, hi), hi)  # the rest, at last
                 full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
-                full_start, full_stop = join_loops(full_start, full_stop, stop_tile, key_cache, f, few_rows)
                 token, head, live = q_block_rows(q_block * block_q, kv_head, query_len, queries_per_kv, block_m)
                 context_len = seq_len - query_len
                 query_pos = context_len + token
@@ -274,8 +272,7 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l,
         workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
-        shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
-        helion.next_power_of_2(workspace.num_seqs),
+        shape.block_size, page_rows, gather, smallest_block_m(shape), helion.next_power_of_2(workspace.num_seqs),
         SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,
         part.whole,
         2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,

@@ -23,7 +23,7 @@ from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_triton.masks import clip_range, join_loops
+from dsl_triton.masks import clip_range
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
@@ -156,7 +156,6 @@ def _attend_items_kernel(
                 to_slot < end, tl.minimum(lo + to_slot - begin, hi), hi
             )  # the item's last slot takes the rest
             full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
-            full_start, full_stop = join_loops(full_start, full_stop, stop_tile, key_cache_ptr, f, BLOCK_M)
             token, head, live = q_block_rows(q_block * BLOCK_Q, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
             query_pos = seq_len - query_len + token
             row = query_start + token
