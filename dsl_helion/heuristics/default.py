@@ -73,9 +73,10 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         if (tiles := cdiv(stats.max_seq_len, tile_size)) <= 3 * segments // 2:
             segments = tiles  # 8 decodes of 512 keys: 10.4 us in 8 segments of a tile, 11.6 in 6 of one or two
     else:
-        # of 1024 keys from 4096 on, as in Triton: there 32 decodes of 4096 keys take 107 us in 4 and 117 in 2
-        few = stats.max_seq_len // (1024 if stats.max_seq_len >= 4096 else 2048)
-        segments = min(few, max(14 * gpu.units // programs, 3))
+        # as in Triton: 32 decodes of 4096 keys take 107 us in 4 segments, 117 in 2; here four tokens each 137 in one,
+        # 139 in 4, 157 in 2
+        split = stats.max_seq_len >= (4096 if stats.max_query_len <= 1 else 8192)
+        segments = min(stats.max_seq_len // 1024, max(14 * gpu.units // programs, 3)) if split else 1
         tile_size = _decode_keys(128, shape, gpu)
     segments = max(1, min(segments, -(-stats.max_seq_len // tile_size), 128))
     return parallel_softmax_kernel.Config(

@@ -90,14 +90,14 @@ def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
 @pytest.mark.parametrize(
     ("lens", "programs", "whole", "uncut"),
     [
-        ([(1, 100), (1, 128), (1, 90)], 12, 0, True),
-        ([(1, 100), (1, 250), (1, 90)], 12, 0, False),
+        ([(1, 100), (1, 128), (1, 90)], 12, 8, True),
+        ([(1, 100), (1, 128), (1, 90)], 12, 0, False),
         ([(1, 100), (1, 250), (1, 90)], 12, 16, True),
         ([(1, 100), (1, 128), (1, 90)], 5, 16, False),
         ([(70, 70)], 40, 5, True),
         ([(70, 70)], 40, 4, False),
     ],
-    ids=["two-shares", "longer", "longer-but-allowed", "more-items-than-programs", "prompt", "prompt-of-more"],
+    ids=["allowed", "not-allowed", "longer-and-allowed", "more-items-than-programs", "prompt", "prompt-of-more"],
 )
 def test_items_stay_whole_where_each_has_a_program_and_none_is_long(lens, programs, whole, uncut):
     shares, length = _shares(lens, PLAIN, programs, whole=whole)
@@ -110,7 +110,7 @@ def test_items_stay_whole_where_each_has_a_program_and_none_is_long(lens, progra
 
 
 def test_uncut_items_leave_nothing_to_merge():
-    config, lens = Config(Part(16, 16, 6), Part(16, 16, 40, whole=8)), [(1, 100), (1, 120), (20, 90)]
+    config, lens = Config(Part(16, 16, 6, whole=8), Part(16, 16, 40, whole=8)), [(1, 100), (1, 120), (20, 90)]
     batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
     verdict = check(*run(batch, config, workspace), batch, PLAIN, static_grid.CONTRACT, reference(batch, PLAIN))
