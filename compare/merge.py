@@ -37,6 +37,46 @@ def parts(run: RunData) -> list[RunData]:
     return [RunData(run.folder, manifest, of[name], run.note) for name, manifest in manifests.items()]
 
 
+def tables(run: RunData) -> list[RunData]:
+    """The runs that a report has a table of: the parts, but one run where they are shares of it.
+
+    Shares are of one suite, GPU, machine and versions, and no cell is in two of them: rows that were dealt to the GPUs
+    of a machine, or that a run which was cut short had left. Their commits are named together.
+    """
+    pieces = parts(run)
+    if len(pieces) == 1 or not _are_shares(pieces):
+        return pieces
+    manifests = [piece.manifest for piece in pieces]
+    planned = {(row["label"], kernel) for one in manifests for row in one["workloads"] for kernel in one["kernels"]}
+    one = manifests[0] | {
+        "run_id": run.manifest["run_id"],
+        "command": "; ".join(manifest.get("command", "") for manifest in manifests),
+        "commit": ", ".join(dict.fromkeys(manifest.get("commit", "") for manifest in manifests)),
+        "dirty": any(manifest.get("dirty") for manifest in manifests),
+        "versions": _versions(manifests),
+        "planned": len(planned),
+    }
+    return [RunData(run.folder, one, run.raw, run.note)]
+
+
+def _are_shares(pieces: Sequence[RunData]) -> bool:
+    manifests = [piece.manifest for piece in pieces]
+    if any(not manifest.get("workloads") or not manifest.get("kernels") for manifest in manifests):
+        return False
+    alike = ("gpu", "machine", "suite", "headline", "heuristics", "trace")
+    if any(manifest.get(key) != manifests[0].get(key) for manifest in manifests for key in alike):
+        return False
+    if any(_versions(manifests).get(name) != found for one in manifests for name, found in one["versions"].items()):
+        return False
+    cells = [{record.cell_id for record in piece.raw} for piece in pieces]
+    return sum(map(len, cells)) == len(set().union(*cells))
+
+
+def _versions(manifests: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Of all of them: a run that was cut short does not say all that it ran with."""
+    return {name: found for manifest in manifests for name, found in manifest.get("versions", {}).items()}
+
+
 def merge(runs: Sequence[RunData], out: Path) -> Path:
     """Write the merged folder and return it. Raises CannotMerge; CannotWrite for a folder that holds a run."""
     pieces = [part for run in runs for part in parts(run)]

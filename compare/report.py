@@ -32,10 +32,10 @@ class DifferentContracts(ValueError):
 def write(run_dir: Path) -> Path:
     """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
 
-    A merged folder gets one page about its parts. Raises NotARun, DifferentContracts.
+    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, DifferentContracts.
     """
     whole = read(run_dir)
-    runs = merge.parts(whole)
+    runs = merge.tables(whole)
     _ensure_one_contract(runs)
     figure_dir = whole.folder / "figures"
     drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
@@ -50,7 +50,7 @@ def write(run_dir: Path) -> Path:
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
     """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts."""
-    runs = [part for folder in run_dirs for part in merge.parts(read(folder))]
+    runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
         drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]

@@ -5,7 +5,7 @@ import synthetic_run
 from sampled_run import DECODE, PREFILL, rows
 from test_diff import CONTRACT, FA3, GPU, measured, run_at
 
-from compare import diff, merge, verdict
+from compare import diff, merge, report, verdict
 from compare.report_run import read
 from compare.store import load
 
@@ -49,6 +49,43 @@ def test_repetitions_become_further_processes(tmp_path):
     assert set(whole.manifest["parts"]) == {"run", "run#2"}
     (judged,) = [v for v in verdict.judge(whole.raw, [("triton/auto", FA3)]) if v.workload.label == "q8k"]
     assert judged.basis == "6 processes, 192 rounds, paired"
+
+
+SHARE = {
+    "workloads": [{"label": "q8k"}, {"label": "q1s2k"}],
+    "kernels": ["triton/auto", FA3],
+    "versions": {"torch": "2"},
+}
+
+
+def shares(tmp_path, **second):
+    """The rows of one load each, as two GPUs of a machine or two calls measured them."""
+    made = []
+    for number, (row, changes) in enumerate(((DECODE, {"commit": "a"}), (PREFILL, {"commit": "b"} | second))):
+        records = rows(row, {"triton/auto": 1.0, FA3: 1.1})
+        made.append(run_at(tmp_path / str(number), records, **(SHARE | changes)))
+    return merge.tables(merged(tmp_path, *made))
+
+
+def test_shares_of_one_run_are_one_table(tmp_path):
+    (one,) = shares(tmp_path, versions={"torch": "2", "cuda": "13"})
+    assert len(one.records) == 4 and one.manifest["planned"] == 4
+    assert one.manifest["commit"] == "a, b" and one.manifest["versions"] == {"torch": "2", "cuda": "13"}
+    assert report.write(one.folder).exists() and not (one.folder / "figures" / "1").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"machine": {"cpus": 2}}, {"suite": "serving"}, {"versions": {"torch": "3"}}, {"gpu": MI300}, {"kernels": []}],
+    ids=["machine", "suite", "versions", "gpu", "unsaid"],
+)
+def test_parts_that_differ_keep_tables_of_their_own(tmp_path, changes):
+    assert len(shares(tmp_path, **changes)) == 2
+
+
+def test_repetitions_keep_tables_of_their_own(tmp_path):
+    runs = [run_at(tmp_path / str(n), measured(n), run_id=str(n), **SHARE) for n in range(2)]
+    assert len(merge.tables(merged(tmp_path, *runs))) == 2
 
 
 def test_rounds_of_two_runs_are_never_pairs(tmp_path):
