@@ -3,7 +3,7 @@
 Grid: Q Blocks x num_kv_heads, one axis. New over naive.py: K and V of a KV head are read once for its BLOCK_M rows,
 which makes the products matrix products. Each program finds its sequence by binary search over the cumulative Q Blocks,
 so the grid needs no lengths. Tiles that every row sees run in a loop without masks; the causal diagonal, a window's
-left edge and the sequence's end in masked ones.
+left edge and the sequence's end in masked ones; of few rows all in one (masks.join_loops).
 """
 
 import itertools
