@@ -1,20 +1,19 @@
-"""The blocks of docs/choosing-a-dsl.md as markdown, each a function of what is committed of one GPU.
-
-Every block names the command that repeats it, or says that nobody has measured it yet. None weighs anything.
-"""
+"""The blocks of docs/choosing-a-dsl.md as markdown, each a function of what is committed of one GPU. Every block names
+the command that repeats it, or says that nobody has measured it yet. None weighs anything."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare import capability, codemetrics, costs, generated, registry, summary, verdict
+from compare import capability, codemetrics, costs, generated, merge, registry, summary, verdict
 from compare.report_run import RunData, read
 from compare.standing import standings
 from compare.stats import geomean
@@ -45,7 +44,7 @@ class Committed:
     @cached_property
     def runs(self) -> list[RunData]:
         """The named runs that are there. Raises NotARun for one that is none."""
-        return [read(self.results / name) for name in self.names if (self.results / name).is_dir()]
+        return [merge.as_one(read(self.results / name)) for name in self.names if (self.results / name).is_dir()]
 
     @cached_property
     def costs(self) -> list[dict[str, Any]]:
@@ -96,7 +95,7 @@ def _about(run: RunData) -> str:
     own = [r for r in run.records if r.kernel.split("/")[0] in ("triton", "helion")]
     origins = sorted({r.config_origin for r in own if r.config_origin})
     names = {"heuristics": "untuned defaults", "tree": "measured trees", "paper": "the paper's tree"}
-    processes = len({r.process for r in run.raw})
+    processes = max(Counter(r.cell_id for r in run.raw).values(), default=0)
     said = " and ".join(names.get(origin, origin) for origin in origins)
     planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
     cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"

@@ -50,13 +50,20 @@ def tables(run: RunData) -> list[RunData]:
     planned = {(row["label"], kernel) for one in manifests for row in one["workloads"] for kernel in one["kernels"]}
     one = manifests[0] | {
         "run_id": run.manifest["run_id"],
-        "command": "; ".join(manifest.get("command", "") for manifest in manifests),
+        "command": " && ".join(manifest.get("command", "") for manifest in manifests),
         "commit": ", ".join(dict.fromkeys(manifest.get("commit", "") for manifest in manifests)),
         "dirty": any(manifest.get("dirty") for manifest in manifests),
         "versions": _versions(manifests),
         "planned": len(planned),
+        "finished": len({record.cell_id for record in run.raw}),
     }
     return [RunData(run.folder, one, run.raw, run.note)]
+
+
+def as_one(run: RunData) -> RunData:
+    """The run as a report shows it where that is one table; else as it lies in its folder."""
+    shown = tables(run)
+    return shown[0] if len(shown) == 1 else run
 
 
 def _are_shares(pieces: Sequence[RunData]) -> bool:
