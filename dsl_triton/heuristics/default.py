@@ -156,8 +156,7 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
     name = auto_kernel(shape, stats, gpu)
     config = globals()[name](shape, stats, gpu)
     plain = name == "parallel_softmax" and config.gather == "key"
-    if plain and config.num_segments <= 2 and (few_rows(shape, stats) or _has_tma(gpu)):
-        # no reduction and no second segment's test: 241 us against 269 for 212 sequences of 3 tokens over up to 1190
+    if plain and config.num_segments <= 2 and (few_rows(shape, stats) or _has_tma(gpu)):  # 212 of 3 tokens: 269 to 241
         if few_rows(shape, stats) and _has_tma(gpu) and _three_a_unit(stats.num_seqs * shape.num_kv_heads, gpu):
             return name, replace(config, num_segments=1)
         name, config = "q_block", q_block(shape, stats, gpu)
@@ -165,8 +164,9 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 
 def _three_a_unit(programs: int, gpu: Gpu) -> bool:
-    """Whether decodes without segments take parallel_softmax, of 168 registers, which even out lengths: 128 of 512 keys
-    56.3 us for 59.0; or q_block, of 178, two a unit: few are dealt evenly, 32 of 2048 keys 59.0 us for 63.1."""
+    """Whether decodes without segments take parallel_softmax, of 168 registers in Triton 3.6.0: three even out lengths, 128
+    of 512 keys 56.3 us for 59.0. Or q_block, of 178: two are dealt evenly where few, 32 of 2048 keys 59.0 us for 63.1.
+    """
     return 2 * gpu.units < programs <= 3 * gpu.units or programs > 4 * gpu.units
 
 
