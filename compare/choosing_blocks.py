@@ -85,7 +85,7 @@ def speed(had: Committed) -> str:
                 [f"`{one.kernel.split('/')[1]}`", mean, _spread(mine), *tally, f"{one.compared} of {one.cells}"]
             )
         header = ["rung", "Triton's time / Helion's", "row by row", *(str(o) for o in Outcome), "rows"]
-        command = _OUT.sub("", run.manifest.get("command", ""))
+        command = _OUT.sub("", run.manifest.get("command", "")).replace(" && ", "`, then `")
         parts += [f"Run `{run.folder.name}`, {_about(run)}: `{command}`", table(header, rows)]
     return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
 

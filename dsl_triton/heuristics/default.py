@@ -164,8 +164,8 @@ def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:
 
 
 def _three_a_unit(programs: int, gpu: Gpu) -> bool:
-    """Whether decodes without segments take parallel_softmax, of 168 registers in Triton 3.6.0: three even out lengths, 128
-    of 512 keys 56.3 us for 59.0. Or q_block, of 178: two are dealt evenly where few, 32 of 2048 keys 59.0 us for 63.1.
+    """Whether decodes without segments take parallel_softmax, of 168 registers in Triton 3.6.0: three even out lengths,
+    128 of 512 keys 56.3 us for 59.0. Or q_block, of 178: two are dealt evenly, 32 of 2048 keys 59.0 us for 63.1.
     """
     return 2 * gpu.units < programs <= 3 * gpu.units or programs > 4 * gpu.units
 
