@@ -128,34 +128,31 @@ def _segments_kernel(
         if by_sequence:
             seq = div(hl.full([], q_block_idx, dtype=torch.int32), per_sequence)
             query_start = query_start_loc[seq]
-            query_end = query_start_loc[seq + 1]
             seq_len = seq_lens[seq]
             first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * block_q
         else:
             # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
-            # The first guess is exact where every query has one token: then what is known of it is loaded at once,
-            # where a search takes log2(num_seqs) + 2 loads one after another.
-            seq = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
-            seq = torch.minimum(seq, hl.full([], num_seqs - 1, dtype=torch.int32))
+            # The first guess is exact where every query has one token: then its length is loaded with it, and decode
+            # skips log2(num_seqs) dependent loads.
+            guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+            guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
+            guessed_len = seq_lens[guess]
+            begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
+            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+            left = torch.where(begins, guess, 0)
+            right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
+            while right - left > 1:
+                middle = div(left + right, 2)
+                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                    left = middle
+                else:
+                    right = middle
+            seq = left
             query_start = query_start_loc[seq]
-            query_end = query_start_loc[seq + 1]
-            seq_len = seq_lens[seq]
-            begins = div(query_start, block_q) + seq <= q_block_idx
-            if (begins & (div(query_end, block_q) + seq + 1 > q_block_idx)) == 0:
-                right = torch.where(begins, num_seqs, seq)
-                seq = torch.where(begins, seq, 0)
-                while right - seq > 1:
-                    middle = div(seq + right, 2)
-                    if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
-                        seq = middle
-                    else:
-                        right = middle
-                query_start = query_start_loc[seq]
-                query_end = query_start_loc[seq + 1]
-                seq_len = seq_lens[seq]
+            seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
             first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
 
-        query_len = query_end - query_start
+        query_len = query_start_loc[seq + 1] - query_start
         if (first < query_len) & (query_len <= longest_query):
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1

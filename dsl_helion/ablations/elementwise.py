@@ -73,10 +73,10 @@ def launch(
         return
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale, bundle(features),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
+        shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), blocks[0] <= 16,
     )  # fmt: skip
-    blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     run(_q_block._q_block, config, args, block_sizes=blocks, loop_orders=[[1, 0]])
