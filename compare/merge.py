@@ -44,16 +44,17 @@ def tables(run: RunData) -> list[RunData]:
     of a machine, or that a run which was cut short had left. Their commits are named together.
     """
     pieces = parts(run)
-    if len(pieces) == 1 or not _are_shares(pieces):
-        return pieces
     manifests = [piece.manifest for piece in pieces]
+    versions = _versions(manifests)
+    if len(pieces) == 1 or not _are_shares(pieces, versions):
+        return pieces
     planned = {(row["label"], kernel) for one in manifests for row in one["workloads"] for kernel in one["kernels"]}
     one = manifests[0] | {
         "run_id": run.manifest["run_id"],
         "command": " && ".join(manifest.get("command", "") for manifest in manifests),
         "commit": ", ".join(dict.fromkeys(manifest.get("commit", "") for manifest in manifests)),
         "dirty": any(manifest.get("dirty") for manifest in manifests),
-        "versions": _versions(manifests),
+        "versions": versions,
         "planned": len(planned),
         "finished": len({record.cell_id for record in run.raw}),
     }
@@ -66,14 +67,14 @@ def as_one(run: RunData) -> RunData:
     return shown[0] if len(shown) == 1 else run
 
 
-def _are_shares(pieces: Sequence[RunData]) -> bool:
+def _are_shares(pieces: Sequence[RunData], versions: dict[str, str]) -> bool:
     manifests = [piece.manifest for piece in pieces]
     if any(not manifest.get("workloads") or not manifest.get("kernels") for manifest in manifests):
         return False
     alike = ("gpu", "machine", "suite", "headline", "heuristics", "trace")
     if any(manifest.get(key) != manifests[0].get(key) for manifest in manifests for key in alike):
         return False
-    if any(_versions(manifests).get(name) != found for one in manifests for name, found in one["versions"].items()):
+    if any(versions[name] != found for one in manifests for name, found in one.get("versions", {}).items()):
         return False
     cells = [{record.cell_id for record in piece.raw} for piece in pieces]
     return sum(map(len, cells)) == len(set().union(*cells))
