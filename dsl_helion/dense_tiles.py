@@ -33,18 +33,25 @@ def attend_block(
 
     key_scales, value_scales: of the same rows, where a stored element has one for its token; else None.
     foreign: keys and values are the step's new ones [num_tokens, num_kv_heads, head_size]: behind the sequence's last
-    key there are those of others, or NaN, not zeros.
+    key there are those of others, or NaN, not zeros. They have at least tile_size rows: a masked tile that would end
+    behind the last begins earlier, for plain loads have no bounds, and of its rows only its own keys count.
     """
     key_pos = j * tile_size + hl.arange(tile_size)
     at = [row + j * tile_size + hl.arange(tile_size), slice(None)]
     if foreign:
-        at = [row + j * tile_size + hl.arange(tile_size), kv_head, slice(None)]
+        begin = row + j * tile_size
+        if masked:
+            begin = torch.minimum(begin, hl.full([], keys.size(0) - tile_size, dtype=torch.int32))
+            key_pos = begin - row + hl.arange(tile_size)
+        at = [begin + hl.arange(tile_size), kv_head, slice(None)]
     k = dequantise(hl.load(keys, at), q.dtype)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
     s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
     dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
     if masked and foreign:
-        v = dequantise(hl.load(values, at, extra_mask=(key_pos < seq_len).unsqueeze(1)), dtype)
+        own = (key_pos >= j * tile_size) & (key_pos < seq_len)
+        s = torch.where(own.unsqueeze(0), s, float("-inf"))
+        v = dequantise(hl.load(values, at, extra_mask=own.unsqueeze(1)), dtype)
     else:
         v = dequantise(hl.load(values, at), dtype)
     scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
@@ -60,12 +67,15 @@ def tile_sources(
     gather: str,
     page_rows: int,
 ) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
-    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch holds."""
+    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch holds.
+
+    There is no "new" of fewer rows than a tile: attend_block reads whole tiles.
+    """
     paged = *(cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache)), batch.block_table
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": (loadable(key), loadable(value), None)}
     new = new_tokens(batch, features)
-    if new[0] is not None:
+    if new[0] is not None and new[0].shape[0] >= tile_size:
         sources["new"] = *new, None
     if _may_overflow(batch, tiles, tile_size):
         sources["paged"] = paged

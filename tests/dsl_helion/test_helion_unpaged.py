@@ -1,7 +1,9 @@
 """Un-paged prefill: the scratch holds what it must and no more, and a launch reads nothing else of it."""
 
 import dataclasses
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,3 +140,46 @@ def test_blocks_of_descriptors_are_the_same_keys(described: list[str]) -> None:
     judge(batch, Features(sliding_window=19))
     attention = [text for text in described if "_unpaged_kernel" in text]
     assert [text.count("desc.load(") for text in attention] == [4, 4, 0]  # K and V, without and with a mask; paged
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Addresses of every element that a kernel has loaded."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    addresses, load = [], InterpreterBuilder.create_masked_load
+
+    def create_masked_load(self: object, ptrs: Any, mask: Any, *rest: object) -> object:
+        live = np.broadcast_to(mask.data.astype(bool), ptrs.data.shape)
+        addresses.append(torch.from_numpy(ptrs.data[live].astype(np.int64)))
+        return load(self, ptrs, mask, *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", create_masked_load)
+    return addresses
+
+
+def amid_nan(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A copy of [tokens, heads, lanes] with 64 rows of NaN on both sides, and all of it."""
+    whole = torch.full((tensor.shape[0] + 128, *tensor.shape[1:]), float("nan"), dtype=tensor.dtype)
+    whole[64:-64] = tensor
+    return whole[64:-64], whole
+
+
+@pytest.mark.parametrize("tile_size", [16, 32, 64])
+@pytest.mark.parametrize("features", [Features(sliding_window=9), Features(causal=False)], ids=["window", "non-causal"])
+def test_no_tile_of_the_new_keys_reaches_beyond_them(
+    features: Features, tile_size: int, read: list[torch.Tensor]
+) -> None:
+    """37 rows of heads without descriptors: the last prompt's last tile of 16 or 32 keys would end 15 rows behind them,
+    and begins earlier, of 32 among rows of another. Of 64 keys the rows are no tile, so they are copied."""
+    batch = make_batch(LENS[:3], dataclasses.replace(SHAPE, head_size=80), new_kv=True)
+    batch.key[:20] = batch.value[:20] = float("nan")  # of a sequence with context, whose pages count
+    (key, keys), (value, values) = amid_nan(batch.key), amid_nan(batch.value)
+    batch = dataclasses.replace(batch, key=key, value=value)
+    judge(batch, features, config=dataclasses.replace(CONFIG, prefill=unpaged.Prefill(32, tile_size, copy_programs=3)))
+    at = torch.cat(read)
+    for inner, whole in ((key, keys), (value, values)):
+        near = at[(at >= whole.data_ptr()) & (at < whole.data_ptr() + whole.nbytes)]
+        assert bool(len(near)) == (tile_size <= len(key))
+        outside = (near < inner.data_ptr()) | (near >= inner.data_ptr() + inner.nbytes)
+        assert not outside.any()
