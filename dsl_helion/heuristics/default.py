@@ -21,7 +21,7 @@ from dsl_helion import q_block as q_block_kernel
 from dsl_helion import split as split_kernel
 from dsl_helion import static_grid as static_grid_kernel
 from dsl_helion import unpaged as unpaged_kernel
-from dsl_helion.binding import Gather
+from dsl_helion.binding import Gather, is_power_of_two
 from dsl_helion.heuristics import eight_bits
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
@@ -138,11 +138,13 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
     """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66).
 
-    Few programs get segments, in Q Blocks of 64 rows: of 128 rows their partial results spill 23 registers.
+    Heads that are no power of two are read by pointers. Few programs get segments, in Q Blocks of 64 rows: of 128 rows
+    their partial results spill 23 registers.
     """
     rows, segments = _rows(shape, gpu), 1
     if gpu.vendor == "nvidia" and gpu.arch != "sm_80" and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
-        rows |= {"block_m": 128, "tile_size": 64}
+        described = is_power_of_two(shape.head_size) and is_power_of_two(shape.value_lanes)
+        rows |= {"block_m": 128 if described else 64, "tile_size": 64}
         if _units_idle(shape, stats, gpu):
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
