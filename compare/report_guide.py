@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from compare.contract import PRECISION, Contract
 from compare.report_run import RunData
 from compare.report_verdicts import floor
 
@@ -82,7 +83,9 @@ def _times(run: RunData) -> Iterator[str]:
         yield _TIMER[timer]
     yield from (_CACHE[cache] for cache in caches)
     yield from rules
-    yield "Spread is (p95 - p05) / median; `noisy` marks a cell in which it is above 10%. No cell is hidden for it."
+    yield "Spread is (p95 - p05) / median."
+    if set(timers) - {"paper"}:
+        yield _noisy(run)
     yield (
         "`of floor`: the larger of bytes over stated HBM bandwidth and FLOPs over the stated dense peak, divided by the"
         " time. Nobody reaches 100%; it says what is left, not what is attainable."
@@ -91,6 +94,18 @@ def _times(run: RunData) -> Iterator[str]:
     yield "Kernels marked (bound) solve an easier problem (no paging): they are drawn and listed, and never rank."
     if "host" not in timers:
         yield "Host planning and launch cost are not in these times."
+
+
+def _noisy(run: RunData) -> str:
+    """What the mark says, by the precision that the run asked for (compare.timing.summarise)."""
+    asked: dict[str, Any] = run.manifest.get("contract") or {}
+    contract = Contract(precision=asked.get("precision", PRECISION), processes=asked.get("processes", 1))
+    root = f" {contract.precision:.2%} times the root of {contract.processes} processes" * (contract.processes > 1)
+    return (
+        "`noisy` marks a cell for which, in some process, the 99% interval of the median log-ratio to the yardstick was"
+        f" wider than ±{contract.precision_each:.2%} (`--precision`{root}) or unknown;"
+        " of a kernel that ran alone, and of the yardstick, that of its own times. No cell is hidden for it."
+    )
 
 
 def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:

@@ -3,8 +3,11 @@
 A Q Block holds `block_m` rows. Where its sequence's whole query fits into `decode_block_m` rows, the program attends
 with those and with `decode_tile_size` keys a tile, else with `block_m` and `tile_size`: each kind of sequence gets the
 shapes that suit it, in one launch. Warps, stages, registers and shared memory are those of the kernel, hence of both.
-Either branch has the lines of q_block.py, for loops do not lower in a helper; and names of its own, for a name that has
-another shape in the other branch does not compile (it does interpret).
+A branch of up to 16 rows takes its tiles in one loop, as q_block does (masks.join_loops).
+
+Either branch has the lines of q_block.py, for loops do not lower in a helper; and names of its own, loops' bounds too.
+A name that has another shape in the other branch does not compile (it does interpret). Names that hold one value in one
+branch alone became one variable in both: with `full_lo` and `hi` shared, all six loops ran from `hi` to `hi`.
 """
 
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, run, smallest_block_m
 from dsl_helion.features import bundle
-from dsl_helion.masks import kv_tile_range
+from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.q_block import CONTRACT, workspace
 
@@ -88,6 +91,8 @@ def _fused_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
+    few_decode_rows: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     head_size = hl.specialize(query.size(2))
@@ -127,27 +132,28 @@ def _fused_kernel(
             if query_len <= decode_m // queries_per_kv:
                 token_d, head_d, live_d = q_block_rows(first, kv_head, query_len, queries_per_kv, decode_m)
                 query_pos_d = context_len + token_d
-                last_pos = context_len + torch.minimum(first + (decode_m // queries_per_kv), query_len) - 1
+                last_pos_d = context_len + torch.minimum(first + (decode_m // queries_per_kv), query_len) - 1
                 q_d = load_rows(query, query_start + token_d, head_d, live_d)  # [decode_m, head_size]
                 m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, seq_len, q_d, head_size)
-                first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
-                    seq, context_len + first, last_pos, seq_len, f, decode_tile
+                first_key_d, end_key_d, lo_d, full_lo_d, full_hi_d, hi_d = kv_tile_range(
+                    seq, context_len + first, last_pos_d, seq_len, f, decode_tile
                 )
-                for j_left_d in hl.grid(lo, full_lo):
+                full_lo_d, full_hi_d = join_loops(full_lo_d, full_hi_d, hi_d, key_cache, f, few_decode_rows)
+                for j_left_d in hl.grid(lo_d, full_lo_d):
                     m_d, l_d, acc_d = attend(
-                        j_left_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        j_left_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key_d, end_key_d, kv_head,
                         softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, True,
                     )  # fmt: skip
-                for j_full_d in hl.grid(full_lo, full_hi):
+                for j_full_d in hl.grid(full_lo_d, full_hi_d):
                     m_d, l_d, acc_d = attend(
-                        j_full_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        j_full_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key_d, end_key_d, kv_head,
                         softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, False,
                     )  # fmt: skip
-                for j_right_d in hl.grid(full_hi, hi):
+                for j_right_d in hl.grid(full_hi_d, hi_d):
                     m_d, l_d, acc_d = attend(
-                        j_right_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key, end_key, kv_head,
+                        j_right_d, q_d, m_d, l_d, acc_d, query_pos_d, seq, seq_len, first_key_d, end_key_d, kv_head,
                         softmax_scale, f, key_cache, value_cache, block_table, block_size, page_rows, gather,
                         decode_tile, True,
                     )  # fmt: skip
@@ -162,6 +168,7 @@ def _fused_kernel(
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     seq, context_len + first, last_pos, seq_len, f, tile_size
                 )
+                full_lo, full_hi = join_loops(full_lo, full_hi, hi, key_cache, f, few_rows)
                 for j_left in hl.grid(lo, full_lo):
                     m, l, acc = attend(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -200,10 +207,12 @@ def launch(
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, min(config.tile_size, config.decode_tile_size))
     decode_m = max(config.decode_block_m, smallest_block_m(shape))
+    block_m = max(config.block_m, decode_m)
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, batch.softmax_scale, bundle(features),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
+        block_m <= 16, decode_m <= 16,
     )  # fmt: skip
-    blocks = [max(config.block_m, decode_m), config.tile_size, decode_m, config.decode_tile_size]
+    blocks = [block_m, config.tile_size, decode_m, config.decode_tile_size]
     run(_fused, config, args, block_sizes=blocks, loop_orders=[[1, 0]])

@@ -3,6 +3,7 @@
 A Q Block holds `block_m` rows. Where its sequence's whole query fits into `decode_block_m` rows, the program attends
 with those and with `decode_tile_size` keys a tile, else with `block_m` and `tile_size`: each kind of sequence gets the
 shapes that suit it, in one launch. Warps, stages, registers and shared memory are those of the kernel, hence of both.
+A branch of up to 16 rows takes its tiles in one loop, as q_block does (masks.join_loops).
 """
 
 import itertools

@@ -3,12 +3,14 @@
 import html
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 import synthetic_figures
 import synthetic_run
 
 from compare import report, report_glance, report_render, report_svg
+from compare.contract import PRECISION, Contract
 from compare.records import Status
 from compare.report_run import read
 from compare.verdict import FA3
@@ -106,6 +108,26 @@ def test_how_to_read_follows_the_contract_in_use(tmp_path):
     words = plain(text(folder).split('id="r0-reading"')[1])
     for said in ("graph-hot/2", "Hot: every call reads the same pages", "±0.5%", "1.5 s", "3 fresh processes"):
         assert said in words
+
+
+@pytest.mark.parametrize("precision", [PRECISION, 4 * PRECISION])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_noisy_is_explained_by_the_precision_that_was_asked_for(tmp_path, precision, processes):
+    contract = Contract(precision=precision, processes=processes)
+    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
+    folder = synthetic_run.write(tmp_path, [row], contract=contract.to_dict())
+    report.write(folder)
+    words = plain(text(folder).split('id="r0-reading"')[1])
+    assert f"wider than ±{contract.precision_each:.2%} ( --precision" in words and "10%" not in words
+    assert processes == 1 or f"{precision:.2%} times the root of {processes} processes" in words
+
+
+def test_means_of_the_papers_protocol_are_never_noisy(tmp_path):
+    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
+    paper = row.replace(timing=replace(row.timing, timer="paper"))
+    folder = synthetic_run.write(tmp_path, [paper], contract=Contract(timer="paper").to_dict())
+    report.write(folder)
+    assert "noisy" not in plain(text(folder).split('id="r0-reading"')[1])
 
 
 def test_every_failure_has_its_log_and_its_command(tmp_path):
