@@ -20,7 +20,8 @@ def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out
 
     out_a, out_b, out   [num_tokens, num_query_heads, value size] of one dtype, last dimension contiguous
     lse_a, lse_b, lse   float32 [num_tokens, num_query_heads], any strides; lse may be None
-    `out` and `lse` may be a state's own tensors, for a row is read before it is written, but no part of them shifted.
+    `out` may be a state's own, for a thread reads a row before it writes it, but no part of it shifted. `lse` has memory
+    of its own: every warp of a row reads the states', and one writes it while others may not have read yet.
     """
     given = {"out_a": out_a, "out_b": out_b, "out": out, "lse_a": lse_a, "lse_b": lse_b}
     given |= {} if lse is None else {"lse": lse}
@@ -28,11 +29,15 @@ def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out
         if not isinstance(tensor, Tensor):
             raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
         _check(name, tensor, out_a)
-    for name, tensor, inputs in (("out", out, (out_a, out_b)), ("lse", lse, (lse_a, lse_b))):
-        if tensor is not None:
-            _check_writable(name, tensor, inputs)
-    if lse is not None and lse.numel() and lse.data_ptr() == out.data_ptr():
-        raise SpecError("lse", "the memory of out", "memory of its own")
+    _check_writable("out", out)
+    for other in (out_a, out_b):
+        if out.numel() and out.data_ptr() == other.data_ptr() and out.stride() != other.stride():
+            raise SpecError("out", "the memory of out_a or out_b with other strides", "its strides")
+    if lse is not None:
+        _check_writable("lse", lse)
+        for name in ("out_a", "out_b", "out", "lse_a", "lse_b"):
+            if _meet(lse, given[name]):
+                raise SpecError("lse", f"the memory of {name}", "memory of its own")
 
 
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
@@ -54,13 +59,23 @@ def _check(name: str, tensor: Tensor, like: Tensor) -> None:
         raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
 
 
-def _check_writable(name: str, tensor: Tensor, inputs: tuple[Tensor, ...]) -> None:
-    """No two elements in one place; and the memory of an input only as the input lies in it."""
+def _check_writable(name: str, tensor: Tensor) -> None:
+    """No two elements in one place."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
-    for other in inputs:
-        if tensor.numel() and tensor.data_ptr() == other.data_ptr() and tensor.stride() != other.stride():
-            raise SpecError(name, f"the memory of {name}_a or {name}_b with other strides", "its strides")
+
+
+def _meet(a: Tensor, b: Tensor) -> bool:
+    """Whether the spans of memory from first to last element meet, as those of two columns of one buffer do."""
+    if not a.numel() or not b.numel():
+        return False
+    return a.data_ptr() < _end(b) and b.data_ptr() < _end(a)
+
+
+def _end(tensor: Tensor) -> int:
+    """Address behind the last element."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,22 +42,27 @@ def judge(merge_states: Any, tokens: int, heads: int, size: int, dtype: torch.dt
 
 
 def judge_in_place(merge_states: Any) -> None:
-    """A chain of states needs no second buffer."""
+    """A chain of states needs no second buffer for its rows, and two for their LSE."""
     given = states(9, 3, 40, torch.float32)
     out, lse = torch.empty_like(given[0]), torch.empty_like(given[1])
     merge_states(*given, out, lse)
-    merge_states(*given, given[0], given[1])
-    assert torch.equal(given[0], out) and torch.equal(given[1], lse)
+    again = torch.empty_like(lse)
+    merge_states(*given, given[0], again)
+    assert torch.equal(given[0], out) and torch.equal(again, lse)
 
 
 def judge_refusals(merge_states: Any) -> None:
     a, lse_a, b, lse_b = states(4, 2, 32, torch.float32)
+    c, two = torch.empty_like(a), torch.zeros(5, 2)
     wrong = {
         "out_b": (a, lse_a, b[:3], lse_b, a, None),
         "lse_a": (a, lse_a.double(), b, lse_b, a, None),
         "out": (a, lse_a, b, lse_b, a.half(), None),
         "lse": (a, lse_a, b, lse_b, a, lse_a[:, :1].expand(4, 2)),
-        "lse beside out": (a, lse_a, b, lse_b, a, a[..., 0]),
+        "lse in out": (a, lse_a, b, lse_b, c, c[..., 0]),
+        "lse in lse_a": (a, lse_a, b, lse_b, a, lse_a),
+        "lse across lse_b": (a, lse_a, b, two[:4], a, two[1:]),
+        "lse in out_b": (a, lse_a, b, lse_b, a, b[..., 0]),
         "out_a": (a.to(torch.float64), lse_a, b.double(), lse_b, a.double(), None),
     }
     wrong["out_a on meta"] = *(tensor.to("meta") for tensor in (a, lse_a, b, lse_b, a)), None
