@@ -20,8 +20,8 @@ def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out
 
     out_a, out_b, out   [num_tokens, num_query_heads, value size] of one dtype, last dimension contiguous
     lse_a, lse_b, lse   float32 [num_tokens, num_query_heads], any strides; lse may be None
-    `out` may be a state's own, for a thread reads a row before it writes it, but no part of it shifted. `lse` has memory
-    of its own: every warp of a row reads the states', and one writes it while others may not have read yet.
+    `out` may be a state's own, for a thread reads a row before it writes it, but no part of it shifted. `lse` has
+    memory of its own: every warp of a row reads the states', and one writes while others may not have read yet.
     """
     given = {"out_a": out_a, "out_b": out_b, "out": out, "lse_a": lse_a, "lse_b": lse_b}
     given |= {} if lse is None else {"lse": lse}

@@ -80,7 +80,8 @@ def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Ten
     if gather != "flat":
         return cache
     blocks, slots, heads, lanes = cache.shape
-    return cache.as_strided((max((blocks - 1) * page_rows + slots, 0), heads, lanes), cache.stride()[1:])
+    rows = (blocks - 1) * page_rows + slots if blocks else 0
+    return cache.as_strided((rows, heads, lanes), cache.stride()[1:])
 
 
 def value_dtype(query_dtype: torch.dtype, token_scales: bool) -> torch.dtype:

@@ -10,7 +10,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape
+from common.spec import AttentionShape, SpecError
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
@@ -35,6 +35,22 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
         torch.empty(sizes, dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
     )
+
+
+def has_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> bool:
+    """Whether it holds what so many segments leave for so many query tokens: launches write there unasked."""
+    if workspace is None:
+        return False
+    segments, most, *row = workspace.acc.shape
+    return segments >= num_segments and most >= rows and row == [shape.num_query_heads, shape.value_lanes]
+
+
+def ensure_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> None:
+    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
+    if num_segments > 1 and not has_room(workspace, shape, num_segments, rows):
+        found = "none" if workspace is None else f"scratch {list(workspace.acc.shape)}"
+        row = f"{shape.num_query_heads}, {shape.value_lanes}"
+        raise SpecError("workspace", found, f"at least [{num_segments}, {rows}, {row}]: segments, tokens, heads, lanes")
 
 
 def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
@@ -98,7 +114,7 @@ def _reduce_segments_kernel(
 
         query_len = query_start_loc[seq + 1] - query_start
         if (token < query_len) & (query_len >= shortest_query) & (query_len <= longest_query):
-            row = query_start + token
+            row = (query_start + token).to(torch.int64)  # a layer of a wide buffer may lie 2^31 elements on
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q
             last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1

@@ -280,7 +280,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
-    if parts is None or batch.num_tokens > parts.m.shape[1]:
+    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), tile_size]
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]

@@ -176,6 +176,7 @@ def launch(
     require("triton/adjustable_tile", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
+    parallel_softmax.ensure_scratch(batch, config.decode, workspace, SHORT_QUERY)
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)
     parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)

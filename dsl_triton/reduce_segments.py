@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape
+from common.spec import AttentionShape, SpecError
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -34,6 +34,22 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
         torch.empty(sizes, dtype=torch.float32, device=device),
         torch.empty(sizes, dtype=torch.float32, device=device),
     )
+
+
+def has_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> bool:
+    """Whether it holds what so many segments leave for so many query tokens: launches write there unasked."""
+    if workspace is None:
+        return False
+    segments, most, *row = workspace.acc.shape
+    return segments >= num_segments and most >= rows and row == [shape.num_query_heads, shape.value_lanes]
+
+
+def ensure_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> None:
+    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
+    if num_segments > 1 and not has_room(workspace, shape, num_segments, rows):
+        found = "none" if workspace is None else f"scratch {list(workspace.acc.shape)}"
+        row = f"{shape.num_query_heads}, {shape.value_lanes}"
+        raise SpecError("workspace", found, f"at least [{num_segments}, {rows}, {row}]: segments, tokens, heads, lanes")
 
 
 def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:

@@ -273,7 +273,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
-    if parts is None or batch.num_tokens > parts.m.shape[1]:
+    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
         parts, segments = None, 1
     for source, (keys, values) in sources.items():
         _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](

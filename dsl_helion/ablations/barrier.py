@@ -132,7 +132,6 @@ def _barrier_kernel(
     hl.barrier()
 
     for to_row, to_kv_head in hl.grid([query.size(0), num_kv_heads]):
-        # The last sequence that begins at or before this token.
         nearest = torch.minimum(hl.full([], to_row, dtype=torch.int32), hl.full([], num_seqs - 1, dtype=torch.int32))
         from_it = query_start_loc[nearest] <= to_row
         until_it = query_start_loc[nearest + 1] > to_row
@@ -156,13 +155,13 @@ def _barrier_kernel(
                 part = hl.arange(helion.next_power_of_2(num_segments))
                 for one in hl.grid(queries_per_kv):
                     to_head = to_kv_head * queries_per_kv + one
-                    scratch = (partial_acc, partial_m, partial_l)
+                    scratch = partial_acc, partial_m, partial_l
                     of_m, of_l, of_acc = load_partial(scratch, part, to_row, to_head, part < parts)
                     top = of_m.amax(0)
                     weight = torch.exp2(of_m - torch.where(top == float("-inf"), 0.0, top))
                     total = (of_l * weight).sum(0)
                     x = (of_acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
-                    out[to_row, to_head, :] = x.to(out.dtype)
+                    out[hl.full([], to_row, dtype=torch.int64), to_head, :] = x.to(out.dtype)
                     if lse is not None:
                         lse[to_row, to_head] = (top + torch.log2(total)) * LN2
 

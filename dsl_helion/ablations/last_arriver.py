@@ -152,9 +152,10 @@ def _last_arriver_kernel(
                                 weight = torch.exp2(of_m - torch.where(top == float("-inf"), 0.0, top))
                                 total = (of_l * weight).sum(0)
                                 x = (of_acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
-                                out[one_row, one_head, :] = x.to(out.dtype)
+                                at = hl.full([], one_row, dtype=torch.int64)
+                                out[at, one_head, :] = x.to(out.dtype)
                                 if lse is not None:
-                                    lse[one_row, one_head] = (top + torch.log2(total)) * LN2
+                                    lse[at, one_head] = (top + torch.log2(total)) * LN2
 
 
 _last_arriver = kernel(_last_arriver_kernel)

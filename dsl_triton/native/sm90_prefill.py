@@ -212,7 +212,7 @@ def launch(
 def _attend_long(batch, features, out, config, parts, lse) -> None:
     """The sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, segments = batch.shape, config.num_segments
-    if parts is None or batch.num_tokens > parts.m.shape[1]:
+    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
         parts, segments = None, 1
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
     block_q = ROWS // shape.queries_per_kv

@@ -122,3 +122,8 @@ def test_a_tensor_passed_twice_is_another_kernel() -> None:
         q_block.launch(case, Features(), out, config, None)
         verdict = check(out, None, case, Features(), q_block.CONTRACT, reference(case, Features()), structured=True)
         assert verdict.ok, verdict.reason
+
+
+def test_a_cache_without_blocks_is_a_view_without_rows():
+    cache = torch.empty(0, 16, 2, 24).as_strided((0, 16, 2, 24), (48, 4800, 24, 1))  # slot-major: pages lie together
+    assert binding.cache_view(cache, "flat", 1).shape == (0, 2, 24)

@@ -1,0 +1,44 @@
+"""A workspace too small for the segments that a config asks for is refused by name, before anything is written."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.kernel import Capacity
+from common.spec import AttentionShape, Features, SpecError
+from compare import registry
+
+SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
+LENS = [(1, 200), (3, 150)]
+KERNELS = [
+    f"{dsl}/{name}" for dsl in ("triton", "helion") for name in ("parallel_softmax", "adjustable_tile", "unpaged")
+]
+SHORT = {
+    "tokens": (SHAPE, 3, 4),
+    "segments": (SHAPE, 4, 3),
+    "heads": (dataclasses.replace(SHAPE, num_query_heads=2), 4, 4),
+    "lanes": (dataclasses.replace(SHAPE, head_size=8), 4, 4),
+}
+
+
+def in_segments(kernel: Any, kernel_id: str, count: int) -> Any:
+    """The kernel's default config with so many segments for short queries."""
+    if kernel_id.endswith("parallel_softmax"):
+        return dataclasses.replace(kernel.DEFAULT, num_segments=count)
+    return dataclasses.replace(kernel.DEFAULT, decode=dataclasses.replace(kernel.DEFAULT.decode, num_segments=count))
+
+
+@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("kernel_id", KERNELS)
+def test_a_scratch_too_small_is_refused_before_a_launch(kernel_id: str, short: str) -> None:
+    kernel, batch = registry.load(kernel_id), make_batch(LENS, SHAPE)
+    shape, tokens, segments = SHORT[short]
+    capacity = dataclasses.replace(Capacity.of(batch), num_tokens=tokens)
+    workspace = kernel.workspace(shape, capacity, in_segments(kernel, kernel_id, segments))
+    out = torch.full_like(batch.query, float("nan"))
+    with pytest.raises(SpecError, match=r"at least \[4, 4, 4, 16\]") as refusal:
+        kernel.launch(batch, Features(), out, in_segments(kernel, kernel_id, 4), workspace)
+    assert refusal.value.argument == "workspace" and bool(out.isnan().all())
