@@ -81,7 +81,7 @@ def stray(token: str, but: int) -> list[int]:
 class Child:
     """One process at a time, started when it is asked something.
 
-    interpret: run common/interpreter.py first and set TRITON_INTERPRET=1. threads: what torch may use in the child.
+    interpret: run common/interpreter first and set TRITON_INTERPRET=1. threads: what torch may use in the child.
     """
 
     def __init__(self, limits: Limits | None = None, *, interpret: bool = False, threads: int | None = None) -> None:
@@ -147,7 +147,7 @@ class Child:
             environment["TRITON_INTERPRET"] = "1"
         if self._threads is not None:
             environment["OMP_NUM_THREADS"] = str(self._threads)
-        interpreter = str(HERE / "interpreter.py") if self._interpret else ""
+        interpreter = str(HERE / "interpreter" / "__init__.py") if self._interpret else ""
         command = [sys.executable, "-P", str(HERE / "isolated.py"), str(theirs.fileno()), interpreter]
         self._process = subprocess.Popen(
             [*command, str(self.limits.memory)],

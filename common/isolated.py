@@ -2,7 +2,7 @@
 
 Run as a script by its path, so that a package called `common` beside the kernel stays the kernel's. It holds no
 reference, no tolerance and no verdict: the bytes of every tensor go back, and the parent judges them. Standard library
-and torch only. `common/interpreter.py` is run, by its path too, before the kernel is imported, where argv names it.
+and torch only. `common/interpreter` is run, by its path too, before the kernel is imported, where argv names it.
 
 One JSON object a line each way over the socket argv[1]. Asked `describe`: what the kernel declares. Asked `call`: the
 tensors are read from a file into buffers that keep their addresses from call to call, and written to another file.
@@ -280,7 +280,7 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())
     if interpreter:
         spec = importlib.util.spec_from_file_location("diptych_interpreter", interpreter)
-        repairs = importlib.util.module_from_spec(spec)
+        repairs = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(repairs)
         repairs.install()
     if int(num_bytes) and os.path.exists("/proc/self/statm"):

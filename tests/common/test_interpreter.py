@@ -18,7 +18,7 @@ from triton.language.extra import libdevice  # noqa: E402
 from common import interpreter  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-UNNEEDED = "triton {} gives the right answer without the repair {!r}: delete it from common/interpreter.py"
+UNNEEDED = "triton {} gives the right answer without the repair {!r}: delete it from common/interpreter"
 
 
 @pytest.fixture(autouse=True)
@@ -200,18 +200,81 @@ def test_patch_once(monkeypatch):
     assert tl.core.tensor.__add__ is add, "a launch must leave triton.language as it was"
 
 
-def test_helion_units():
-    runtime = pytest.importorskip("helion.runtime")
-    expect_needed("helion_units", lambda: runtime.get_num_sm(torch.device("cpu")) == 1)
-    with interpreter.units(3):
-        assert runtime.get_num_sm(torch.device("cpu")) == interpreter.num_units() == 3
-    assert runtime.get_num_sm(torch.device("cpu")) == interpreter.num_units() == 1
+@triton.jit
+def sum_kernel(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, tl.load(x + i) + tl.load(y + i))
 
 
-def test_helion_products():
-    compat = pytest.importorskip("helion._compat")
-    of_8_bits = torch.device("cpu"), torch.float8_e4m3fn, torch.float8_e4m3fn
-    expect_needed("helion_products", lambda: compat.min_dot_size(*of_8_bits)[2] == 32)
+def test_unseen_overflow(monkeypatch):
+    from triton.runtime.interpreter import InterpreterBuilder, interpreter_builder
+
+    original, sums = InterpreterBuilder.create_add, []
+    monkeypatch.setattr(InterpreterBuilder, "create_add", lambda *args: (sums.append(args), original(*args))[1])
+    assert not interpreter_builder.options.debug
+
+    def is_right():
+        sums.clear()
+        x = torch.tensor([1, 2, 2**31 - 1, -(2**31)], dtype=torch.int32)
+        y = torch.tensor([1, -2, 1, -1], dtype=torch.int32)
+        sum_kernel[(1,)](x, expected := y.clone(), 4)
+        assert torch.equal(expected, x + y)  # wraps around, with the repair and without
+        return len(sums) == 1
+
+    expect_needed("unseen_overflow", is_right)
+
+
+def test_an_overflow_is_seen_where_assertions_are_asked_for(monkeypatch):
+    from triton.runtime.interpreter import InterpreterError, InterpreterOptions, interpreter_builder
+
+    monkeypatch.setattr(interpreter_builder, "options", InterpreterOptions(debug=True))
+    ((_, _, options),) = interpreter.REPAIRS["unseen_overflow"]()
+    monkeypatch.setattr(interpreter_builder, "options", options)
+    with pytest.raises(InterpreterError, match="int32 overflow detected"):
+        sum_kernel[(1,)](torch.full((1,), 2**31 - 1, dtype=torch.int32), torch.ones(1, dtype=torch.int32), 1)
+
+
+@triton.jit
+def shapes_kernel(y, M: tl.constexpr, N: tl.constexpr):
+    m, n = tl.arange(0, M), tl.arange(0, N)
+    tl.store(y + m[:, None] * N + n[None, :], (m[:, None] * 100 + n[None, :]).to(tl.float32))
+
+
+def test_known_shapes():
+    def is_right():
+        y = torch.empty(4, 8)
+        shapes_kernel[(1,)](y, 4, 8)
+        assert torch.equal(y, torch.arange(4)[:, None] * 100.0 + torch.arange(8))
+        return tl.block_type(tl.int32, [4, 8]).shape is tl.block_type(tl.int32, [4, 8]).shape
+
+    expect_needed("known_shapes", is_right)
+
+
+def test_known_shapes_are_those_of_upstream():
+    pointers = [tl.pointer_type(tl.int32), tl.pointer_type(tl.int32, const=True), tl.pointer_type(tl.int32, 3)]
+    kinds = [tl.int32, tl.int1, tl.bfloat16, *pointers]
+    shapes = [[1], [4], [8, 1], [1, 8], [tl.constexpr(4), 2], tl.tuple([4, 2])]
+
+    def seen():
+        blocks = [tl.block_type(kind, shape) for kind in kinds for shape in shapes * 2]
+        values = [tl.tensor(None, kind) for kind in (*blocks, *kinds)]
+        listed = [(b.name, str(b), b.numel, list(b.shape), type(b.shape), b.element_ty, b.scalar) for b in blocks]
+        listed += [(str(v), v.numel.value, [s.value for s in v.shape], type(v.shape), v.type, v.dtype) for v in values]
+        return listed, [[bool(a == b) for a in blocks] for b in blocks]
+
+    with interpreter.without("known_shapes"):
+        expected = seen()
+    assert seen() == expected
+
+
+@pytest.mark.parametrize("shape", [[3], [2.0], [], [4, 2.0], [2**20, 2]], ids=str)
+def test_a_wrong_shape_is_refused_as_upstream_refuses_it(shape):
+    tl.block_type(tl.int32, [2]), tl.block_type(tl.int32, [4, 2])
+    with interpreter.without("known_shapes"), pytest.raises((ValueError, TypeError)) as expected:
+        tl.block_type(tl.int32, shape)
+    with pytest.raises(expected.type) as found:
+        tl.block_type(tl.int32, shape)
+    assert str(found.value) == str(expected.value)
 
 
 def test_install_twice_wraps_once():
@@ -230,11 +293,3 @@ def test_install_is_a_no_op_when_compiling():
     subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "TRITON_INTERPRET": "0"}, check=True, timeout=300, cwd=ROOT
     )
-
-
-def test_install_without_helion():
-    code = (
-        "import sys; sys.modules['helion'] = None; from common import interpreter; interpreter.install(); "
-        "assert interpreter._originals['helion_units'] == []"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=ROOT)

@@ -1,18 +1,10 @@
-"""Repairs of Triton's CPU interpreter (TRITON_INTERPRET=1), each undoable, each with a canary test.
-
-Without them a bf16 kernel gives noise or is rejected though right, and hardly any Triton code of Helion runs.
-Private names of Triton and Helion are touched here and nowhere else: `triton.runtime.interpreter.InterpreterBuilder`,
-`tl.constexpr`, `triton.language.extra.libdevice`, `helion.runtime.get_num_sm`.
-
-What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first.
-"""
+"""What Triton's own interpreter gets wrong, or is slow at."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,13 +12,6 @@ import numpy as np
 Patches = list[tuple[Any, str, Any]]  # (owner, attribute, replacement)
 
 _LIBDEVICE = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "abs", "fma")
-_units = 1
-_originals: dict[str, Patches] = {}  # name of an active repair -> what to put back
-
-
-def wanted() -> bool:
-    """Whether this process interprets kernels instead of compiling them."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _bf16_dot() -> Patches:
@@ -191,36 +176,47 @@ def _patch_once() -> Patches:
     return [(interpreter, "_patch_lang", patch_lang), (interpreter, "_get_np_dtype", get_np_dtype)]
 
 
-def _helion_units() -> Patches:
-    """Helion asks how many units a device has, and raises on a CPU: answer what `units(n)` says, 1 outside of it."""
-    try:
-        import helion.runtime as runtime
-    except ImportError:
-        return []
-    original = runtime.get_num_sm
-
-    def get_num_sm(device: Any, **options: Any) -> int:
-        return _units if device.type == "cpu" else original(device, **options)
-
-    return [(runtime, "get_num_sm", get_num_sm)]
-
-
-def _helion_products() -> Patches:
-    """Helion raises a tile to what a product takes, on a CPU 16 keys: answer 32 of 8 bits, as NVIDIA's compiler does.
-
-    Unseen, a kernel counted in tiles of 32 keys where its host counted in 16, and was right on a CPU alone.
+def _unseen_overflow() -> Patches:
+    """An integer operation is computed a second time in 64 bits, for an assertion that is dropped unless options.debug
+    is set, which nothing sets: not then. Two fifths of the launches of Helion's parallel_softmax were spent on it.
     """
-    try:
-        import helion._compat as compat
-    except ImportError:
-        return []
-    original = compat._min_dot_size
+    from triton.runtime import interpreter
 
-    def min_dot_size(device: Any, left: Any, right: Any) -> tuple[int, int, int]:
-        rows, lanes, keys = original(device, left, right)
-        return rows, lanes, 32 if device.type == "cpu" and left.itemsize == right.itemsize == 1 else keys
+    builder = interpreter.interpreter_builder
+    return [(builder, "options", dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug))]
 
-    return [(compat, "_min_dot_size", min_dot_size)]
+
+def _known_shapes() -> Patches:
+    """Every value and every type of a block wraps its sizes anew, and the type checks them and spells its name: a fifth
+    of the time of Triton's launches. Those of the first of a shape serve all others, for nothing writes to them.
+    """
+    import triton.language as tl
+
+    block, value = tl.block_type.__init__, tl.tensor.__init__
+    blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
+    values: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def of_block(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple([size.value if type(size) is tl.constexpr else size for size in shape])
+        key = (type(element_ty), element_ty.name, getattr(element_ty, "address_space", None), sizes)
+        if any(type(size) is not int for size in sizes):
+            block(self, element_ty, shape)
+        elif key in blocks:
+            self.__dict__.update(blocks[key])
+        else:
+            block(self, element_ty, shape)
+            blocks[key] = dict(self.__dict__)
+
+    def of_value(self: Any, handle: Any, type: Any) -> None:
+        sizes = tuple(type.shape) if type.is_block() else ()
+        if sizes in values:
+            self.shape, self.numel = values[sizes]
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+        else:
+            value(self, handle, type)
+            values[sizes] = self.shape, self.numel
+
+    return [(tl.block_type, "__init__", of_block), (tl.tensor, "__init__", of_value)]
 
 
 REPAIRS: dict[str, Callable[[], Patches]] = {
@@ -231,59 +227,6 @@ REPAIRS: dict[str, Callable[[], Patches]] = {
     "libdevice": _libdevice,
     "dependent_launch": _dependent_launch,
     "patch_once": _patch_once,
-    "helion_units": _helion_units,
-    "helion_products": _helion_products,
+    "unseen_overflow": _unseen_overflow,
+    "known_shapes": _known_shapes,
 }
-
-
-def _apply(name: str) -> None:
-    if name in _originals:
-        return
-    patches = REPAIRS[name]()
-    _originals[name] = [(owner, attribute, getattr(owner, attribute, None)) for owner, attribute, _ in patches]
-    for owner, attribute, replacement in patches:
-        setattr(owner, attribute, replacement)
-
-
-def _undo(name: str) -> None:
-    for owner, attribute, original in _originals.pop(name):
-        if original is None:
-            delattr(owner, attribute)
-        else:
-            setattr(owner, attribute, original)
-
-
-def install() -> None:
-    """Apply all repairs, once, before the first launch; nothing unless TRITON_INTERPRET=1. Works without Helion."""
-    if wanted():
-        for name in REPAIRS:
-            _apply(name)
-
-
-@contextlib.contextmanager
-def without(name: str) -> Iterator[None]:
-    """The installed repairs less one: what a canary test needs."""
-    _undo(name)
-    try:
-        yield
-    finally:
-        _apply(name)
-
-
-@contextlib.contextmanager
-def units(n: int) -> Iterator[None]:
-    """Inside: the interpreted device has `n` units, for kernels whose grid is a fixed number of programs.
-
-    Programs run one after another, so a kernel with `hl.barrier` hangs with any n but 1.
-    """
-    global _units
-    before, _units = _units, n
-    try:
-        yield
-    finally:
-        _units = before
-
-
-def num_units() -> int:
-    """How many units the interpreted device has now."""
-    return _units

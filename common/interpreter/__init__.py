@@ -1,0 +1,97 @@
+"""Repairs of Triton's CPU interpreter (TRITON_INTERPRET=1), each undoable, each with a canary test.
+
+Without them a bf16 kernel gives noise or is rejected though right, and hardly any Triton code of Helion runs.
+Private names of Triton and Helion are touched in this package and nowhere else. It is run by its path too, where
+`common` is a folder of somebody else, hence its relative imports.
+
+Helion's repairs wait until Helion is imported, which takes 5 s and which a Triton kernel does not need.
+What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from . import of_helion, of_triton
+from .of_helion import num_units, units
+
+__all__ = ["REPAIRS", "install", "num_units", "units", "wanted", "without"]
+
+REPAIRS = of_triton.REPAIRS | of_helion.REPAIRS
+_originals: dict[str, of_triton.Patches] = {}  # name of an active repair -> what to put back
+
+
+def wanted() -> bool:
+    """Whether this process interprets kernels instead of compiling them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _apply(name: str) -> None:
+    if name in _originals:
+        return
+    patches = REPAIRS[name]()
+    _originals[name] = [(owner, attribute, getattr(owner, attribute, None)) for owner, attribute, _ in patches]
+    for owner, attribute, replacement in patches:
+        setattr(owner, attribute, replacement)
+
+
+def _undo(name: str) -> None:
+    for owner, attribute, original in _originals.pop(name):
+        if original is None:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, original)
+
+
+def _repair_helion() -> None:
+    for name in of_helion.REPAIRS:
+        _apply(name)
+
+
+class _OnceImported:
+    """Among the finders of modules: finds Helion where the others do, and has it repaired as soon as it is run."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "helion":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target))), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(self._run, spec.loader.exec_module)
+        return spec
+
+    def _run(self, exec_module: Any, module: Any) -> None:
+        exec_module(module)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        _repair_helion()
+
+
+def install() -> None:
+    """Apply the repairs, once, before the first launch: Triton's now, Helion's now or once it is imported.
+
+    Nothing unless TRITON_INTERPRET=1. Works without Helion.
+    """
+    if not wanted():
+        return
+    for name in of_triton.REPAIRS:
+        _apply(name)
+    if sys.modules.get("helion") is not None:
+        _repair_helion()
+    elif not any(isinstance(finder, _OnceImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OnceImported())
+
+
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    """The installed repairs less one: what a canary test needs."""
+    _undo(name)
+    try:
+        yield
+    finally:
+        _apply(name)
