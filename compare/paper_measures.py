@@ -51,10 +51,10 @@ def kind(name: str) -> Chosen:
     return lambda point: point.load.kind == name
 
 
-def _ratios(found: Sequence[Point], kernel: str, other: str) -> list[float]:
-    """The other's time over the kernel's, on every workload that both were timed on."""
+def _ratios(found: Sequence[Point], kernel: str, other: str) -> dict[str, float]:
+    """The other's time over the kernel's, by workload, on every one that both were timed on."""
     theirs = {p.load.id: p.us for p in found if p.kernel == other}
-    return [theirs[p.load.id] / p.us for p in found if p.kernel == kernel and p.load.id in theirs]
+    return {p.load.id: theirs[p.load.id] / p.us for p in found if p.kernel == kernel and p.load.id in theirs}
 
 
 def speeds(run: str, kernels: str, other: str, chosen: Chosen = lambda point: True, rows: str = "rows") -> Measure:
@@ -62,13 +62,14 @@ def speeds(run: str, kernels: str, other: str, chosen: Chosen = lambda point: Tr
 
     def measure(runs: Runs) -> str | None:
         found = [p for p in runs.points(run) if chosen(p)]
-        parts = []
+        parts, paired = [], set()
         for pattern in kernels.split():
             for kernel, unit in _pairs(pattern, other):
                 ratios = _ratios(found, kernel, unit)
                 if ratios:
-                    parts.append(f"`{kernel}` {tables.times(geomean(ratios))}")
-        count = len({p.load.id for p in found})
+                    parts.append(f"`{kernel}` {tables.times(geomean(list(ratios.values())))}")
+                    paired |= ratios.keys()
+        count = len(paired)
         words = rows.removesuffix("s") if count == 1 else rows
         against = f"the same DSL's `{other.split('/')[1]}`" if "*" in other else f"`{other}`"
         return f"{', '.join(parts)} of the speed of {against} ({count} {words} of {run})" if parts else None
