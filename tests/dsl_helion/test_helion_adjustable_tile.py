@@ -132,7 +132,8 @@ def test_a_batch_of_few_tokens_launches_no_prefill(tokens: int, launches: int, m
     monkeypatch.setattr(adjustable_tile, "attend_long_queries", lambda *_: seen.append("long"))
     monkeypatch.setattr(parallel_softmax, "attend_segments", lambda *_: seen.append("short"))
     batch = make_batch([(1, 9)] * tokens, AttentionShape(2, 1, 16, 16, torch.float16))
-    adjustable_tile.launch(batch, Features(), torch.empty_like(batch.query), Config(), None)
+    workspace = adjustable_tile.workspace(batch.shape, Capacity.of(batch), Config())
+    adjustable_tile.launch(batch, Features(), torch.empty_like(batch.query), Config(), workspace)
     assert seen == ["long"] * launches + ["short"]
 
 
