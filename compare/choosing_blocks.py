@@ -3,18 +3,15 @@ the command that repeats it, or says that nobody has measured it yet. None weigh
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from compare import capability, codemetrics, costs, generated, merge, registry, summary, verdict
-from compare.report_run import RunData, read
+from compare import capability, choosing_costs, codemetrics, registry, summary, verdict
+from compare.choosing_committed import Committed, missing, table
+from compare.report_run import RunData
 from compare.standing import standings
 from compare.stats import geomean
 from compare.verdict import Outcome
@@ -22,42 +19,6 @@ from compare.verdict import Outcome
 KINDS = summary.KINDS
 _OUT = re.compile(r" --out \S+")
 FACTS = ("registers", "spills", "instructions", "loads", "matrix")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table, its first column text and the others figures."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def missing(command: str) -> str:
-    return f"*Not measured yet.* `{command}`"
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What is committed of one GPU. names: the run folders whose times count."""
-
-    results: Path
-    names: tuple[str, ...]
-
-    @cached_property
-    def runs(self) -> list[RunData]:
-        """The named runs that are there. Raises NotARun for one that is none."""
-        return [merge.as_one(read(self.results / name)) for name in self.names if (self.results / name).is_dir()]
-
-    @cached_property
-    def costs(self) -> list[dict[str, Any]]:
-        folder = self.results / "costs"
-        return costs.read(folder) if (folder / "costs.jsonl").is_file() else []
-
-    @cached_property
-    def code(self) -> list[dict[str, Any]]:
-        folder = self.results / "code"
-        return generated.pairs(generated.read(folder)) if (folder / "code.jsonl").is_file() else []
-
-    def cost(self, part: str) -> list[dict[str, Any]]:
-        return [row for row in self.costs if row["cost"] == part and row["status"] == "ok"]
 
 
 def _spread(found: Sequence[verdict.Verdict]) -> str:
@@ -125,8 +86,7 @@ def _shown(kernel: str) -> bool:
 def host(had: Committed) -> str:
     """Host time to enqueue a call of each DSL's public function."""
     command = f"python -m compare.hosttime --gpu {had.results.name}"
-    path = had.results / "host" / "host.jsonl"
-    found = [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else had.cost("host")
+    found = had.hosts
     if not found:
         return missing(command)
     columns, commits = ("call", "plan", "launch", "graph"), sorted({row["commit"] for row in found})
@@ -294,6 +254,6 @@ def _pairs() -> list[dict[str, Any]]:
 
 
 BLOCKS: dict[str, Callable[[Committed], str]] = {
-    "answer": answer, "speed": speed, "outside": outside, "host": host, "compile": compiling, "launch": launches,
-    "tuning": tuning, "size": sizes, "code": code,
+    "answer": answer, "costs": choosing_costs.beside, "speed": speed, "outside": outside, "host": host,
+    "compile": compiling, "launch": launches, "tuning": tuning, "size": sizes, "code": code,
 }  # fmt: skip

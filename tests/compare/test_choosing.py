@@ -5,7 +5,7 @@ import json
 import pytest
 import synthetic_run
 
-from compare import choosing, choosing_blocks, costs
+from compare import choosing, choosing_blocks, choosing_costs, costs
 from compare.choosing_blocks import BLOCKS, Committed
 
 EMPTY = "".join(f"<!-- evidence: {name} -->\n<!-- end -->\n" for name in BLOCKS)
@@ -63,6 +63,23 @@ def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
     said = choosing_blocks.compiling(Committed(tmp_path, ()))
     assert "a CPU, 2 cores" in said and "| triton, cold | 1.50 | 1.50 | 1.50 | 1 |" in said
     assert "| `helion/auto` | 9 | 4 | 2 | 61 |" in said
+
+
+def test_both_dsls_costs_stand_side_by_side(tmp_path):
+    """A part that nobody measured has no line; a DSL that a part lacks has an empty cell."""
+    stages = {"import_cpu_s": 0.25, "first_cpu_s": 3.0, "next_cpu_s": 2.0, "status": "ok", "cost": "compile"}
+    rows = [
+        stages | {"kernel": f"triton/{name}", "state": "cold", "first_cpu_s": s} for name, s in (("a", 3), ("b", 5))
+    ]
+    tuned = {"cost": "tuning", "status": "ok", "arm": "helion", "kernel": "helion/a", "minutes": 8.0, "timed": 1200}
+    rows += [tuned | {"rows": 7, "across_untuned": 0.9}, tuned | {"kernel": "helion/b", "rows": 9}]
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = choosing_costs.beside(Committed(tmp_path, ())).splitlines()
+    assert "| compiling: first call, nothing cached | 4.00 |  |" in said
+    assert "| tuning: candidates timed in 8 minutes |  | 2,400 |" in said
+    assert "| tuning: rows reached of a kernel |  | 7 to 9 |" in said
+    assert not [line for line in said if "host" in line or "specialisations" in line]
 
 
 def test_a_broken_run_is_a_usage_error(results, tmp_path, capsys):
