@@ -7,10 +7,13 @@
 A document or figure of a run that nobody committed yet leaves one line that says so.
 """
 
+import argparse
 import ast
 import os
 import re
+import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,9 +75,17 @@ def render(text: str, home: Path) -> str:
     return BLOCK.sub(lambda m: f"<!-- include: {m['what']} -->\n{block(m['what'], home)}\n<!-- end -->", text)
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; writes the documents that have a stale block and names them."""
+    words = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": __doc__}
+    argparse.ArgumentParser(prog="python docs/include.py", **words).parse_args(argv)
     for path in documents():
         text = path.read_text(encoding="utf-8")
         if (new := render(text, path.parent)) != text:
             path.write_text(new, encoding="utf-8")
             print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -102,7 +102,8 @@ def refused(command: str) -> str:
                 return refused("python -m compare.run " + extra[0])
             return "" if set(targets) <= TARGETS else f"no target {targets}"
         if words[0] == "pip":
-            asked = set(re.search(r"\[(.+)\]", words[-1])[1].split(","))
+            extras = re.search(r"\[(.+)\]", words[-1])
+            asked = set(extras[1].split(",")) if extras else set()
             return "" if asked <= set(PROJECT["optional-dependencies"]) else f"no extra {asked}"
         if words[0] == "diptych-check":
             diptych_check.parser().parse_args(words[1:])
@@ -216,6 +217,22 @@ def test_a_section_ends_at_the_next_heading_and_its_links_lead_from_here(tmp_pat
 )
 def test_a_wrong_document_is_seen(check, text):
     assert check(text)
+
+
+@pytest.mark.parametrize("command", ["pip install -e .", "pip install -e '.[cpu,test]'", "make test"])
+def test_a_right_command_is_understood(command):
+    assert not refused(command)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--nothing"]])
+def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- include: README.md#Two commands -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(include, "documents", lambda: [page])
+    monkeypatch.setattr(include, "ROOT", tmp_path)
+    with pytest.raises(SystemExit) as left:
+        include.main(words)
+    assert left.value.code == (2 if words == ["--nothing"] else 0) and "old" in page.read_text()
 
 
 @pytest.mark.parametrize(
