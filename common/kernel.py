@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, UnsupportedFeature, is_per_token
+from common.metadata import ANY_QUERY
+from common.spec import FP8, AttentionShape, Features, Layout, PagedBatch, SpecError, UnsupportedFeature, is_per_token
 from common.validation import validate, validate_output
 
 
@@ -175,3 +176,28 @@ def join(stream: torch.cuda.Stream | None) -> None:
     """The current stream goes on when `stream` has ended."""
     if stream is not None:
         torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+def has_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> bool:
+    """Whether the scratch of a parallel tiled softmax holds what so many segments leave for the sequences of at most
+    `longest_query` query tokens: kernels write to it unasked.
+
+    acc: its float32 [segments, tokens, query heads, value lanes], None where there is none.
+    """
+    if acc is None:
+        return False
+    segments, tokens, *row = acc.shape
+    enough = segments >= num_segments and tokens >= _tokens(batch, longest_query)
+    return enough and row == [batch.shape.num_query_heads, batch.shape.value_lanes]
+
+
+def ensure_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> None:
+    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
+    if num_segments > 1 and not has_room(acc, batch, num_segments, longest_query):
+        found = "none" if acc is None else f"scratch {list(acc.shape)}"
+        sizes = num_segments, _tokens(batch, longest_query), batch.shape.num_query_heads, batch.shape.value_lanes
+        raise SpecError("workspace", found, f"at least {list(sizes)}: segments, tokens, heads, lanes")
+
+
+def _tokens(batch: PagedBatch, longest_query: int) -> int:
+    return min(batch.num_tokens, batch.num_seqs * longest_query)

@@ -19,7 +19,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision
+from common.kernel import Capacity, Precision, ensure_room
 from common.metadata import SHORT_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax
@@ -29,6 +29,7 @@ from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, 
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
+from dsl_helion.reduce_segments import scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -187,7 +188,7 @@ def launch(
     require("helion/adjustable_tile", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    parallel_softmax.ensure_scratch(batch, config.decode, workspace, SHORT_QUERY)
+    ensure_room(scratch(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)
     parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)

@@ -17,7 +17,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision
+from common.kernel import Capacity, Precision, ensure_room
 from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.arithmetic import div, mod
@@ -45,7 +45,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
-from dsl_helion.reduce_segments import Workspace, ensure_room, make_workspace, reduce_segments, scratch
+from dsl_helion.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -222,17 +222,11 @@ def launch(
     attend_segments(batch, features, out, config, workspace, lse)
 
 
-def ensure_scratch(batch, config, workspace, longest_query=ANY_QUERY) -> None:
-    """Raise SpecError where the segments of this batch would write outside the workspace."""
-    rows = min(batch.num_tokens, batch.num_seqs * longest_query)
-    ensure_room(workspace, batch.shape, config.num_segments, rows)
-
-
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
     shape, config = batch.shape, held(config, batch.shape)
     block_m = _block_m(shape, config)
-    ensure_scratch(batch, config, workspace, longest_query)
+    ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (

@@ -10,7 +10,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape, SpecError
+from common.spec import AttentionShape
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
@@ -37,33 +37,28 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
     )
 
 
-def has_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> bool:
-    """Whether it holds what so many segments leave for so many query tokens: launches write there unasked."""
-    if workspace is None:
-        return False
-    segments, most, *row = workspace.acc.shape
-    return segments >= num_segments and most >= rows and row == [shape.num_query_heads, shape.value_lanes]
-
-
-def ensure_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> None:
-    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
-    if num_segments > 1 and not has_room(workspace, shape, num_segments, rows):
-        found = "none" if workspace is None else f"scratch {list(workspace.acc.shape)}"
-        row = f"{shape.num_query_heads}, {shape.value_lanes}"
-        raise SpecError("workspace", found, f"at least [{num_segments}, {rows}, {row}]: segments, tokens, heads, lanes")
-
-
 def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 
-def load_partial(partial, part, row, head, live):
-    """m, l [segments] and acc [segments, head_size] of one row; where not `live` as a segment without keys."""
+def merge_row(partial, out, lse, place, row, kv_head, head, used, f, num_segments):
+    """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what the first `used`
+    segments left at `place` of (acc, m, l)."""
     of_acc, of_m, of_l = partial
-    m = hl.load(of_m, [part, row, head], extra_mask=live)
-    l = hl.load(of_l, [part, row, head], extra_mask=live)
-    acc = hl.load(of_acc, [part, row, head, slice(None)], extra_mask=live.unsqueeze(1))
-    return torch.where(live, m, float("-inf")), l, acc
+    part = hl.arange(helion.next_power_of_2(num_segments))
+    live = part < used
+    m = hl.load(of_m, [part, place, head], extra_mask=live)  # [segments]
+    l = hl.load(of_l, [part, place, head], extra_mask=live)
+    acc = hl.load(of_acc, [part, place, head, slice(None)], extra_mask=live.unsqueeze(1))  # [segments, value_size]
+    m = torch.where(live, m, float("-inf"))
+    top = m.amax(0)
+    weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
+    total = (l * weight).sum(0)
+    x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
+    x = cut(rescale(x, kv_head, f), out.dtype)
+    hl.store(out, [row, head, slice(None)], x.to(out.dtype))
+    if lse is not None:
+        hl.store(lse, [row, head], (top + torch.log2(total)) * LN2)
 
 
 def _reduce_segments_kernel(
@@ -114,7 +109,7 @@ def _reduce_segments_kernel(
 
         query_len = query_start_loc[seq + 1] - query_start
         if (token < query_len) & (query_len >= shortest_query) & (query_len <= longest_query):
-            row = (query_start + token).to(torch.int64)  # a layer of a wide buffer may lie 2^31 elements on
+            row = (query_start + token).to(torch.int64)
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q
             last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
@@ -123,16 +118,10 @@ def _reduce_segments_kernel(
             )
             _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
             if used > 1:
-                part = hl.arange(helion.next_power_of_2(num_segments))
-                m, l, acc = load_partial((partial_acc, partial_m, partial_l), part, place, head, part < used)
-                top = m.amax(0)
-                weight = torch.exp2(m - torch.where(top == float("-inf"), 0.0, top))
-                total = (l * weight).sum(0)
-                x = (acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
-                x = cut(rescale(x, head // queries_per_kv, f), out.dtype)
-                out[row, head, :] = x.to(out.dtype)
-                if lse is not None:
-                    lse[row, head] = (top + torch.log2(total)) * LN2
+                merge_row(
+                    (partial_acc, partial_m, partial_l), out, lse, place, row, head // queries_per_kv, head, used, f,
+                    num_segments,
+                )  # fmt: skip
 
 
 _reduce_segments = kernel(_reduce_segments_kernel)

@@ -21,7 +21,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, copied_scales, join, side_stream
+from common.kernel import Capacity, Precision, beside, copied_scales, has_room, join, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
@@ -280,7 +280,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
+    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), tile_size]
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]

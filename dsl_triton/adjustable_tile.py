@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision, ensure_room, require
 from common.metadata import SHORT_QUERY, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax
@@ -36,6 +36,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
+from dsl_triton.reduce_segments import scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -176,7 +177,7 @@ def launch(
     require("triton/adjustable_tile", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    parallel_softmax.ensure_scratch(batch, config.decode, workspace, SHORT_QUERY)
+    ensure_room(scratch(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)
     parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)

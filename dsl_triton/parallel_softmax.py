@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
+from common.kernel import Capacity, Precision, ensure_room, require
 from common.metadata import ANY_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
@@ -35,7 +35,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.reduce_segments import Workspace, ensure_room, make_workspace, reduce_segments, scratch
+from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -205,18 +205,12 @@ def launch(
     attend_segments(batch, features, out, config, workspace, lse)
 
 
-def ensure_scratch(batch, config, workspace, longest_query=ANY_QUERY) -> None:
-    """Raise SpecError where the segments of this batch would write outside the workspace."""
-    rows = min(batch.num_tokens, batch.num_seqs * longest_query)
-    ensure_room(workspace, batch.shape, config.num_segments, rows)
-
-
 def attend_segments(batch, features, out, config, workspace, lse, longest_query=ANY_QUERY) -> None:
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
     shape = batch.shape
     block_m = _block_m(shape, config)
     block_q = block_m // shape.queries_per_kv
-    ensure_scratch(batch, config, workspace, longest_query)
+    ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_q)
     if by_sequence:

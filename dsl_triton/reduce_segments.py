@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape, SpecError
+from common.spec import AttentionShape
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -36,24 +36,33 @@ def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: 
     )
 
 
-def has_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> bool:
-    """Whether it holds what so many segments leave for so many query tokens: launches write there unasked."""
-    if workspace is None:
-        return False
-    segments, most, *row = workspace.acc.shape
-    return segments >= num_segments and most >= rows and row == [shape.num_query_heads, shape.value_lanes]
-
-
-def ensure_room(workspace: Workspace | None, shape: AttentionShape, num_segments: int, rows: int) -> None:
-    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
-    if num_segments > 1 and not has_room(workspace, shape, num_segments, rows):
-        found = "none" if workspace is None else f"scratch {list(workspace.acc.shape)}"
-        row = f"{shape.num_query_heads}, {shape.value_lanes}"
-        raise SpecError("workspace", found, f"at least [{num_segments}, {rows}, {row}]: segments, tokens, heads, lanes")
-
-
 def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
+
+
+@triton.jit
+def merge_row(
+    place, row, kv_head, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f, acc_strides, m_strides, out_strides,
+    lse_strides, VALUE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Write out (and lse) at `row`: what the first `used` segments left at `place`."""
+    part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
+    live = part < used
+    stat = part.to(tl.int64) * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
+    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
+    l = tl.load(l_ptr + stat, mask=live, other=0.0)
+    top = tl.max(m, 0)
+    weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
+    lane = tl.arange(0, padded(VALUE_SIZE))
+    offset = part.to(tl.int64) * acc_strides[0] + place.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
+    mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < VALUE_SIZE, 0)
+    acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
+    total = tl.sum(l * weight, 0)
+    x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [VALUE_PADDED]
+    x = cut(rescale(x, kv_head, f), out_ptr.dtype.element_ty)
+    out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
+    tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < VALUE_SIZE)
+    store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
@@ -105,24 +114,10 @@ def _reduce_segments_kernel(
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
     if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
-        row = query_start + token
-        part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
-        live = part < used
-        stat = part.to(tl.int64) * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
-        m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
-        l = tl.load(l_ptr + stat, mask=live, other=0.0)
-        top = tl.max(m, 0)
-        weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
-        lane = tl.arange(0, padded(VALUE_SIZE))
-        offset = part.to(tl.int64) * acc_strides[0] + place.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
-        mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < VALUE_SIZE, 0)
-        acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
-        total = tl.sum(l * weight, 0)
-        x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)  # [VALUE_PADDED]
-        x = cut(rescale(x, head // QUERIES_PER_KV, f), out_ptr.dtype.element_ty)
-        out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
-        tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < VALUE_SIZE)
-        store_lse(lse_ptr, lse_strides, row, head, True, top, total)
+        merge_row(
+            place, query_start + token, head // QUERIES_PER_KV, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
+            acc_strides, m_strides, out_strides, lse_strides, VALUE_SIZE, NUM_SEGMENTS,
+        )  # fmt: skip
 
 
 def reduce_segments(

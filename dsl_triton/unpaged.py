@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, copied_scales, join, require, side_stream
+from common.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
@@ -273,7 +273,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
+    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     for source, (keys, values) in sources.items():
         _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](

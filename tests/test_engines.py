@@ -1,10 +1,14 @@
 """docs/engines.md: its step loop runs as it stands, in both DSLs, and every token sees its own sequence."""
 
-import importlib
 from pathlib import Path
 
 import pytest
 import torch
+
+from common.batch import make_batch
+from common.facade import FlashAttention
+from common.spec import AttentionShape
+from dsl_triton import auto
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 
@@ -45,11 +49,6 @@ def test_the_step_loop_attends_to_every_token_of_its_sequence(dsl, monkeypatch):
 
 def test_flash_attentions_calls_go_over_a_plan():
     """What the page says of `FlashAttention(plan)`."""
-    from common.batch import make_batch
-    from common.facade import FlashAttention
-    from common.spec import AttentionShape
-
-    auto = importlib.import_module("dsl_triton.auto")
     shape = AttentionShape(4, 2, 32, 16, torch.float32)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     batch = make_batch([(1, 30), (3, 9)], shape, device=device)

@@ -13,9 +13,8 @@ from compare import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(1, 200), (3, 150)]
-KERNELS = [
-    f"{dsl}/{name}" for dsl in ("triton", "helion") for name in ("parallel_softmax", "adjustable_tile", "unpaged")
-]
+RUNGS = ("parallel_softmax", "adjustable_tile", "unpaged", "ablations.last_arriver")
+KERNELS = [f"{dsl}/{name}" for dsl in ("triton", "helion") for name in RUNGS] + ["helion/ablations.barrier"]
 SHORT = {
     "tokens": (SHAPE, 3, 4),
     "segments": (SHAPE, 4, 3),
@@ -24,9 +23,9 @@ SHORT = {
 }
 
 
-def in_segments(kernel: Any, kernel_id: str, count: int) -> Any:
+def in_segments(kernel: Any, count: int) -> Any:
     """The kernel's default config with so many segments for short queries."""
-    if kernel_id.endswith("parallel_softmax"):
+    if hasattr(kernel.DEFAULT, "num_segments"):
         return dataclasses.replace(kernel.DEFAULT, num_segments=count)
     return dataclasses.replace(kernel.DEFAULT, decode=dataclasses.replace(kernel.DEFAULT.decode, num_segments=count))
 
@@ -37,8 +36,8 @@ def test_a_scratch_too_small_is_refused_before_a_launch(kernel_id: str, short: s
     kernel, batch = registry.load(kernel_id), make_batch(LENS, SHAPE)
     shape, tokens, segments = SHORT[short]
     capacity = dataclasses.replace(Capacity.of(batch), num_tokens=tokens)
-    workspace = kernel.workspace(shape, capacity, in_segments(kernel, kernel_id, segments))
+    workspace = kernel.workspace(shape, capacity, in_segments(kernel, segments))
     out = torch.full_like(batch.query, float("nan"))
     with pytest.raises(SpecError, match=r"at least \[4, 4, 4, 16\]") as refusal:
-        kernel.launch(batch, Features(), out, in_segments(kernel, kernel_id, 4), workspace)
+        kernel.launch(batch, Features(), out, in_segments(kernel, 4), workspace)
     assert refusal.value.argument == "workspace" and bool(out.isnan().all())

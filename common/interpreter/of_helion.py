@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Patches = list[tuple[Any, str, Any]]  # (owner, attribute, replacement)
+from .of_triton import Patches
 
 _units = 1
 

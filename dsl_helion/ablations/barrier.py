@@ -13,7 +13,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import require
+from common.kernel import ensure_room, require
 from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
@@ -24,7 +24,6 @@ from dsl_helion.features import bundle, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space, workspace
 from dsl_helion.primitives import (
-    LN2,
     attend_tile,
     load_rows,
     normalise,
@@ -34,7 +33,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
-from dsl_helion.reduce_segments import load_partial
+from dsl_helion.reduce_segments import merge_row
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space", "workspace"]
 
@@ -132,6 +131,7 @@ def _barrier_kernel(
     hl.barrier()
 
     for to_row, to_kv_head in hl.grid([query.size(0), num_kv_heads]):
+        # The last sequence that begins at or before this token.
         nearest = torch.minimum(hl.full([], to_row, dtype=torch.int32), hl.full([], num_seqs - 1, dtype=torch.int32))
         from_it = query_start_loc[nearest] <= to_row
         until_it = query_start_loc[nearest + 1] > to_row
@@ -152,18 +152,13 @@ def _barrier_kernel(
             _, _, of_lo, of_full_lo, of_full_hi, of_hi = kv_tile_range(low, begin, end, seq_lens[low], f, tile_size)
             _, _, _, _, parts = segment_range(0, of_lo, of_full_lo, of_full_hi, of_hi, f, num_segments)
             if parts > 1:
-                part = hl.arange(helion.next_power_of_2(num_segments))
                 for one in hl.grid(queries_per_kv):
+                    at = hl.full([], to_row, dtype=torch.int64)
                     to_head = to_kv_head * queries_per_kv + one
-                    scratch = partial_acc, partial_m, partial_l
-                    of_m, of_l, of_acc = load_partial(scratch, part, to_row, to_head, part < parts)
-                    top = of_m.amax(0)
-                    weight = torch.exp2(of_m - torch.where(top == float("-inf"), 0.0, top))
-                    total = (of_l * weight).sum(0)
-                    x = (of_acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
-                    out[hl.full([], to_row, dtype=torch.int64), to_head, :] = x.to(out.dtype)
-                    if lse is not None:
-                        lse[to_row, to_head] = (top + torch.log2(total)) * LN2
+                    merge_row(
+                        (partial_acc, partial_m, partial_l), out, lse, to_row, at, to_kv_head, to_head, parts, f,
+                        num_segments,
+                    )  # fmt: skip
 
 
 _barrier = kernel(_barrier_kernel)
@@ -185,12 +180,13 @@ def launch(
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return
-    shape = batch.shape
+    shape, parts = batch.shape, reduce_segments.scratch(workspace)
+    ensure_room(parts[0], batch, config.num_segments)
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *reduce_segments.scratch(workspace),
+        batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse, *parts,
         batch.softmax_scale, bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather,
         smallest_block_m(shape), blocks[0] <= 16, config.num_segments,
     )  # fmt: skip

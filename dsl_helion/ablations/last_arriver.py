@@ -8,12 +8,11 @@ memset. Helion cannot call one kernel from another: the lines down to the parts 
 from dataclasses import dataclass
 from types import ModuleType
 
-import helion
 import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, require
+from common.kernel import Capacity, ensure_room, require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion import parallel_softmax, reduce_segments
@@ -24,7 +23,6 @@ from dsl_helion.features import bundle, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.parallel_softmax import CONTRACT, DEFAULT, Config, space
 from dsl_helion.primitives import (
-    LN2,
     attend_tile,
     load_rows,
     normalise,
@@ -34,7 +32,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
-from dsl_helion.reduce_segments import load_partial
+from dsl_helion.reduce_segments import merge_row
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 
@@ -141,21 +139,15 @@ def _last_arriver_kernel(
                     store_partial((partial_acc, partial_m, partial_l), segment, row, head, live, m, l, acc)
                     if hl.atomic_add(arrived, [q_block_idx, kv_head], 1, sem="acq_rel") == used - 1:
                         arrived[q_block_idx, kv_head] = 0
-                        part = hl.arange(helion.next_power_of_2(num_segments))
                         end = torch.minimum(first + block_q, query_len)
                         for one_row in hl.grid(query_start + first, query_start + end):
                             for one in hl.grid(queries_per_kv):
-                                one_head = kv_head * queries_per_kv + one
-                                parts = (partial_acc, partial_m, partial_l)
-                                of_m, of_l, of_acc = load_partial(parts, part, one_row, one_head, part < used)
-                                top = of_m.amax(0)
-                                weight = torch.exp2(of_m - torch.where(top == float("-inf"), 0.0, top))
-                                total = (of_l * weight).sum(0)
-                                x = (of_acc * weight.unsqueeze(1)).sum(0) / torch.where(total > 0.0, total, 1.0)
                                 at = hl.full([], one_row, dtype=torch.int64)
-                                out[at, one_head, :] = x.to(out.dtype)
-                                if lse is not None:
-                                    lse[at, one_head] = (top + torch.log2(total)) * LN2
+                                one_head = kv_head * queries_per_kv + one
+                                merge_row(
+                                    (partial_acc, partial_m, partial_l), out, lse, one_row, at, kv_head, one_head,
+                                    used, f, num_segments,
+                                )  # fmt: skip
 
 
 _last_arriver = kernel(_last_arriver_kernel)
@@ -187,13 +179,14 @@ def launch(
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return
-    shape = batch.shape
+    shape, parts = batch.shape, reduce_segments.scratch(workspace.parts if workspace else None)
+    ensure_room(parts[0], batch, config.num_segments)
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = _block_m(shape, config)
     args = (
         batch.query, cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, out, lse,
-        *reduce_segments.scratch(workspace.parts), workspace.arrived, batch.softmax_scale, bundle(features),
+        *parts, workspace.arrived, batch.softmax_scale, bundle(features),
         shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
         config.num_segments,
     )  # fmt: skip

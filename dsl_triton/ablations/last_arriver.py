@@ -13,18 +13,18 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, require
+from common.kernel import Capacity, ensure_room, require
 from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import find_sequence
-from dsl_triton.binding import padded, smallest_block_m, strides
+from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.page_runs import run_length
 from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, Config, _segments_kernel, space
-from dsl_triton.primitives import store_lse
+from dsl_triton.reduce_segments import merge_row
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 
@@ -95,34 +95,10 @@ def _last_arriver_kernel(
                     for r in range((end - first) * QUERIES_PER_KV):
                         row = query_start + first + r // QUERIES_PER_KV
                         head = kv_head * QUERIES_PER_KV + r % QUERIES_PER_KV
-                        _merge(
-                            row, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr,
+                        merge_row(
+                            row, row, kv_head, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
                             acc_strides, m_strides, out_strides, lse_strides, HEAD_SIZE, NUM_SEGMENTS,
                         )  # fmt: skip
-
-
-@triton.jit
-def _merge(
-    row, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, acc_strides, m_strides, out_strides, lse_strides,
-    HEAD_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
-):  # fmt: skip
-    """One row of reduce_segments.py."""
-    part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
-    live = part < used
-    stat = part.to(tl.int64) * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
-    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))
-    l = tl.load(l_ptr + stat, mask=live, other=0.0)
-    top = tl.max(m, 0)
-    weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
-    lane = tl.arange(0, padded(HEAD_SIZE))
-    offset = part.to(tl.int64) * acc_strides[0] + row.to(tl.int64) * acc_strides[1] + head * acc_strides[2]
-    mask = tl.expand_dims(live, 1) & tl.expand_dims(lane < HEAD_SIZE, 0)
-    acc = tl.load(acc_ptr + tl.expand_dims(offset, 1) + tl.expand_dims(lane, 0), mask=mask, other=0.0)
-    total = tl.sum(l * weight, 0)
-    x = tl.sum(acc * tl.expand_dims(weight, 1), 0) / tl.where(total > 0.0, total, 1.0)
-    out_row = out_ptr + row.to(tl.int64) * out_strides[0] + head.to(tl.int64) * out_strides[1]
-    tl.store(out_row + lane, x.to(out_ptr.dtype.element_ty), mask=lane < HEAD_SIZE)
-    store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace | None:
@@ -150,6 +126,7 @@ def launch(
     shape = batch.shape
     parts = reduce_segments.scratch(workspace.parts if workspace else None)
     q_blocks = _q_blocks(shape, batch.num_tokens, batch.num_seqs, config)
+    ensure_room(parts[0], batch, config.num_segments)
     _last_arriver_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *parts, workspace.arrived if workspace else None, batch.num_seqs, batch.softmax_scale,

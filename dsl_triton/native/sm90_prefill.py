@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from dsl_triton import parallel_softmax, reduce_segments
@@ -212,7 +212,7 @@ def launch(
 def _attend_long(batch, features, out, config, parts, lse) -> None:
     """The sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, segments = batch.shape, config.num_segments
-    if segments == 1 or not reduce_segments.has_room(parts, shape, segments, batch.num_tokens):
+    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
     block_q = ROWS // shape.queries_per_kv

@@ -39,7 +39,7 @@ TRITON_ALONE = {
 # Helion alone: forms of a gather by name, the partial results that Triton's kernels address by pointers, fp8 that is
 # passed as bytes, and what helpers share.
 HELION_ALONE = {
-    "store_partial", "load_partial", "gather_form", "_operands", "packed_operands", "_Merge", "stored", "head_scale",
+    "store_partial", "gather_form", "_operands", "packed_operands", "_Merge", "stored", "head_scale",
     "_per_token",
 }  # fmt: skip
 
