@@ -164,7 +164,7 @@ def join_loops(full_lo, full_hi, hi, key_cache, f, few_rows):
     Their masks are a fifth of a tile's instructions on sm_90. A loop more is 20 KB of code and begins with three
     chained loads that nothing hides: 128 decodes of 512 keys take 57 us in one loop and 61 in three. A cache of 8 bits
     loses 3 to 5%, for conversions already take as long as its bytes, and a tree's bias is loaded where masks are: both
-    keep their loops. So does static_grid, whose programs have many tiles each.
+    keep their loops.
     """
     if few_rows and key_cache.dtype.itemsize > 1 and f["tree_bias"] is None:
         return hi, hi  # the compiler drops a loop that ends where it begins

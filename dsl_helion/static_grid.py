@@ -34,7 +34,7 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_helion.masks import clip_range
+from dsl_helion.masks import clip_range, join_loops
 from dsl_helion.merge_parts import Workspace, make_workspace, merge_parts, write_record
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
@@ -52,7 +52,8 @@ class Part:
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
-    whole: items of up to so many tiles are not cut where each has a program (tile_schedule.interval).
+    whole: where each item has a program they are not cut if the longest has at most so many tiles more than a program's
+    share (tile_schedule.line_of).
     """
 
     block_m: int
@@ -109,6 +110,7 @@ def _attend_items_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
+    few_rows: hl.constexpr,
     seqs: hl.constexpr,
     shortest: hl.constexpr,
     longest: hl.constexpr,
@@ -131,11 +133,11 @@ def _attend_items_kernel(
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
-        ends, length, items, longest_item, refused_any = line_of(
+        ends, length, uncut, refused_any = line_of(
             query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q,
-            tile_size, seqs,
+            tile_size, seqs, programs, whole,
         )  # fmt: skip
-        slot, stop, per_program, snap = interval(program, length, items, longest_item, programs, max_snap, whole)
+        slot, stop, per_program, snap = interval(program, length, programs, max_snap)
         part_rows = hl.full([], block_m, dtype=torch.int32)
         records[first_record + program, 0] = 0
         if program == 0:
@@ -143,7 +145,7 @@ def _attend_items_kernel(
 
         while slot < stop:
             seq, kv_head, q_block, begin, end = item_at(
-                slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size
+                slot, ends, uncut, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size
             )
             from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
             if from_slot < to_slot:
@@ -156,6 +158,7 @@ def _attend_items_kernel(
                 start_tile = torch.minimum(lo + from_slot - begin, hi)
                 stop_tile = torch.where(to_slot < end, torch.minimum(lo + to_slot - begin, hi), hi)  # the rest, at last
                 full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
+                full_start, full_stop = join_loops(full_start, full_stop, stop_tile, key_cache, f, few_rows)
                 token, head, live = q_block_rows(q_block * block_q, kv_head, query_len, queries_per_kv, block_m)
                 context_len = seq_len - query_len
                 query_pos = context_len + token
@@ -272,7 +275,8 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l,
         workspace.records, workspace.overflow, batch.softmax_scale, bundle(features), shape.num_kv_heads,
-        shape.block_size, page_rows, gather, smallest_block_m(shape), helion.next_power_of_2(workspace.num_seqs),
+        shape.block_size, page_rows, gather, smallest_block_m(shape), block_m <= 16,
+        helion.next_power_of_2(workspace.num_seqs),
         SHORT_QUERY + 1 if prefill else 1, ANY_QUERY if prefill else SHORT_QUERY, part.programs, part.snap,
         part.whole,
         2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,

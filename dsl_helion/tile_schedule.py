@@ -57,33 +57,41 @@ def sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, there=None):
 
 def line_of(
     query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q, tile_size,
-    seqs,
+    seqs, programs, whole,
 ):  # fmt: skip
-    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; how many items there are and
-    at most how many slots the longest has; whether a sequence was refused."""
+    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, each
+    in one slot; whether a sequence was refused.
+
+    They do where every item has a program of its own and the longest has at most `whole` slots more than a program's
+    even share: a piece costs its program a search, first loads that nothing hides and a part to merge.
+    """
     seq = hl.arange(seqs)
     _, query_len, seq_len, refused = sequence_at(seq, seq < num_seqs, query_start_loc, seq_lens, num_tokens, max_keys)
     pair, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, seq < num_seqs)
     served = (query_len >= shortest) & (query_len <= longest)
-    ends = hl.cumsum(torch.where(served, slots * num_kv_heads, 0), 0)
-    items = torch.where(served, cdiv(query_len, block_q) * num_kv_heads, 0).sum(0).to(torch.int32)
+    items = torch.where(served, cdiv(query_len, block_q) * num_kv_heads, 0)
+    slots = torch.where(served, slots * num_kv_heads, 0)
     longest_item = torch.where(served, torch.minimum(pair, cdiv(seq_len, tile_size)), 0).amax(0)
-    return ends, ends.amax(0), items, longest_item, refused.to(torch.int32).amax(0)
+    share = cdiv(slots.sum(0).to(torch.int32), programs)
+    uncut = (items.sum(0).to(torch.int32) <= programs) & (longest_item <= share + whole)
+    ends = hl.cumsum(torch.where(uncut, items, slots), 0)
+    return ends, ends.amax(0), uncut, refused.to(torch.int32).amax(0)
 
 
-def item_at(slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size):
+def item_at(slot, ends, uncut, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size):
     """The item that holds a slot of the line: sequence, KV head, Q Block, and its slots [begin, end)."""
     seq = (ends <= slot).to(torch.int32).sum(0).to(torch.int32)
     base = torch.where(ends <= slot, ends, 0).amax(0)
     _, query_len, seq_len, _ = sequence_at(seq, None, query_start_loc, seq_lens, num_tokens, max_keys)
+    blocks = cdiv(query_len, block_q)
     pair, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size)
+    pair, slots = torch.where(uncut, 2, pair), torch.where(uncut, blocks, slots)
     kv_head = div(slot - base, slots)
     base = base + kv_head * slots
-    blocks = cdiv(query_len, block_q)
     number = torch.minimum(div(slot - base, pair), div(blocks - 1, 2))
     base = base + number * pair
     last = blocks - 1 - number  # the pair is Q Blocks `last` and `number`, in this order
-    of_last = q_block_slots(seq, last, query_len, seq_len, f, block_q, tile_size)
+    of_last = torch.where(uncut, 1, q_block_slots(seq, last, query_len, seq_len, f, block_q, tile_size))
     of_last = torch.where(last == number, of_last, torch.minimum(of_last, pair - 1))
     second = slot - base >= of_last
     begin = torch.where(second, base + of_last, base)
@@ -91,17 +99,12 @@ def item_at(slot, ends, query_start_loc, seq_lens, num_tokens, max_keys, f, bloc
     return seq, kv_head, torch.where(second, number, last), begin, end
 
 
-def interval(program, length, items, longest, programs, snap, whole):
-    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets.
-
-    At most snap, and a quarter of the interval. Where every item can have a program of its own and none is longer than
-    `whole` slots, cuts move as far as it takes: a piece costs its program a search, first loads that nothing hides and
-    a part to merge. Decodes are cut.
-    """
+def interval(program, length, programs, snap):
+    """A program's slots [slot, stop), how many it has, and how far a cut moves to the border of an item that it meets:
+    at most snap, and a quarter of the interval."""
     per_program = torch.maximum(cdiv(length, programs), hl.full([], 1, dtype=torch.int32))
     slot = torch.minimum(program * per_program, length)
-    cut = torch.minimum(div(per_program, 4), hl.full([], snap, dtype=torch.int32))
-    moved = torch.where((items <= programs) & (longest <= whole), length, cut)
+    moved = torch.minimum(div(per_program, 4), hl.full([], snap, dtype=torch.int32))
     return slot, torch.minimum(slot + per_program, length), per_program, moved
 
 

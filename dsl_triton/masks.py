@@ -163,8 +163,7 @@ def join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M: tl.constexpr):
     Their masks are 120 of the 610 instructions of a tile of 128 keys on sm_90. A loop more is 20 KB of code and begins
     with three chained loads that nothing hides: 128 decodes of 512 keys take 56 us in one loop and 62 in three, one
     of 2048 in 32 segments 9.3 and 10.6. A cache of 8 bits loses 3 to 5%, for conversions already take as long as its
-    bytes, and a tree's bias is loaded where masks are: both keep their loops. So does static_grid, whose programs have
-    many tiles each: 219 us for 261 at 256 decodes of 1024 keys.
+    bytes, and a tree's bias is loaded where masks are: both keep their loops.
     """
     if BLOCK_M <= 16 and key_cache_ptr.dtype.element_ty.primitive_bitwidth > 8 and f.tree_bias is None:
         return hi, hi  # the compiler drops a loop that ends where it begins

@@ -23,7 +23,7 @@ from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
-from dsl_triton.masks import clip_range
+from dsl_triton.masks import clip_range, join_loops
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
@@ -49,10 +49,11 @@ class Part:
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice, which keeps what the next item needs
-    in registers (212 of them at 64 keys by "key", sm_90). 168 put it into memory, not inside a loop, and let three
-    programs of 4 warps stay on a multiprocessor instead of two; by "run" 166 hold everything.
+    in registers (212 of them at 64 keys by "key", sm_90, 240 at 128). 168 put it into memory, not inside a loop of 64
+    keys, and let three programs of 4 warps stay on a multiprocessor instead of two.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
-    whole: items of up to so many tiles are not cut where each has a program (tile_schedule.interval).
+    whole: where each item has a program they are not cut if the longest has at most so many tiles more than a program's
+    share (tile_schedule.line_of).
     """
 
     block_m: int
@@ -129,11 +130,11 @@ def _attend_items_kernel(
     program = tl.program_id(0)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    ends, length, items, longest, refused_any = line_of(
+    ends, length, uncut, refused_any = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
-        NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS,
+        NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS, PROGRAMS, WHOLE,
     )  # fmt: skip
-    slot, stop, per_program, snap = interval(program, length, items, longest, PROGRAMS, SNAP, WHOLE)
+    slot, stop, per_program, snap = interval(program, length, PROGRAMS, SNAP)
     record_ptr = records_ptr + (FIRST_RECORD + program) * RECORD
     tl.store(record_ptr, 0)
     if program == 0:
@@ -141,7 +142,7 @@ def _attend_items_kernel(
 
     while slot < stop:
         seq, kv_head, q_block, begin, end = item_at(
-            slot, ends, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
+            slot, ends, uncut, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
         )
         from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
         if from_slot < to_slot:
@@ -156,6 +157,7 @@ def _attend_items_kernel(
                 to_slot < end, tl.minimum(lo + to_slot - begin, hi), hi
             )  # the item's last slot takes the rest
             full_start, full_stop = clip_range(start_tile, stop_tile, full_lo, full_hi, f)
+            full_start, full_stop = join_loops(full_start, full_stop, stop_tile, key_cache_ptr, f, BLOCK_M)
             token, head, live = q_block_rows(q_block * BLOCK_Q, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
             query_pos = seq_len - query_len + token
             row = query_start + token

@@ -120,7 +120,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     block_m, (tile_size, warps, stages), segments = _rows(shape, gpu), _prefill(shape, gpu), 1
     if overlap and shape.dtype.itemsize <= 2 and _lanes(shape) <= 128:
         block_m, tile_size, warps, stages = 128, 64, 4, 2
-        if _units_idle(shape, stats, gpu):
+        if stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units:  # fewer Q Blocks than two a unit
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * gpu.units // programs, stats.max_seq_len // 1024, 16))
             block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
@@ -138,9 +138,11 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     keys, nvidia, broad = _decode_keys(64, shape, gpu), gpu.vendor == "nvidia", _lanes(shape) > 256
     decode_warps = min(2 * decode_warps, 8) if broad else decode_warps  # half as many spill 2 registers, 62 on MI300
     three = nvidia and _lanes(shape) <= 128 and shape.dtype.itemsize <= 2
-    gather, registers = _gather(shape, keys, gpu), 168 if three else 0
+    loads = _gather(shape, keys, gpu), 168 if three else 0
+    if three and _has_tma(gpu) and shape.cache_dtype.itemsize == 2:  # 32q4s4k 134 us, three a unit of 64 keys 157
+        three, keys, loads = _lanes(shape) <= 64, _decode_keys(128, shape, gpu), ("key", 0, 0, 2)
     programs = (4 if _cdna(gpu) and not broad else 3 if three else 2) * gpu.units
-    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, gather, registers)
+    decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, *loads)
     rows, matrix, programs = _rows(shape, gpu), 0, (2 if (nvidia and warps == 4) or _cdna(gpu) else 1) * gpu.units
     if _cdna(gpu) and _lanes(shape) > 128:  # 32 keys: 392 registers and one spilled
         tile_size = 16
@@ -208,11 +210,6 @@ def _gather(shape: AttentionShape, tile_size: int, gpu: Gpu, rows: int = 16) -> 
     """Runs, but not where gfx942 turns V by 2-byte reads: 96 a tile out of [pages, page, head], 32 of [tile, head]."""
     turns = gpu.arch in ("gfx90a", "gfx942") and shape.block_size % tile_size
     return "key" if turns or eight_bits.by_keys(shape, rows, gpu) else "run"
-
-
-def _units_idle(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> bool:
-    """Are there fewer Q Blocks of 128 rows than two a unit?"""
-    return stats.num_tokens * shape.num_query_heads // 128 < 2 * gpu.units
 
 
 def _has_tma(gpu: Gpu) -> bool:

@@ -44,9 +44,9 @@ def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config 
     """Q Blocks of 64 rows take 128 keys, one program a unit: 16 times 4 tokens of 16 heads 17.6 us for 23.1.
 
     Of 32 rows three programs a unit: 8 times 8 tokens of four heads 39.1 us for 41.2. Few such Q Blocks take 64 rows
-    too, half of them empty: 16 times 4 tokens of 8 heads read what those of 16 heads read, and by 32 rows, whose
-    products pass through registers, took 21.2 (by 64 not measured yet). Half of the units without segments at most,
-    below which nothing was measured.
+    too, half of them empty, and a stage more: 16 times 4 tokens of 8 heads take 17.2 us, in two stages 18.1, by 32
+    rows, whose products pass through registers, 21.2. Of 16 heads a stage more takes 17.8 for 17.5. Half of the units
+    without segments at most, below which nothing was measured.
     """
     rows = triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)
     q_blocks = stats.num_seqs * shape.num_kv_heads
@@ -54,10 +54,11 @@ def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config 
         return None
     if rows == 32 and q_blocks < 32 and stats.max_seq_len < 2048:
         return None
+    stages = 3 if rows == 32 and q_blocks < 32 else 2
     rows = 64 if q_blocks < 32 else rows
     tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
     segments = min(per_unit * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * tile_size), 32)
-    return Config(rows, tile_size, max(segments, 1), num_stages=2, overlap=True, gather="run")
+    return Config(rows, tile_size, max(segments, 1), num_stages=stages, overlap=True, gather="run")
 
 
 def chunk(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:

@@ -40,15 +40,16 @@ def _shares_probe(
     SNAP: tl.constexpr, WHOLE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_Q: tl.constexpr,
     TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
 ):  # fmt: skip
-    ends, length, items, longest, _ = line_of(
-        query_start_loc_ptr, seq_lens_ptr, num_seqs, 2**30, 2**30, f, NUM_KV_HEADS, 1, 2**30, BLOCK_Q, TILE_SIZE, SEQS
-    )
+    ends, length, uncut, _ = line_of(
+        query_start_loc_ptr, seq_lens_ptr, num_seqs, 2**30, 2**30, f, NUM_KV_HEADS, 1, 2**30, BLOCK_Q, TILE_SIZE, SEQS,
+        PROGRAMS, WHOLE,
+    )  # fmt: skip
     tl.store(length_ptr, length)
-    slot, stop, _, snap = interval(tl.program_id(0), length, items, longest, PROGRAMS, SNAP, WHOLE)
+    slot, stop, _, snap = interval(tl.program_id(0), length, PROGRAMS, SNAP)
     at = tl.program_id(0) * MOST
     while slot < stop:
         _, _, _, begin, end = item_at(
-            slot, ends, query_start_loc_ptr, seq_lens_ptr, 2**30, 2**30, f, BLOCK_Q, TILE_SIZE
+            slot, ends, uncut, query_start_loc_ptr, seq_lens_ptr, 2**30, 2**30, f, BLOCK_Q, TILE_SIZE
         )
         from_slot, to_slot = piece_of(slot, stop, begin, end, snap)
         tl.store(pieces_ptr + 2 * at, from_slot)
@@ -90,23 +91,24 @@ def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
 @pytest.mark.parametrize(
     ("lens", "programs", "whole", "uncut"),
     [
-        ([(1, 100), (1, 128), (1, 90)], 12, 8, True),
+        ([(1, 100), (1, 128), (1, 90)], 12, 4, True),
+        ([(1, 100), (1, 128), (1, 90)], 12, 3, False),
         ([(1, 100), (1, 128), (1, 90)], 12, 0, False),
-        ([(1, 100), (1, 250), (1, 90)], 12, 16, True),
+        ([(1, 100), (1, 250), (1, 90)], 12, 11, True),
         ([(1, 100), (1, 128), (1, 90)], 5, 16, False),
-        ([(70, 70)], 40, 5, True),
-        ([(70, 70)], 40, 4, False),
+        ([(70, 70)], 40, 3, True),
+        ([(70, 70)], 40, 2, False),
     ],
-    ids=["allowed", "not-allowed", "longer-and-allowed", "more-items-than-programs", "prompt", "prompt-of-more"],
+    ids=["allowed", "too-long", "not-allowed", "longer-and-allowed", "few-programs", "prompt", "prompt-too-long"],
 )
-def test_items_stay_whole_where_each_has_a_program_and_none_is_long(lens, programs, whole, uncut):
+def test_items_stay_whole_where_each_has_a_program_and_none_is_much_longer_than_a_share(lens, programs, whole, uncut):
+    """Shares of 4 tiles, 5, 9 and 2; the longest items have 8, 16, 8 and 5. Whole ones have a slot each."""
     shares, length = _shares(lens, PLAIN, programs, whole=whole)
-    walked = [piece for share in shares for piece in share]
-    assert [a for a, _ in walked] == [0, *[b for _, b in walked]][: len(walked)] and walked[-1][1] == length
-    per_program, items = -(-length // programs), 2 * sum(-(-query_len // 8) for query_len, _ in lens)
-    longest = max(b - a for a, b in walked)
-    assert (len(walked) == items) == uncut
-    assert max(sum(b - a for a, b in share) for share in shares) < per_program + (longest if uncut else 1)
+    items = 2 * sum(-(-query_len // 8) for query_len, _ in lens)
+    if uncut:
+        assert shares == [[(i, i + 1)] if i < items else [] for i in range(programs)] and length == items
+    else:
+        assert length > items and max(len(share) for share in shares) > 1
 
 
 def test_uncut_items_leave_nothing_to_merge():
