@@ -22,7 +22,7 @@ from compare import registry, rundir
 from compare.exits import INTERRUPTED, NO_GPU, USAGE
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
-SERVING = "triton/auto,triton/static_grid,triton/native*,helion/auto,helion/static_grid,baseline/flash_attn3"
+SERVING = "triton/auto,triton/static_grid,triton/native.auto,helion/auto,helion/static_grid,baseline/flash_attn3"
 NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
 FIGURES = {
     "fig6": "Figure 6: the rungs by length and decode share",

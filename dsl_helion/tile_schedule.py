@@ -59,8 +59,8 @@ def line_of(
     query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q, tile_size,
     seqs, programs, whole,
 ):  # fmt: skip
-    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, each
-    in one slot; whether a sequence was refused.
+    """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, in
+    a slot each; whether a sequence was refused.
 
     They do where every item has a program of its own and the longest has at most `whole` slots more than a program's
     even share: a piece costs its program a search, first loads that nothing hides and a part to merge.

@@ -63,8 +63,8 @@ def line_of(
     NUM_KV_HEADS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, BLOCK_Q: tl.constexpr,
     TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, PROGRAMS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether items stay whole, each
-    in one slot; whether a sequence was refused.
+    """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether items stay whole, in
+    a slot each; whether a sequence was refused.
 
     They do where every item has a program of its own and the longest has at most WHOLE slots more than a program's even
     share: a piece costs its program a search, first loads that nothing hides and a part to merge. 32 decodes of 512

@@ -1,5 +1,19 @@
-"""Kernels for one vendor's machine alone, in a column of their own; nothing portable imports them.
+"""Kernels for one vendor's machine alone, in columns of their own; nothing portable imports them.
 
 sm90_prefill.py has the config, the launch and the kernel that sets up shared memory, sm90_roles.py what its warps do:
-two files of 260 lines where one of 250 was planned, for Gluon states every layout, barrier and wait.
+two files of 260 lines where one of 250 was planned, for Gluon states every layout, barrier and wait. auto.py has the
+public calls that may choose it.
 """
+
+from typing import Any
+
+__all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
+
+
+def __getattr__(name: str) -> Any:
+    """The public calls, imported with Triton when one is asked for."""
+    if name in __all__:
+        from dsl_triton.native import auto
+
+        return getattr(auto, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

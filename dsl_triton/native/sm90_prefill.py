@@ -82,6 +82,7 @@ class Workspace:
 
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
+    num_seqs: int  # the kernel is compiled for the next power of two
     side: torch.cuda.Stream | None = field(compare=False)
 
 
@@ -182,7 +183,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     decode = parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
-    return Workspace(parts, decode, side_stream(capacity.device))
+    return Workspace(parts, decode, capacity.num_seqs, side_stream(capacity.device))
 
 
 def launch(
@@ -205,11 +206,11 @@ def launch(
         return
     with beside(workspace.side):
         parallel_softmax.attend_segments(*decode)
-    _attend_long(batch, features, out, config.prefill, workspace.parts, lse)
+    _attend_long(batch, features, out, config.prefill, workspace.parts, lse, workspace.num_seqs)
     join(workspace.side)
 
 
-def _attend_long(batch, features, out, config, parts, lse) -> None:
+def _attend_long(batch, features, out, config, parts, lse, num_seqs) -> None:
     """The sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, segments = batch.shape, config.num_segments
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
@@ -226,7 +227,7 @@ def _attend_long(batch, features, out, config, parts, lse) -> None:
         (0, 0) if lse is None else lse.stride(), acc.stride(), m.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, PAGE=shape.block_size, BOX=box,
         TILE=config.tile_size, SHORT=SHORT_QUERY, NUM_SEGMENTS=segments, CAUSAL=features.causal,
-        SEQS=max(triton.next_power_of_2(batch.num_seqs), 128), STAGES=config.num_stages, LSE=lse is not None,
+        SEQS=triton.next_power_of_2(max(batch.num_seqs, num_seqs, 128)), STAGES=config.num_stages, LSE=lse is not None,
         num_warps=4,
     )  # fmt: skip
     if segments > 1:
@@ -241,22 +242,39 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, 
     return descriptor, (page // row, head // row, 0) if head % row == 0 else (page // row, 0, head)
 
 
-def _require_sm90(batch: PagedBatch) -> None:
-    """Refuse by name what this machine, or a box, does not do."""
-    shape, device = batch.shape, batch.device
-    here = "of a CPU, where Gluon has no interpreter" if triton.knobs.runtime.interpret else (9, 0)
-    if device.type == "cuda":
-        here = "of AMD" if torch.version.hip else torch.cuda.get_device_capability(device)
-    strides = [cache.stride() for cache in (batch.key_cache, batch.value_cache)]
-    aligned = all(cache.data_ptr() % 16 == 0 for cache in (batch.key_cache, batch.value_cache))
-    wanted = {
-        f"device {here}": here == (9, 0),  # a CPU that does not interpret can only compile
+def serves(shape: AttentionShape, gpu: Gpu) -> bool:
+    """Whether batches of these sizes and dtypes can take this kernel on `gpu`."""
+    plain = shape.value_size is None and not shape.quantised
+    return gpu.arch == "sm_90" and plain and all(_wanted(shape).values())
+
+
+def is_boxed(batch: PagedBatch) -> bool:
+    """Whether boxes can be laid over its caches: rows of pages, heads and lanes at multiples of 16 bytes."""
+    caches = batch.key_cache, batch.value_cache
+    return all(c.data_ptr() % 16 == 0 and _is_boxed(c.stride(), batch.shape) for c in caches)
+
+
+def _wanted(shape: AttentionShape) -> dict[str, bool]:
+    return {
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
         f"head_size {shape.head_size}": shape.head_size == 128,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
         f"{shape.queries_per_kv} query heads a KV head": shape.queries_per_kv <= ROWS,
+    }
+
+
+def _require_sm90(batch: PagedBatch) -> None:
+    """Refuse by name what this machine, or a box, does not do."""
+    device = batch.device
+    here = "of a CPU, where Gluon has no interpreter" if triton.knobs.runtime.interpret else (9, 0)
+    if device.type == "cuda":
+        here = "of AMD" if torch.version.hip else torch.cuda.get_device_capability(device)
+    strides = [cache.stride() for cache in (batch.key_cache, batch.value_cache)]
+    wanted = {
+        f"device {here}": here == (9, 0),  # a CPU that does not interpret can only compile
+        **_wanted(batch.shape),
         f"{batch.num_seqs} sequences": batch.num_seqs <= MOST_SEQS,
-        f"strides {strides}": aligned and all(_is_boxed(stride, shape) for stride in strides),
+        f"strides {strides}": is_boxed(batch),
     }
     for found, ok in wanted.items():
         if not ok:

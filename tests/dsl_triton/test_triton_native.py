@@ -30,7 +30,7 @@ from dsl_triton.native import sm90_prefill as native
 
 batch, config = make_batch([(512, 512)], AttentionShape(), fill=False), native.DEFAULT.prefill
 with executing(resolve("h200"), lambda launch: None) as launches:
-    native._attend_long(batch, Features(), torch.empty_like(batch.query), config, None, None)
+    native._attend_long(batch, Features(), torch.empty_like(batch.query), config, None, None, 1)
 print(launches[0].ttgir)
 """
 
@@ -74,7 +74,7 @@ def test_a_box_begins_where_the_keys_are(style):
 
 def test_the_native_folder_is_in_a_column_of_its_own():
     assert KERNEL_ID not in registry.select("triton/*")
-    assert registry.select("triton/native*") == (KERNEL_ID,)
+    assert registry.select("triton/native*") == (KERNEL_ID, "triton/native.auto")
 
 
 @pytest.mark.parametrize(("lens", "segments"), [([(128, 8192)], 4), ([(512, 8192)], 1), ([(8192, 8192)], 1)], ids=str)

@@ -29,7 +29,7 @@ MIXES = {
 
 
 def auto(dsl):
-    return importlib.import_module(f"dsl_{dsl}.auto")
+    return importlib.import_module("dsl_triton.native.auto" if dsl == "native" else f"dsl_{dsl}.auto")
 
 
 @contextlib.contextmanager
@@ -145,15 +145,21 @@ def test_a_captured_call_is_replayed_on_other_values(dsl):
     judged(dsl, second, out)
 
 
-@pytest.mark.parametrize("dsl", DSLS)
-def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(dsl):
-    shape = AttentionShape(16, 1, 64, 16, torch.bfloat16)  # sixteen heads a group: 64 tokens are 1024 rows, un-paged
-    tokens, seqs, keys, draw = 64, 8, 256, random.Random(0)
+@pytest.mark.parametrize(
+    ("dsl", "head", "keys", "kernel"),
+    [("triton", 64, 256, "unpaged"), ("helion", 64, 256, "unpaged"), ("native", 128, 4096, "native.sm90_prefill")],
+    ids=["triton", "helion", "native"],
+)
+def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(dsl, head, keys, kernel):
+    shape = AttentionShape(16, 1, head, 16, torch.bfloat16)  # sixteen heads a group: 64 tokens are 1024 rows, un-paged
+    if dsl == "native" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no sm_90 here")
+    tokens, seqs, draw = 64, 8, random.Random(0)
     plan = auto(dsl).plan_paged_attention(shape, tokens, seqs, keys, "cuda")
-    assert {choice.kernel for choice in plan.choices} >= {"parallel_softmax", "unpaged"}
+    assert {choice.kernel for choice in plan.choices} >= {"parallel_softmax", kernel}
     whole = make_batch([(1, keys)] * seqs, shape, device="cuda", extra_columns=0)
     table = whole.block_table
-    query = torch.randn(tokens, 16, 64, dtype=shape.dtype, device="cuda")
+    query = torch.randn(tokens, 16, head, dtype=shape.dtype, device="cuda")
     out, starts, lens = torch.empty_like(query), whole.query_start_loc.clone(), whole.seq_lens.clone()
     assert table.shape[1] == cdiv(keys, shape.block_size)
     with compilations() as warm:

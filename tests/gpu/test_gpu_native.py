@@ -6,17 +6,23 @@ import pytest
 import torch
 
 from common import case_layouts as layouts
+from common.batch import make_batch
+from common.call import PagedAttention
 from common.cases import CASES
 from common.gpus import detect
 from common.metadata import BatchStats
-from common.spec import UnsupportedFeature
+from common.reference import reference
+from common.spec import AttentionShape, Features, UnsupportedFeature
+from common.tolerance import check
 from compare import registry
+from dsl_triton.native import auto as native_auto
 from kernel_cases import conform
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("no sm_90 here", allow_module_level=True)
 
 KERNEL_ID = "triton/native.sm90_prefill"
+TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 HALVES = torch.bfloat16, torch.float16
 
 
@@ -45,3 +51,22 @@ def test_gpu_native_refuses_by_name(case):
         conform(native, case, native.DEFAULT, "cuda")
     except UnsupportedFeature as refusal:
         assert refusal.kernel == KERNEL_ID
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["boxed", "unaligned"])
+def test_gpu_native_calls_are_kept_and_right(odd):
+    """The public call: descriptors and a second stream are repeated; caches without boxes go to `split`."""
+    shape = AttentionShape(16, 2, 128, 16, torch.bfloat16)
+    call = PagedAttention(native_auto.FAMILY)
+    for seed in range(3):
+        batch = make_batch([(1, 2500), (200, 2200), (3, 3), (0, 0), (1, 16)], shape, device="cuda", seed=seed)
+        if odd:
+            moved = torch.empty(batch.key_cache.numel() + 1, dtype=shape.dtype, device="cuda")[1:]
+            batch = batch.replace(key_cache=moved.view_as(batch.key_cache).copy_(batch.key_cache))
+        tensors = {name: getattr(batch, name) for name in TENSORS}
+        out = call(**tensors, max_query_len=200, max_seq_len=2500, num_decodes=2)
+        verdict = check(out, None, batch, Features(), native_auto.CONTRACT, reference(batch, Features()))
+        assert verdict.ok, verdict.reason
+    kept, known = call.kept
+    assert kept == known == 1
+    assert {prepared.choice.kernel for prepared in call._known.values()} == {native_auto.KERNEL}

@@ -1,0 +1,136 @@
+"""The public calls with sm90_prefill.py among what may be chosen; `triton/native.auto`, in a column of its own.
+
+    from dsl_triton.native import paged_attention, plan_paged_attention
+
+Elsewhere than on Hopper GPUs, and for whatever that kernel does not do, the choice is dsl_triton's own.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from common.call import PagedAttention
+from common.choice import UNTUNED, Choice, Family, few_segments, on_grid
+from common.facade import FlashAttention
+from common.gpus import Gpu
+from common.kernel import Capacity, asked_of
+from common.library import register
+from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.plan import planner
+from common.spec import AttentionShape, Features, PagedBatch
+from dsl_triton import auto as portable
+from dsl_triton import split
+from dsl_triton.handle import recorded
+from dsl_triton.heuristics import default
+from dsl_triton.native import sm90_prefill
+
+SUPPORTS = portable.SUPPORTS
+CONTRACT = portable.CONTRACT
+Config = Choice
+DEFAULT = portable.DEFAULT
+KERNEL = "native.sm90_prefill"
+# Keys of the longest sequence above which a batch with prompts takes it: in the suite `tuning`, 16-bit heads of 128 on
+# an H200, it needs 0.57 to 0.94 of dsl_triton's time there (one row of eleven 1.11), at up to 871 keys 0.97 to 1.92.
+FEW_KEYS = 2048
+
+
+class Sm90Prefill:
+    """sm90_prefill.py, and `split`, which has no scratch, for caches over which no boxes can be laid."""
+
+    SUPPORTS, CONTRACT, DEFAULT = sm90_prefill.SUPPORTS, sm90_prefill.CONTRACT, sm90_prefill.DEFAULT
+    workspace = staticmethod(sm90_prefill.workspace)
+
+    @staticmethod
+    def launch(batch, features, out, config, workspace, *, lse=None) -> None:
+        if sm90_prefill.is_boxed(batch):
+            sm90_prefill.launch(batch, features, out, config, workspace, lse=lse)
+        else:
+            split.launch(batch, features, out, split.DEFAULT, None, lse=lse)
+
+
+class NativeFamily(Family):
+    """dsl_triton's kernels and trees, and one kernel more."""
+
+    def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
+        return portable.FAMILY.tree(gpu)
+
+    def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
+        return _native(shape, stats, gpu) if kernel == KERNEL and gpu else super().named(kernel, shape, stats, gpu)
+
+    def choose(
+        self,
+        shape: AttentionShape,
+        stats: BatchStats,
+        gpu: Gpu | None,
+        needs: frozenset[str] = frozenset(),
+        heuristics: str = "tree",
+        sees: int = EVERY_KEY,
+    ) -> Choice:
+        """As common.choice.Family.choose."""
+        if gpu is not None and needs <= sm90_prefill.SUPPORTS and sm90_prefill.serves(shape, gpu):
+            stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+            if (
+                stats.max_query_len > SHORT_QUERY
+                and stats.max_seq_len > FEW_KEYS
+                and stats.num_seqs <= sm90_prefill.MOST_SEQS
+            ):
+                return _native(shape, stats, gpu)
+        return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
+
+
+@lru_cache(4096)
+def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
+    config = sm90_prefill.default(default, shape, stats, gpu)
+    return Choice(KERNEL, few_segments(config, shape, stats), "native/auto.py", UNTUNED)
+
+
+def _load(name: str) -> Any:
+    return Sm90Prefill if name == KERNEL else import_module(f"dsl_triton.{name}")
+
+
+FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
+paged_attention = PagedAttention(FAMILY)
+register(FAMILY.name, paged_attention)
+flash_attention = FlashAttention(paged_attention)
+flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
+flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
+plan_paged_attention = planner(FAMILY)
+
+
+def choose(
+    shape: AttentionShape,
+    stats: BatchStats,
+    gpu: Gpu | None,
+    needs: frozenset[str] = frozenset(),
+    heuristics: str = "tree",
+    sees: int = EVERY_KEY,
+) -> Choice:
+    """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
+    return FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
+
+
+def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
+    """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
+    yield from FAMILY.reachable(shape, gpu, 8192, 256, 131072)
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
+    """The chosen kernel's."""
+    return FAMILY.kernel(config.kernel).workspace(shape, capacity, config.config)
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: Choice,
+    workspace: Any,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
+    config = FAMILY.serving(config, asked_of(batch, features), names=("split",))
+    FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)

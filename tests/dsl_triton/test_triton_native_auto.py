@@ -1,0 +1,109 @@
+"""native.auto without an sm_90: when the kernel is chosen, and that everything else is dsl_triton's."""
+
+import math
+
+import pytest
+import torch
+
+from common.batch import make_batch
+from common.choice import on_grid
+from common.gpus import resolve
+from common.integrity import same_bits
+from common.kernel import Capacity
+from common.metadata import BatchStats
+from common.reference import reference
+from common.spec import AttentionShape, Features, SpecError
+from common.tolerance import check
+from compare import registry
+from dsl_triton import auto as portable
+from dsl_triton import native
+from dsl_triton.native import auto
+
+H200 = resolve("h200")
+LLAMA = AttentionShape()
+TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+LONG = [(1, 2500), (300, 4000)]
+HINTS = {"max_query_len": 20, "max_seq_len": 40}
+
+
+@pytest.mark.parametrize(
+    "lens",
+    [LONG, [(17, 2049)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
+    ids=["mixed", "17-tokens", "prompt", "decodes-and-a-chunk", "many-prompts"],
+)
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
+    choice = auto.choose(LLAMA, BatchStats.of(lens), resolve(gpu))
+    assert choice.kernel == "native.sm90_prefill" and choice.path == "native/auto.py"
+    assert choice.config.prefill.programs == 132
+
+
+@pytest.mark.parametrize(
+    ("lens", "shape", "gpu", "needs"),
+    [
+        ([(16, 9000)], LLAMA, "h200", ()),
+        ([(2048, 2048)], LLAMA, "h200", ()),
+        (LONG, AttentionShape(32, 8, 64, 16, torch.bfloat16), "h200", ()),
+        (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
+        (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
+        (LONG, LLAMA, "a100", ()),
+        (LONG, LLAMA, "mi300", ()),
+        (LONG, LLAMA, "h200", ("sliding_window",)),
+        (LONG, LLAMA, "h200", ("batch_invariant",)),
+        (LONG, LLAMA, None, ()),
+    ],
+    ids=[
+        "short-queries", "2048-keys", "head-64", "float32", "fp8-pages", "a100", "mi300", "window",
+        "batch-invariant", "no-gpu",
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
+    asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
+    assert auto.choose(*asked) == portable.choose(*asked)
+
+
+def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
+    found = {auto.choose(LLAMA, BatchStats.of([(tokens, 9000)]), H200) for tokens in range(17, 400, 7)}
+    segments = {choice.config.prefill.num_segments for choice in found}
+    assert len(segments) > 2 and all(math.log2(n).is_integer() or math.log2(n / 3).is_integer() for n in segments)
+
+
+def test_a_capacity_reaches_it_beside_the_portable_kernels():
+    reached = auto.FAMILY.reachable(LLAMA, H200, 512, 4, 8192)
+    assert {choice.kernel for choice in reached} >= {"native.sm90_prefill", "parallel_softmax", "q_block"}
+
+
+def test_a_plan_can_name_it():
+    stats = on_grid(4, 0, 128, 512)
+    assert auto.FAMILY.named("native.sm90_prefill", LLAMA, stats, H200).kernel == "native.sm90_prefill"
+    assert auto.FAMILY.named("q_block", LLAMA, stats, H200) == portable.FAMILY.named("q_block", LLAMA, stats, H200)
+
+
+def test_without_a_gpu_the_calls_are_dsl_tritons():
+    batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
+    tensors = {name: getattr(batch, name) for name in TENSORS}
+    plan = native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu")
+    planned = plan(**tensors, **HINTS, out=torch.empty_like(batch.query))
+    for out in (native.paged_attention(**tensors, **HINTS), planned):
+        assert same_bits(out, portable.paged_attention(**tensors, **HINTS))
+    with pytest.raises(SpecError, match="kernel: found 'naiv'"):
+        native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
+
+
+def test_caches_without_boxes_are_served_by_split():
+    shape = AttentionShape(4, 2, 128, 16, torch.bfloat16)
+    batch = make_batch([(20, 60), (1, 30)], shape)
+    odd = torch.empty(batch.key_cache.numel() + 1, dtype=shape.dtype)[1:].view_as(batch.key_cache)
+    batch = batch.replace(key_cache=odd.copy_(batch.key_cache))
+    choice = auto.choose(LLAMA, BatchStats.of(LONG), H200)
+    out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
+    auto.launch(batch, Features(), out, choice, auto.workspace(shape, Capacity.of(batch), choice), lse=lse)
+    verdict = check(out, lse, batch, Features(), auto.CONTRACT, reference(batch, Features()))
+    assert verdict.ok, verdict.reason
+
+
+def test_a_row_of_it_is_configured_by_its_own_choice():
+    kernel = registry.load("triton/native.auto")
+    choice, origin = registry.default_config("triton/native.auto", kernel, LLAMA, BatchStats.of(LONG), H200)
+    assert choice.kernel == "native.sm90_prefill" and origin == "heuristics"
