@@ -77,8 +77,8 @@ def parallel_softmax(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> para
         if (tiles := cdiv(stats.max_seq_len, tile_size)) <= 3 * segments // 2:
             segments = tiles  # 8 decodes of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
     else:
-        # 32 decodes of 4096 keys take 107 us in 4 segments, 117 in 2, 112 in one. Four tokens each, of lengths from half
-        # of it on, 104.7 in 3, 109.2 in one; of equal lengths 132.8 and 126.2: nothing tells them apart, 3 loses less
+        # 32 decodes of 4096 keys take 107 us in 4 segments, 117 in 2, 112 in one. Four tokens each, of lengths from
+        # half of it on, 104.7 in 3, 109.2 in one; of equal lengths 132.8 and 126.2: no hint tells which, 3 loses less
         even = stats.max_query_len > 1 and stats.max_seq_len < 8192
         split = stats.max_seq_len >= 4096 and (not even or programs <= 3 * gpu.units)
         most = 3 if even else max(14 * gpu.units // programs, 3)

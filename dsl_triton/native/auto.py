@@ -33,7 +33,7 @@ Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 # Keys of the longest sequence above which a batch with prompts takes it: in the suite `tuning`, 16-bit heads of 128 on
-# an H200, it needs 0.57 to 0.94 of dsl_triton's time there (one row of eleven 1.11), at up to 871 keys 0.97 to 1.92.
+# an H200, it needs 0.57 to 1.00 of dsl_triton's time there (one row of fourteen 1.11), at up to 871 keys 0.97 to 1.92.
 FEW_KEYS = 2048
 
 
