@@ -83,8 +83,15 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
     return view
 
 
+def show(records: Sequence[Record], kernels: Sequence[str], console: Console) -> None:
+    """Print the table as wide as it is: in a pipe rich takes 80 columns, and would cut names and figures off."""
+    found = table(records, kernels)
+    console.width = max(console.width, console.measure(found, options=console.options.update(width=4096)).maximum)
+    console.print(found)
+
+
 def _heading(kernel: str) -> str:
-    """The id in short lines: nine columns have to fit beside the labels into 112 characters."""
+    """The id in short lines: nine columns fit beside the labels into 112 characters."""
     return kernel.replace("/", "\n").replace("parallel_", "parallel\n").replace("flash_", "flash\n")
 
 

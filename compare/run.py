@@ -146,10 +146,7 @@ class Run:
             noise.carry(self.folder, self.now.name, self.contract.name)
         written = report.write(self.folder)
         if not self.arguments.quiet and records:
-            console = Console()
-            # in a pipe rich takes 80 columns and cuts the figures off
-            console.width = max(console.width, 112)
-            console.print(progress.table(records, self.chosen.kernels))
+            progress.show(records, self.chosen.kernels, Console())
         where = written if isinstance(written, Path) else self.folder
         print(f"{progress.count(records, len(self.rows.cells), missing)}; {where}", flush=True)
 
