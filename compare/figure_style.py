@@ -30,7 +30,7 @@ STYLES = {  # colour, marker, which part of it is filled
     **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
     "triton/auto": ("#0072B2", "P", "full"),
     "triton/native.sm90_prefill": ("#0072B2", "*", "none"),
-    "triton/native.auto": ("#0072B2", "*", "full"),
+    "triton/native.auto": ("#0072B2", "X", "none"),
     **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
     "helion/auto": ("#D55E00", "X", "full"),
     **{f"triton/ablations.{name}": ("#56B4E9", marker, "left") for name, marker in ABLATION_MARKERS.items()},

@@ -25,8 +25,8 @@ def test_clean_is_what_the_tool_said(monkeypatch, status: int, log: str, clean: 
     assert sanitize.watch("memcheck", "triton/*")[1] is clean
 
 
-def test_a_kernel_of_one_gpu_gets_cases_that_it_has() -> None:
-    (kernel_id,) = registry.NATIVE
+@pytest.mark.parametrize("kernel_id", registry.NATIVE)
+def test_a_kernel_of_one_gpu_gets_cases_that_it_has(kernel_id: str) -> None:
     for case in (sanitize.fitting(kernel_id, name) for name in sanitize.CASES):
         assert (case.head_size, case.dtype) == (128, torch.bfloat16)
         assert not case.refused and case.asked <= registry.load(kernel_id).SUPPORTS
