@@ -43,8 +43,8 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
     "helion/ablations.elementwise": "q_block",
     "helion/ablations.cumulative": "q_block",
 }
-# Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes; as ablations, only
-# where a glob names the folder.
+# Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes (`native.auto`
+# chooses by itself); as ablations, only where a glob names the folder.
 NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/native.auto": "auto"}
 _DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}

@@ -54,11 +54,10 @@ class Sm90Prefill:
 class NativeFamily(Family):
     """dsl_triton's kernels and trees, and one kernel more."""
 
-    def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
-        return portable.FAMILY.tree(gpu)
-
     def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
-        return _native(shape, stats, gpu) if kernel == KERNEL and gpu else super().named(kernel, shape, stats, gpu)
+        if kernel == KERNEL:
+            return _native(shape, stats, gpu) if gpu else super().named(kernel, shape, stats, gpu)
+        return portable.FAMILY.named(kernel, shape, stats, gpu)
 
     def choose(
         self,
@@ -92,24 +91,13 @@ def _load(name: str) -> Any:
 
 
 FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
+choose = FAMILY.choose
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)
 flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
-
-
-def choose(
-    shape: AttentionShape,
-    stats: BatchStats,
-    gpu: Gpu | None,
-    needs: frozenset[str] = frozenset(),
-    heuristics: str = "tree",
-    sees: int = EVERY_KEY,
-) -> Choice:
-    """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
-    return FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:

@@ -4,9 +4,9 @@ import io
 from dataclasses import replace
 
 from rich.console import Console
+from row_producer import record
 
 from compare import progress, registry
-from row_producer import record
 
 
 def test_a_piped_table_has_every_name_and_every_entry_whole():

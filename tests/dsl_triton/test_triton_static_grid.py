@@ -104,11 +104,13 @@ def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
 def test_items_stay_whole_where_each_has_a_program_and_none_is_much_longer_than_a_share(lens, programs, whole, uncut):
     """Shares of 4 tiles, 5, 9 and 2; the longest items have 8, 16, 8 and 5. Whole ones have a slot each."""
     shares, length = _shares(lens, PLAIN, programs, whole=whole)
+    walked = [piece for share in shares for piece in share]
+    assert [a for a, _ in walked] == [0, *[b for _, b in walked]][: len(walked)] and walked[-1][1] == length
     items = 2 * sum(-(-query_len // 8) for query_len, _ in lens)
+    assert (len(walked) == items) == uncut and (length == items) == uncut
+    assert max(sum(b - a for a, b in share) for share in shares) <= -(-length // programs)
     if uncut:
-        assert shares == [[(i, i + 1)] if i < items else [] for i in range(programs)] and length == items
-    else:
-        assert length > items and max(len(share) for share in shares) > 1
+        assert shares == [[(i, i + 1)] if i < items else [] for i in range(programs)]
 
 
 def test_uncut_items_leave_nothing_to_merge():
