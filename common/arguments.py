@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from common.choice import hinted_stats
+from common.grid import hinted_stats
 from common.spec import E4M3, Features, Layout, PagedBatch, SpecError
 
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary

@@ -14,8 +14,9 @@ from torch.compiler import is_compiling
 
 from common import handle
 from common.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
-from common.choice import GRID, Family
+from common.choice import Family
 from common.device_check import check_values
+from common.grid import GRID
 from common.library import traced
 from common.likeness import likeness, never
 from common.prepared import Prepared

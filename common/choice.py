@@ -1,7 +1,8 @@
 """Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
 
-Choices are made on a grid of host integers (`on_grid`), and segments are numbers of a short list (`few_segments`), so
-that the choices which a capacity can reach are few and enumerable: they can all be compiled before the first request.
+Choices are made on a grid of host integers (common/grid.py), and segments are numbers of a short list
+(`few_segments`), so that the choices which a capacity can reach are few: they can all be compiled before the first
+request.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
+from common.grid import GRID, INVARIANT, on_grid, reachable_stats, seen
 from common.handle import Launch
-from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
-from common.spec import AttentionShape
+from common.kernel import Capacity, asked_of
+from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec import AttentionShape, Features, PagedBatch
 
 UNTUNED = "untuned default"
 NO_GPU = "no GPU: the kernel's DEFAULT"
-TILE = 64  # keys of a decode's smallest tile on most GPUs; with a tile less than there are one segment takes two
 MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
@@ -44,19 +45,6 @@ class Choice:
     config: Any
     path: str = ""
     provenance: str = ""
-
-
-# 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two and one and a half times
-GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
-
-
-def rounded(n: int) -> int:
-    """The smallest of GRID that is at least n."""
-    return GRID[bisect_left(GRID, n)]
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
@@ -79,86 +67,6 @@ def _with_segments(config: Any, most: int) -> Any:
         elif dataclasses.is_dataclass(value):
             changes[name] = _with_segments(value, most)
     return dataclasses.replace(config, **changes) if changes else config
-
-
-def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
-    """Stats rounded up to the grid that trees are asked on.
-
-    Decodes are a power of two of them, or all but one; none only where there is none: a single one over a long context
-    is what the launch of short queries waits for. Tokens and keys follow from the four: every sequence that is no
-    decode as long as the longest.
-    """
-    seqs, longest = rounded(num_seqs), power_of_two(max_query_len)
-    decodes = seqs if longest <= 1 else min(power_of_two(num_decodes) if num_decodes > 0 else 0, seqs - 1)
-    tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
-    return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
-
-
-def few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
-    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
-    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
-
-
-def seen(shape: AttentionShape, stats: BatchStats, sees: int) -> BatchStats:
-    """Stats of decodes with no more keys than their tokens see, each at most `sees` (`Features.sees`), on the grid.
-
-    Segments, runs and reductions are for keys that programs walk: 128 decodes over 8192 keys with a window of 1024 are
-    chosen for as over 1536, 127 us for 143 (compare.estimate). Decodes are what has `few_rows`. Longer queries keep
-    their context: they would lose the segments that fill the units, and a chunk of 128 tokens over 8192 keys with that
-    window would take 33 us for 16.
-    """
-    most = sees + stats.max_query_len - 1 + TILE - 1  # they begin inside a tile
-    if most >= stats.max_seq_len or not few_rows(shape, stats):
-        return stats
-    keys = min(stats.max_seq_len, rounded(most))
-    return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=min(stats.total_seq_len, stats.num_seqs * keys))
-
-
-def hinted_stats(
-    num_seqs: int,
-    num_tokens: int,
-    most_keys: int,
-    max_query_len: int | None,
-    max_seq_len: int | None,
-    num_decodes: int | None,
-) -> BatchStats:
-    """Stats on the grid from shapes and hints; a hint that shapes refute is corrected, None is filled in from shapes.
-
-    most_keys: what a row of the block table can hold. The longest query has at least the mean; of the others as many
-    are decodes as the token count allows. A hint is never trusted with more than time.
-    """
-    mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
-    longest = num_tokens if max_query_len is None else max_query_len
-    if max_query_len is None and num_tokens <= num_seqs:
-        longest = 1
-    longest = max(1, mean, min(longest, num_tokens))
-    keys = most_keys if max_seq_len is None else max(1, min(max_seq_len, most_keys))
-    if num_decodes is None:
-        prompts = cdiv(max(num_tokens - num_seqs, 0), longest - 1) if longest > 1 else 0
-        num_decodes = num_seqs - prompts
-    return on_grid(num_seqs, max(0, min(num_decodes, num_seqs)), longest, keys)
-
-
-def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
-    """Every point of the grid that `hinted_stats` can give for batches of this capacity."""
-    for seqs in _grid(max_seqs, rounded):
-        for longest in _grid(max_tokens, power_of_two):
-            for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
-                for keys in _grid(max_seq_len, rounded):
-                    yield on_grid(seqs, decodes, longest, keys)
-
-
-def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
-    """1 .. step(most) on the grid."""
-    at = 1
-    while True:
-        yield at
-        if at >= most:
-            return
-        at = step(at + 1)
-
-
-INVARIANT = on_grid(8, 7, 2048, 8192)  # what a batch-invariant choice is made for, whatever the batch
 
 
 @dataclass
@@ -253,6 +161,28 @@ class Family:
         if provenance == UNTUNED or not hasattr(tree, kernel) or not _covers(tree, shape, gpu):
             tree, path, provenance = self._named("default")
         return Choice(kernel, getattr(tree, kernel)(shape, stats, gpu), f"{path}: {kernel}", provenance)
+
+    def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
+        """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
+        yield from self.reachable(shape, gpu, 8192, 256, 131072)
+
+    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
+        """The chosen kernel's."""
+        return self.kernel(config.kernel).workspace(shape, capacity, config.config)
+
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        config: Choice,
+        workspace: Any,
+        *,
+        lse: torch.Tensor | None = None,
+    ) -> None:
+        """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
+        config = self.serving(config, asked_of(batch, features), names=("split",))
+        self.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
 
     def _named(self, name: str) -> tuple[Any, str, str]:
         return self.load(f"heuristics.{name}"), f"heuristics/{name}.py", UNTUNED

@@ -13,9 +13,10 @@ import torch
 
 from common import scratch
 from common.call import PagedAttention
-from common.choice import GRID, Choice, Family, hinted_stats, on_grid, seen
+from common.choice import Choice, Family
 from common.device import gpu_of
 from common.expect import expect, expect_integer
+from common.grid import GRID, hinted_stats, on_grid, seen
 from common.kernel import Capacity, asked_of, asked_of_shape
 from common.library import named
 from common.metadata import EVERY_KEY, BatchStats, cdiv

@@ -26,8 +26,8 @@ import torch
 
 from common import gpus, interpreter
 from common.batch import make_batch
-from common.choice import on_grid
 from common.gpus import Gpu, UnknownGpu
+from common.grid import on_grid
 from common.kernel import Capacity, asked_of
 from common.reference import Expected, reference
 from common.spec import Features, PagedBatch

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice import Choice, few_segments, on_grid, seen
+from common.choice import Choice, few_segments
 from common.gpus import Gpu
+from common.grid import on_grid, seen
 from common.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from common.spec import AttentionShape, SpecError
 from compare import registry

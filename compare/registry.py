@@ -12,8 +12,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from common.choice import UNTUNED, seen
+from common.choice import UNTUNED
 from common.gpus import TABLE, Gpu
+from common.grid import seen
 from common.metadata import EVERY_KEY, BatchStats
 from common.spec import AttentionShape, UnsupportedFeature
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common.choice import on_grid, power_of_two
+from common.grid import on_grid, power_of_two
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 

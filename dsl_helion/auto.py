@@ -3,21 +3,14 @@
 `paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
 """
 
-from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
-
-import torch
 
 from common.call import PagedAttention
 from common.choice import Choice, Family
 from common.facade import FlashAttention
-from common.gpus import Gpu
-from common.kernel import Capacity, Precision, asked_of
+from common.kernel import Precision
 from common.library import register
-from common.metadata import EVERY_KEY, BatchStats
 from common.plan import planner
-from common.spec import AttentionShape, Features, PagedBatch
 from dsl_helion.features import SEAMS
 from dsl_helion.handle import recorded
 
@@ -37,38 +30,4 @@ plan_paged_attention = planner(FAMILY)
 Config = Choice
 DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)
 
-
-def choose(
-    shape: AttentionShape,
-    stats: BatchStats,
-    gpu: Gpu | None,
-    needs: frozenset[str] = frozenset(),
-    heuristics: str = "tree",
-    sees: int = EVERY_KEY,
-) -> Choice:
-    """The kernel and config for a batch of these sizes on `gpu`, and why; see common.choice.Family."""
-    return FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
-
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
-    """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
-    yield from FAMILY.reachable(shape, gpu, 8192, 256, 131072)
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
-    """The chosen kernel's."""
-    return FAMILY.kernel(config.kernel).workspace(shape, capacity, config.config)
-
-
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Choice,
-    workspace: Any,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
-    config = FAMILY.serving(config, asked_of(batch, features), names=("split",))
-    FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
+choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch

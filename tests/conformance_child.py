@@ -58,6 +58,12 @@ def answer(kernel_id: str, case: Any, device: str) -> dict[str, str]:
         return cell(kernel_id, case) | {"reason": " ".join(f"{type(error).__name__}: {error}".split())[:600]}
 
 
+def visible(gpu: int) -> str:
+    """The name of the `gpu`-th of the GPUs that this process was given."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return given.split(",")[gpu] if given else str(gpu)
+
+
 def serve(pipe: Connection, device: str, gpu: int) -> None:
     """Answer until the process is killed. device: cuda or cpu; gpu: the number of the GPU that this process sees."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -65,7 +71,7 @@ def serve(pipe: Connection, device: str, gpu: int) -> None:
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible(gpu)
     import torch
 
     from common import interpreter

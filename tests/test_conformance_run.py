@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import conformance_child
 import conformance_crew
 import conformance_run
 import planted_children
@@ -96,3 +97,10 @@ def test_the_cells_of_a_kernel_on_a_cpu(tmp_path, monkeypatch):
     lines = [json.loads(line) for line in (tmp_path / "x").read_text().splitlines()]
     assert [(line["case"], line["outcome"]) for line in lines] == [("query-15-16-17", "supported")]
     assert lines[0]["commit"]
+
+
+def test_the_gpus_are_those_that_the_caller_left_visible(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5a")
+    assert [conformance_child.visible(gpu) for gpu in (0, 1)] == ["3", "GPU-5a"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert [conformance_child.visible(gpu) for gpu in (0, 1)] == ["0", "1"]

@@ -15,7 +15,15 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 300, 60, 120, 20
 
 CONTRACT = {"common.cache", "common.spec", "common.states", "common.metadata", "common.gpus", "common.kernel"}
-PUBLIC_CALL = {"common.call", "common.choice", "common.facade", "common.handle", "common.library", "common.plan"}
+PUBLIC_CALL = {
+    "common.call",
+    "common.choice",
+    "common.facade",
+    "common.grid",
+    "common.handle",
+    "common.library",
+    "common.plan",
+}
 LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
 CROSSCOMPILE = {
     "compare.crosscompile",

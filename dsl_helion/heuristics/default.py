@@ -10,8 +10,8 @@ from typing import Any
 
 import helion
 
-from common.choice import few_rows
 from common.gpus import Gpu
+from common.grid import few_rows
 from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 from dsl_helion import adjustable_tile as adjustable_tile_kernel

@@ -9,8 +9,8 @@ from typing import Any
 
 import triton
 
-from common.choice import few_rows
 from common.gpus import Gpu
+from common.grid import few_rows
 from common.metadata import SHORT_QUERY, BatchStats, cdiv
 from common.spec import AttentionShape
 from dsl_triton import adjustable_tile as adjustable_tile_kernel

@@ -5,22 +5,19 @@
 Elsewhere than on Hopper GPUs, and for whatever that kernel does not do, the choice is dsl_triton's own.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-import torch
-
 from common.call import PagedAttention
-from common.choice import UNTUNED, Choice, Family, few_segments, on_grid
+from common.choice import UNTUNED, Choice, Family, few_segments
 from common.facade import FlashAttention
 from common.gpus import Gpu
-from common.kernel import Capacity, asked_of
+from common.grid import on_grid
 from common.library import register
 from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.plan import planner
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape
 from dsl_triton import auto as portable
 from dsl_triton import split
 from dsl_triton.handle import recorded
@@ -91,7 +88,6 @@ def _load(name: str) -> Any:
 
 
 FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
-choose = FAMILY.choose
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)
@@ -99,26 +95,4 @@ flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
 
-
-def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
-    """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
-    yield from FAMILY.reachable(shape, gpu, 8192, 256, 131072)
-
-
-def workspace(shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
-    """The chosen kernel's."""
-    return FAMILY.kernel(config.kernel).workspace(shape, capacity, config.config)
-
-
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Choice,
-    workspace: Any,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
-    config = FAMILY.serving(config, asked_of(batch, features), names=("split",))
-    FAMILY.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
+choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch

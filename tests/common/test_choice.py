@@ -10,20 +10,8 @@ import pytest
 import common.prepared
 from common import gpus
 from common.batch import make_batch
-from common.choice import (
-    GRID,
-    MOST_PARTS_BYTES,
-    NO_GPU,
-    UNTUNED,
-    Choice,
-    Family,
-    few_segments,
-    hinted_stats,
-    on_grid,
-    reachable_stats,
-    rounded,
-    seen,
-)
+from common.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
+from common.grid import GRID, hinted_stats, on_grid, reachable_stats, rounded, seen
 from common.metadata import EVERY_KEY, BatchStats
 from common.prepared import choice_for
 from common.spec import AttentionShape, Features

@@ -12,7 +12,8 @@ import torch
 import common.plan
 from common import gpus
 from common.batch import make_batch
-from common.choice import Family, hinted_stats
+from common.choice import Family
+from common.grid import hinted_stats
 from common.plan import Plan, _kind, pieces
 from common.spec import AttentionShape, Features, SpecError
 

@@ -5,8 +5,9 @@ import importlib.util
 import pytest
 import torch
 
-from common.choice import Choice, on_grid
+from common.choice import Choice
 from common.gpus import resolve
+from common.grid import on_grid
 from common.metadata import BatchStats
 from common.spec import AttentionShape
 from compare import explain, registry

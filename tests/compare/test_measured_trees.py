@@ -12,8 +12,9 @@ import torch
 from common.batch import make_batch
 from common.call import PagedAttention
 from common.cases import BY_NAME
-from common.choice import Choice, on_grid
+from common.choice import Choice
 from common.gpus import TABLE, resolve
+from common.grid import on_grid
 from common.metadata import EVERY_KEY
 from common.reference import reference
 from common.spec import AttentionShape, Features

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from common.batch import make_batch
-from common.choice import on_grid
 from common.gpus import resolve
+from common.grid import on_grid
 from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from dsl_triton import adjustable_tile, auto, parallel_softmax, q_block, split, static_grid, unpaged

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from common.batch import make_batch
-from common.choice import on_grid
 from common.gpus import resolve
+from common.grid import on_grid
 from common.integrity import same_bits
 from common.kernel import Capacity
 from common.metadata import BatchStats
