@@ -146,15 +146,21 @@ def test_a_captured_call_is_replayed_on_other_values(dsl):
 
 
 @pytest.mark.parametrize(
-    ("dsl", "head", "keys", "kernel"),
-    [("triton", 64, 256, "unpaged"), ("helion", 64, 256, "unpaged"), ("native", 128, 4096, "native.sm90_prefill")],
+    ("dsl", "head", "tokens", "seqs", "keys", "kernel"),
+    [
+        ("triton", 64, 1024, 2, 1024, "unpaged"),  # up to 512 tokens are read by pages
+        ("helion", 64, 1024, 2, 1024, "unpaged"),
+        ("native", 128, 64, 8, 4096, "native.sm90_prefill"),
+    ],
     ids=["triton", "helion", "native"],
 )
-def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(dsl, head, keys, kernel):
-    shape = AttentionShape(16, 1, head, 16, torch.bfloat16)  # sixteen heads a group: 64 tokens are 1024 rows, un-paged
+def test_a_trace_after_the_warm_up_compiles_and_allocates_nothing_and_never_waits(
+    dsl, head, tokens, seqs, keys, kernel
+):
+    shape = AttentionShape(16, 1, head, 16, torch.bfloat16)
     if dsl == "native" and torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no sm_90 here")
-    tokens, seqs, draw = 64, 8, random.Random(0)
+    draw = random.Random(0)
     plan = auto(dsl).plan_paged_attention(shape, tokens, seqs, keys, "cuda")
     assert {choice.kernel for choice in plan.choices} >= {"parallel_softmax", kernel}
     whole = make_batch([(1, keys)] * seqs, shape, device="cuda", extra_columns=0)
