@@ -19,7 +19,7 @@ from common.expect import expect, expect_integer
 from common.grid import GRID, hinted_stats, on_grid, seen
 from common.kernel import Capacity, asked_of, asked_of_shape
 from common.library import named
-from common.metadata import EVERY_KEY, BatchStats, cdiv
+from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from common.prepared import Prepared
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 
@@ -122,15 +122,18 @@ class Plan(PagedAttention):
         for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
             if seqs > below:
                 most = min(self.max_tokens, seqs * stats.max_query_len)
-                yield from ((tokens, seqs) for tokens in {1, most, most - 1, most // 16 * 16} - {0})
+                short = min(most, seqs * SHORT_QUERY)
+                tokens = {1, short, short - 1, most, most - 1, most // 16 * 16}
+                yield from ((count, seqs) for count in tokens - {0})
 
     def sizes(self) -> Iterator[tuple[int, int, BatchStats]]:
         """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.
 
-        Compilers tell sizes apart by whether they are 1 and whether 16 divides them, so every choice is met with each
-        kind of token and sequence count that it can come with; a kernel may launch more where a batch is large. The
-        parts of a config (prefill, decode) are those of launches of their own: a choice whose parts were all met in
-        others needs none. Of 174 choices at 8192 tokens, 256 sequences and 131072 keys that leaves a third.
+        Compilers tell sizes apart by whether they are 1 and whether 16 divides them, kernels by whether there are more
+        than SHORT_QUERY tokens a sequence (partial results then lie by sequence). So every choice is met with each kind
+        of token and sequence count that it can come with; a kernel may launch more where a batch is large. The parts
+        of a config (prefill, decode) are those of launches of their own: a choice whose parts were all met in others
+        needs none. Of Triton's 237 choices for 8192 tokens, 256 sequences and 131072 keys on an H200 141 are launched.
         """
         given = set()
         for largest in (False, True):  # the smallest and the largest batch of each kind
@@ -139,7 +142,7 @@ class Plan(PagedAttention):
                 mine = pieces(choice)
                 for stats in points[::-1] if largest else points:
                     for tokens, seqs in self._counts(stats):
-                        met = {(*piece, _kind(tokens), _kind(seqs)) for piece in mine}
+                        met = {(*piece, *_kind(tokens, seqs)) for piece in mine}
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
                             seen |= met
                             given.add((tokens, seqs, stats))
@@ -236,8 +239,10 @@ def _work(points: list[BatchStats], largest: bool) -> int:
     return -max(tokens) if largest else min(tokens)
 
 
-def _kind(size: int) -> str:
-    return "one" if size == 1 else "sixteens" if size % 16 == 0 else "other"
+def _kind(tokens: int, seqs: int) -> tuple[str, str, bool]:
+    """What a launch is compiled for by its sizes."""
+    of_tokens, of_seqs = ("one" if size == 1 else "sixteens" if size % 16 == 0 else "other" for size in (tokens, seqs))
+    return of_tokens, of_seqs, tokens > seqs * SHORT_QUERY
 
 
 def planner(family: Family) -> Callable[..., Plan]:

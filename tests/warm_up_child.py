@@ -1,0 +1,59 @@
+"""Bind a plan's warm-up, then a trace: python warm_up_child.py DSL TOKENS SEQS KEYS, without TRITON_INTERPRET.
+
+For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
+and options share their code. Prints in JSON how many of those the warm-up had, and the kernels of what it lacked.
+"""
+
+import importlib
+import json
+import random
+import sys
+
+import torch
+
+import common.plan
+from common import gpus
+from common.batch import make_batch
+from common.spec import AttentionShape
+from compare import jit
+from compare.helion_target import helion_as
+
+SHAPE = AttentionShape(16, 1, 64, 16, torch.bfloat16)
+STEPS = 400
+
+
+def lengths(draw, tokens, seqs, keys):
+    """A batch of up to `seqs` sequences: decodes, or up to `tokens` tokens dealt to prompts and decodes."""
+    count, decode = draw.randint(1, seqs), draw.random() < 0.5
+    queries = [1 if decode or draw.random() < 0.5 else draw.randint(1, tokens // count) for _ in range(count)]
+    return [(query, draw.randint(query, keys)) for query in queries]
+
+
+def main(dsl, tokens, seqs, keys):
+    gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
+    common.plan.gpu_of = lambda device: gpu
+    target = jit.gpu_target(gpu.arch)
+
+    def note(launch):
+        bound.add((launch.function.__name__, jit.bind(launch, target).key))
+
+    with helion_as(gpu), jit.intercepted(note):
+        plan = importlib.import_module(f"dsl_{dsl}.auto").plan_paged_attention(SHAPE, tokens, seqs, keys, "cpu")
+        plan.warmup()
+        warm = set(bound)
+        whole = make_batch([(1, keys)] * seqs, SHAPE, extra_columns=0)
+        query = torch.zeros(tokens, SHAPE.num_query_heads, SHAPE.head_size, dtype=SHAPE.dtype)
+        out = torch.empty_like(query)
+        for lens in [[(1, keys), (20, keys)], *(lengths(draw, tokens, seqs, keys) for _ in range(STEPS))]:
+            batch = make_batch(lens, SHAPE, fill=False)
+            stats, count = batch.stats, batch.num_tokens
+            plan(
+                query[:count], whole.key_cache, whole.value_cache, whole.block_table[: batch.num_seqs],
+                batch.query_start_loc, batch.seq_lens, out=out[:count], max_query_len=stats.max_query_len,
+                max_seq_len=stats.max_seq_len, num_decodes=stats.num_decodes,
+            )  # fmt: skip
+    print(json.dumps({"warm": len(warm), "lacked": sorted(name for name, _ in bound - warm)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
