@@ -1,4 +1,6 @@
-"""Bind a plan's warm-up, then a trace: python warm_up_child.py DSL TOKENS SEQS KEYS, without TRITON_INTERPRET.
+"""Bind a plan's warm-up, then a trace with right, missing and wrong hints, without TRITON_INTERPRET:
+
+    python warm_up_child.py DSL TOKENS SEQS KEYS
 
 For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
 and options share their code. Prints in JSON how many of those the warm-up had, and the kernels of what it lacked.
@@ -47,10 +49,11 @@ def main(dsl, tokens, seqs, keys):
         for lens in [[(1, keys), (20, keys)], *(lengths(draw, tokens, seqs, keys) for _ in range(STEPS))]:
             batch = make_batch(lens, SHAPE, fill=False)
             stats, count = batch.stats, batch.num_tokens
+            exact = {name: getattr(stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+            hints = {name: draw.choice((hint, hint, None, 1)) for name, hint in exact.items()}
             plan(
                 query[:count], whole.key_cache, whole.value_cache, whole.block_table[: batch.num_seqs],
-                batch.query_start_loc, batch.seq_lens, out=out[:count], max_query_len=stats.max_query_len,
-                max_seq_len=stats.max_seq_len, num_decodes=stats.num_decodes,
+                batch.query_start_loc, batch.seq_lens, out=out[:count], **hints,
             )  # fmt: skip
     print(json.dumps({"warm": len(warm), "lacked": sorted(name for name, _ in bound - warm)}))
 
