@@ -12,7 +12,7 @@ import pytest
 
 import diptych_check
 from common import gpus
-from compare import calibrate, cli, exits, figures_paper, records, registry, summary
+from compare import calibrate, cli, exits, figures_paper, means, records, registry, summary
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -157,6 +157,17 @@ def test_quoted_constants_have_these_values(document):
 def test_commands_are_understood(document):
     found = {command: why for command in commands(own_text(document.read_text())) if (why := refused(command))}
     assert not found
+
+
+def test_means_are_what_their_command_prints(document, capsys, monkeypatch):
+    text = document.read_text()
+    monkeypatch.chdir(ROOT)
+    for command in re.findall(r"^python -m compare\.means (.*)$", text, re.MULTILINE):
+        folder, names, rest = re.fullmatch(r"([^{ ]*)(?:\{(.*?)\})?(.*)", command).groups()
+        runs = [folder + name for name in (names or "").split(",")]
+        assert means.main([*runs, *shlex.split(rest)]) == exits.OK
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        assert len(printed) > 2 and "\n".join(printed) in text
 
 
 def test_every_exit_code_is_documented():
