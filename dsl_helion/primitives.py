@@ -39,9 +39,17 @@ def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
 
 
 def load_rows(tensor, row, head, live):
-    """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`."""
-    at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1), slice(None)]
-    return stored(hl.load(tensor, at, extra_mask=live.unsqueeze(1).unsqueeze(2)).squeeze(1))
+    """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`.
+
+    Two axes from the start where lanes are a power of two: behind a reshape from three Triton takes Q for computed, and
+    `wgmma` reads it into registers with every tile (`unpaged`, sm_90: 16 shared loads and 52 waits a tile, not 0 and 7).
+    """
+    at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
+    if binding.is_power_of_two(tensor.size(2)):
+        return stored(hl.load(tensor, [*at, hl.arange(tensor.size(2)).unsqueeze(0)], extra_mask=live.unsqueeze(1)))
+    else:
+        x = hl.load(tensor, [*at, slice(None)], extra_mask=live.unsqueeze(1).unsqueeze(2))
+        return stored(x.squeeze(1))
 
 
 def stored(x):

@@ -152,3 +152,12 @@ def test_a_config_with_every_product_twice_is_seen():
     assert facts["matrix_redundancy"] == 1.5
     faults = list(_faults(facts, resolve("mi300"), 128))
     assert any("1.50 times" in fault for fault in faults) and any("holds 1 program" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("kernel", ["triton/unpaged", "helion/unpaged"])
+def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(kernel):
+    """Helion's rows had a third axis until they were loaded: 16 reads into registers and 52 waits a tile of 64 keys."""
+    (outcome,) = compile_in_child([CompileJob(kernel, BATCHES["prefill-2k"], AttentionShape())], resolve("h200"))
+    unpaged = next(facts for facts in outcome.facts if facts["kernel"].endswith("unpaged_kernel"))
+    tiles = [loop for loop in unpaged["loops"] if loop["matrix"]]
+    assert len(tiles) == 2 and all(not loop["shared_reads"] and loop["waits"] < 16 for loop in tiles)
