@@ -42,7 +42,7 @@ def load_rows(tensor, row, head, live):
     """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`.
 
     Two axes from the start where lanes are a power of two: behind a reshape from three Triton takes Q for computed, and
-    `wgmma` reads it into registers with every tile (`unpaged`, sm_90: 16 shared loads and 52 waits a tile, not 0 and 7).
+    `wgmma` reads it into registers with every tile (`unpaged`, sm_90: 16 shared loads and 52 waits, not 0 and 7).
     """
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
     if binding.is_power_of_two(tensor.size(2)):
