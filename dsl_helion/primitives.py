@@ -9,7 +9,7 @@ Helpers are inlined into the kernel. They address with `hl.load` and `hl.store`:
 lower in a helper, nor does a loop. Page, slot and row indices are int64 before a stride multiplies them.
 
 Shapes: block_m rows of a Q Block (a row is one query token under one query head), tile_size keys, head_size lanes of Q
-and K, value_size of V and of the output (Helion pads them to a power of two by itself).
+and K, value_size of V and of the output; Helion pads them to a power of two.
 """
 
 import helion.language as hl
@@ -41,15 +41,13 @@ def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
 def load_rows(tensor, row, head, live):
     """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`.
 
-    Two axes from the start where lanes are a power of two: behind a reshape from three Triton takes Q for computed, and
-    `wgmma` reads it into registers with every tile (`unpaged`, sm_90: 16 shared loads and 52 waits, not 0 and 7).
+    Of two axes where lanes allow it: `wgmma` reads what was reshaped from three into registers with every tile.
     """
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
     if binding.is_power_of_two(tensor.size(2)):
         return stored(hl.load(tensor, [*at, hl.arange(tensor.size(2)).unsqueeze(0)], extra_mask=live.unsqueeze(1)))
     else:
-        x = hl.load(tensor, [*at, slice(None)], extra_mask=live.unsqueeze(1).unsqueeze(2))
-        return stored(x.squeeze(1))
+        return stored(hl.load(tensor, [*at, slice(None)], extra_mask=live.unsqueeze(1).unsqueeze(2)).squeeze(1))
 
 
 def stored(x):
@@ -289,10 +287,7 @@ def attend_tile(
 
 
 def normalise(acc, l, kv_head, f):
-    """The output's rows [block_m, value_size]: acc / l, and what is left of the scales; zeros where nothing was seen.
-
-    The sums of a row's parts come here once, when they have been added.
-    """
+    """The output's rows [block_m, value_size]: acc / l and the scales left, once a row; zeros where none was seen."""
     return rescale(acc / torch.where(l > 0.0, l, 1.0).unsqueeze(1), kv_head, f)
 
 
