@@ -22,11 +22,8 @@ from compare.registry import BOUNDS
 from compare.report_run import NotARun, RunData, read
 from compare.standing import KINDS
 from compare.stats import geomean
+from compare.thresholds import Incomparable
 from compare.verdict import Verdict
-
-
-class Incomparable(ValueError):
-    """Runs whose ratios do not belong into one mean; the message names two of them and what differs."""
 
 
 def ensure_alike(runs: Sequence[RunData]) -> None:
@@ -45,8 +42,8 @@ def standings(runs: Iterable[RunData], against: str, kernels: str = "*") -> dict
     a row, the last has it.
     """
     found: dict[tuple[str, str, str], Verdict | None] = {}
+    globs = [glob.strip() for glob in kernels.split(",")]
     for run in runs:
-        globs = [glob.strip() for glob in kernels.split(",")]
         names = {record.kernel for record in run.raw} - {against} - set(BOUNDS)
         names = {name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
         judged = verdict.judge(run.raw, [(name, against) for name in sorted(names)])
