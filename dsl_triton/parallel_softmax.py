@@ -49,6 +49,7 @@ class Config:
     overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on);
     1.3 us of the 7.1 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
 
     block_m: int = 16
@@ -58,6 +59,7 @@ class Config:
     num_stages: int = 2
     overlap: bool = False
     gather: Gather = "key"
+    registers: int = 0
 
 
 DEFAULT = Config()
@@ -226,6 +228,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         RUN=run, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
+        **({"maxnreg": config.registers} if config.registers else {}),
     )  # fmt: skip
     if config.num_segments > 1:
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)

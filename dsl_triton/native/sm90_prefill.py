@@ -117,6 +117,8 @@ def _sm90_prefill_kernel(
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(v_clear, count=2)
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=2)  # two warps load a tile
         mbarrier.init(v_full.index(stage), count=2)
@@ -139,13 +141,13 @@ def _sm90_prefill_kernel(
     gl.warp_specialize(
         [
             (compute, (
-                0, q_smem, keys, values, k_full, k_empty, v_full, v_empty, total, ends, query_ptr, out_ptr,
+                0, q_smem, keys, values, k_full, k_empty, v_full, v_empty, v_clear, total, ends, query_ptr, out_ptr,
                 lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
                 query_strides, out_strides, lse_strides, acc_strides, m_strides,
                 NUM_KV_HEADS, QUERIES_PER_KV, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, STAGES, LSE,
             )),
             (compute, (
-                1, q_smem, keys, values, k_full, k_empty, v_full, v_empty, total, ends, query_ptr, out_ptr,
+                1, q_smem, keys, values, k_full, k_empty, v_full, v_empty, v_clear, total, ends, query_ptr, out_ptr,
                 lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
                 query_strides, out_strides, lse_strides, acc_strides, m_strides,
                 NUM_KV_HEADS, QUERIES_PER_KV, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, STAGES, LSE,

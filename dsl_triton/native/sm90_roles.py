@@ -180,15 +180,21 @@ def _load_queries(ptr, row, head, live, strides, q0, q1, BLOCKED: gl.constexpr):
 
 
 @gluon.jit
-def _clear_tail(values, stage, first_key, seq_len, TILE: gl.constexpr, BLOCKED: gl.constexpr):
-    """Zeros in V's tile behind the sequence: its slots may hold NaN, and 0 * NaN would reach the output."""
+def _clear_tail(
+    HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, cleared, TILE: gl.constexpr, BLOCKED: gl.constexpr
+):
+    """Zeros in V's tile behind the sequence: its slots may hold NaN, and 0 * NaN would reach the output.
+
+    Each half of the rows clears half of the lanes and waits for the other, for the cleared-th time.
+    """
     key = gl.expand_dims(first_key + gl.arange(0, TILE, gl.SliceLayout(1, BLOCKED)), 1)
     lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, BLOCKED)), 0)
-    for half in gl.static_range(2):
-        tile = values.index(stage * 2 + half)
-        tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
+    tile = values.index(stage * 2 + HALF)
+    tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
     hopper.fence_async_shared()
     barrier()
+    mbarrier.arrive(v_clear, count=1)
+    mbarrier.wait(v_clear, cleared & 1)
 
 
 @gluon.jit
@@ -202,8 +208,8 @@ def _store_halves(ptr, row, head, live, strides, o0, o1, O: gl.constexpr):
 
 @gluon.jit
 def compute(
-    HALF: gl.constexpr, q_smem, keys, values, k_full, k_empty, v_full, v_empty, total, ends, query_ptr, out_ptr,
-    lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
+    HALF: gl.constexpr, q_smem, keys, values, k_full, k_empty, v_full, v_empty, v_clear, total, ends, query_ptr,
+    out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
     query_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: gl.constexpr, QUERIES_PER_KV: gl.constexpr, BLOCK_Q: gl.constexpr, TILE: gl.constexpr,
     NUM_SEGMENTS: gl.constexpr, CAUSAL: gl.constexpr, SEQS: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr,
@@ -215,6 +221,7 @@ def compute(
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     q0, q1 = q_smem.index(2 * HALF), q_smem.index(2 * HALF + 1)
     done = 0
+    cleared = 0
     for number in range(0, gl.cdiv(total, gl.num_programs(0))):
         mine, kv_head, segment, _, query_start, query_len, first, seq_len, start, stop, masked, used = find_item(
             number, total, ends, query_start_loc_ptr, seq_lens_ptr,
@@ -239,7 +246,8 @@ def compute(
                 p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
                 if stop * TILE > seq_len:
                     mbarrier.wait(v_full.index(stage), done // STAGES & 1)
-                    _clear_tail(values, stage, (stop - 1) * TILE, seq_len, TILE, BLOCKED)
+                    _clear_tail(HALF, values, stage, (stop - 1) * TILE, seq_len, v_clear, cleared, TILE, BLOCKED)
+                    cleared += 1
                 done += 1
                 for i in range(1, gl.maximum(masked, 1)):
                     p, m, l, o0, o1 = _step(

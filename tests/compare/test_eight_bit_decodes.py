@@ -4,6 +4,8 @@ An H200 took 146 us for a row whose bytes take 56: V went through shared memory 
 bank, and each tile was asked for when the one before was done.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -66,6 +68,16 @@ def test_both_dsls_ask_for_a_tile_while_they_work_on_another():
 def test_every_decode_does(dsl, scales):
     rungs = ("q_block", "parallel_softmax", "adjustable_tile", "split", "static_grid", "unpaged", "auto")
     _check([_job(f"{dsl}/{rung}", scales=scales) for rung in rungs])
+
+
+def test_an_fp8_query_alone_has_a_bound_of_registers():
+    """The loop of a bf16 query, which converts K, keeps what it needs without one."""
+    narrow = replace(SHAPE, dtype=torch.float8_e4m3fn)
+    jobs = [CompileJob("triton/parallel_softmax", DECODES, shape, ask=Ask(scales="one")) for shape in (SHAPE, narrow)]
+    wide, bound = compile_in_child(jobs, H200)
+    assert (wide.config["registers"], bound.config["registers"]) == (0, 240)
+    segments = next(facts for facts in bound.facts if facts["kernel"] == "_segments_kernel")
+    assert segments["registers"] <= 240 and not segments["spill_bytes"]
 
 
 def test_three_stages_hold_one_tile_and_are_seen():
