@@ -1,6 +1,6 @@
 """Two partitions of warps that share one number: what racecheck says of Triton's own handover to them.
 
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python warp_specialize.py
+PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python warp_specialize.py
 """
 
 import torch
