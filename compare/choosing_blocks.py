@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compare import capability, choosing_costs, codemetrics, registry, summary, verdict
+from compare import capability, choosing_costs, codemetrics, merge, registry, summary, verdict
 from compare.choosing_committed import Committed, missing, table
 from compare.report_run import RunData
 from compare.standing import standings
@@ -61,7 +61,8 @@ def _about(run: RunData) -> str:
     planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
     cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"
     each = f"{processes} process{'es' if processes > 1 else ''} a cell"
-    return f"{said}, {cells}, {each}, commit {run.manifest.get('commit', '?')}"
+    commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?") for part in merge.parts(run)))
+    return f"{said}, {cells}, {each}, commit {commits}"
 
 
 def outside(had: Committed) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import diptych_check
 from common import gpus
-from compare import calibrate, cli, exits, figures_paper, means, records, registry, summary
+from compare import calibrate, cli, exits, feature_costs, figures_paper, means, records, registry, summary
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -26,6 +26,7 @@ _spec.loader.exec_module(include)
 DOCUMENTS = sorted({*include.documents(), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "results" / "README.md"})
 PATH = re.compile(rf"(?:{'|'.join(PACKAGES)}|tests|docs|\.ci)/[\w./-]*|[A-Z]\w+\.md|Makefile|LICENSE|pyproject\.toml")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+PRINTED = {"means": means, "feature_costs": feature_costs}  # commands whose tables documents quote
 VALUE = re.compile(rf"({NAME.pattern}) = (.+)")
 
 
@@ -159,13 +160,15 @@ def test_commands_are_understood(document):
     assert not found
 
 
-def test_means_are_what_their_command_prints(document, capsys, monkeypatch):
+def test_tables_over_several_runs_are_what_their_command_prints(document, capsys, monkeypatch):
     text = document.read_text()
     monkeypatch.chdir(ROOT)
-    for command in re.findall(r"^python -m compare\.means (docs/results/.*)$", text, re.MULTILINE):
+    for name, command in re.findall(r"^python -m compare\.(\w+) (docs/results/.*)$", text, re.MULTILINE):
+        if name not in PRINTED:
+            continue
         folder, names, rest = re.fullmatch(r"([^{ ]*)(?:\{(.*?)\})?(.*)", command).groups()
         runs = [folder + name for name in (names or "").split(",")]
-        assert means.main([*runs, *shlex.split(rest)]) == exits.OK
+        assert PRINTED[name].main([*runs, *shlex.split(rest)]) == exits.OK
         printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
         assert len(printed) > 2 and "\n".join(printed) in text
 
