@@ -2,13 +2,11 @@
 changes what a launch is handed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import children
 from planted_changes import CHANGES, UNCHANGED
 
 CHILD = Path(__file__).with_name("handle_child.py")
@@ -17,11 +15,8 @@ SOME = ["query-address", "table-row-stride", "page-distance-int64", "device"]  #
 
 def judged(dsl, gpu, names=()):
     """One verdict per change, from a process that compiles nothing and interprets nothing."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, str(CHILD), dsl, gpu, *names]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert told.returncode == 0, told.stderr[-3000:]
-    return {verdict.pop("name"): verdict for verdict in map(json.loads, told.stdout.splitlines())}
+    told = children.said([str(CHILD), dsl, gpu, *names], children.compiling(PYTHONWARNINGS="ignore"))
+    return {verdict.pop("name"): verdict for verdict in map(json.loads, told)}
 
 
 def assert_right(verdicts):

@@ -1,12 +1,11 @@
 """A plan's warm-up binds every launch that calls of its capacity make (warm_up_child.py)."""
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import children
 
 HERE = Path(__file__).resolve().parent
 
@@ -15,10 +14,6 @@ HERE = Path(__file__).resolve().parent
 @pytest.mark.parametrize("capacity", [(1024, 2, 1024), (300, 7, 700), (64, 8, 4096)], ids=str)
 def test_a_trace_binds_nothing_that_the_warm_up_did_not(dsl, capacity):
     """A short query beside one of 20 tokens once met partial results that no warm-up had laid by token."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONWARNINGS": "ignore"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *sys.path])
-    command = [sys.executable, str(HERE / "warm_up_child.py"), dsl, *map(str, capacity)]
-    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert child.returncode == 0, child.stderr[-2000:]
-    said = json.loads(child.stdout.splitlines()[-1])
+    environment = children.compiling(HERE.parent, *sys.path, PYTHONWARNINGS="ignore")
+    said = children.answer([str(HERE / "warm_up_child.py"), dsl, *map(str, capacity)], environment)
     assert said["warm"] > 10 and said["lacked"] == []

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import children
 from common.cases import BY_NAME
 from compare import capability, registry
 from compare.constructs import CONSTRUCTS, HELION_ON_GFX942
@@ -123,11 +122,9 @@ def test_what_a_compiler_refuses_the_interpreter_does_not_run_either(construct):
 
 
 def _said_by_a_script(construct):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = "refused_triton" if construct.probe[0] == "triton" else "refused_helion"
-    command = [sys.executable, "-m", f"tests.{script}", construct.probe[1]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=True, timeout=300)
-    return done.stdout.removeprefix(f"{construct.probe[1]}: ")
+    told = children.said(["-m", f"tests.{script}", construct.probe[1]], children.compiling(ROOT), 300)
+    return "\n".join(told).removeprefix(f"{construct.probe[1]}: ")
 
 
 @pytest.mark.parametrize("construct", PROBES["triton"], ids=lambda construct: construct.probe[1])

@@ -1,12 +1,10 @@
 """What Helion generates beside ours: rows become pairs; a real kernel of each DSL is compiled and its source kept."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+import children
 from compare import generated
 
 
@@ -41,13 +39,8 @@ def test_the_command_refuses_by_name(words, said, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_both_sources_are_compiled_and_the_generated_one_is_kept(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     words = ["--gpu", "h200", "--rungs", "naive", "--workload", "q1s16", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "compare.generated", *words],
-        capture_output=True, text=True, env=environment, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-500:]
+    children.said(["-m", "compare.generated", *words], children.compiling(), 300)
     (pair,) = generated.pairs(generated.read(tmp_path))
     assert pair["triton_registers"] > 0 and pair["generated_tokens"] > pair["helion_tokens"]
     source = (tmp_path / "naive.q1s16.txt").read_text()

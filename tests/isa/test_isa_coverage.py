@@ -1,14 +1,12 @@
 """compare/isa/COVERAGE.md says what is."""
 
-import json
-import os
-import subprocess
-import sys
-
 import coverage
 import pytest
 
+import children
 from compare.isa import machine
+
+LIMIT_S = 1800
 
 
 def test_the_page_is_fresh():
@@ -24,11 +22,7 @@ def test_what_kernels_contain_is_tested():
 
 @pytest.mark.slow
 def test_no_kernel_contains_what_is_not_known():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(coverage.ROOT), "HELION_DISALLOW_AUTOTUNING": "1"}
+    environment = children.compiling(coverage.ROOT, HELION_DISALLOW_AUTOTUNING="1")
     for gpu in coverage.GPUS:
-        command = [sys.executable, coverage.__file__, "--of", gpu]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-        found = set(json.loads(done.stdout.splitlines()[-1]))
+        found = set(children.answer([coverage.__file__, "--of", gpu], environment, LIMIT_S))
         assert not found - set(machine.known())

@@ -1,28 +1,21 @@
 """Faults planted into a kernel that Triton compiled for gfx942, and into its inputs, are noticed; with the score."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import test_isa_wrong_mask
 
+import children
+
 MASKS = ("planted.as_it_is", "planted.wrong_mask")
 HERE = Path(__file__).parent
-LIMIT_S = 600
 
 
 def verdicts(folder="", **asked):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), str(folder), environment.get("PYTHONPATH", "")])
-    environment["HELION_DISALLOW_AUTOTUNING"] = "1"
-    command = [sys.executable, str(HERE / "fault_child.py"), json.dumps(asked)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    environment = children.compiling(HERE.parents[1], folder, HELION_DISALLOW_AUTOTUNING="1")
+    return children.answer([str(HERE / "fault_child.py"), json.dumps(asked)], environment)
 
 
 def score(found):

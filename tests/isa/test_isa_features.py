@@ -1,13 +1,11 @@
 """Cases of features of triton/q_block, compiled for gfx942 and gfx950: what the code computes is the reference."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import children
 from common.feature_cases import FEATURE_CASES
 
 HERE = Path(__file__).parent
@@ -29,13 +27,9 @@ GROUPS = (
 
 
 def verdicts(**asked):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(HERE.parents[1]), str(HERE.parent), environment.get("PYTHONPATH", "")]
-    environment |= {"PYTHONPATH": os.pathsep.join(paths), "HELION_DISALLOW_AUTOTUNING": "1"}
-    command = [sys.executable, str(HERE / "feature_child.py"), json.dumps({"kernel": "triton/q_block"} | asked)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    environment = children.compiling(HERE.parents[1], HERE.parent, HELION_DISALLOW_AUTOTUNING="1")
+    command = [str(HERE / "feature_child.py"), json.dumps({"kernel": "triton/q_block"} | asked)]
+    return children.answer(command, environment, LIMIT_S)
 
 
 def group_of(name):

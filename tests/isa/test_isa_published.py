@@ -1,12 +1,10 @@
 """The proof of worth: a miscompilation that others published is seen here by executing the code."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import children
 
 HERE = Path(__file__).parent
 RIGHT = [-7, -7, 4, 5, 6, 7, 8, 9]
@@ -16,12 +14,7 @@ AFFECTED = ((3, 7),)  # releases that prune the bound, of those that this was ru
 
 @pytest.fixture(scope="module")
 def ran():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / "published_child.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return children.answer([str(HERE / "published_child.py")], children.compiling(HERE.parents[1]), 300)
 
 
 def test_the_same_loop_with_another_use_of_its_bound_is_right(ran):

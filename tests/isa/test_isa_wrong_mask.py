@@ -1,12 +1,13 @@
 """From the command line: a kernel with a planted wrong mask, compiled for gfx942, is incorrect by what it computes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import children
 
 pytestmark = pytest.mark.slow  # test_isa_faults meets the same mask every day, without the command line
 ROOT = Path(__file__).parents[2]
@@ -28,8 +29,7 @@ def plant(folder):
 def cells(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     plant(folder)
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder), environment.get("PYTHONPATH", "")])
+    environment = children.compiling(folder)
     command = [sys.executable, "-m", "compare.run", "--gpu", "mi300", "--suite", "smoke", "--workload", "prefill-33",
                "--kernels", "planted.as_it_is,planted.wrong_mask", "--out", str(folder / "run")]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
