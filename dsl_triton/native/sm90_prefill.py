@@ -118,7 +118,7 @@ def _sm90_prefill_kernel(
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(v_clear, count=2)
+    mbarrier.init(v_clear, count=2)  # each half of the rows clears its half of the lanes
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=2)  # two warps load a tile
         mbarrier.init(v_full.index(stage), count=2)

@@ -1,7 +1,8 @@
 """What the warps of sm90_prefill.py do: four load boxes of pages, eight compute; all find their items by themselves.
 
 Barriers are named by what they wait for: `full` a tile that has landed, `empty` one that both halves of the rows have
-read. A tile of K or V is two smem tiles [TILE, 64], one per half of the lanes. Scores, m and l are in base 2.
+read, `clear` one whose tail both have cleared. A tile of K or V is two smem tiles [TILE, 64], one per half of the
+lanes. Scores, m and l are in base 2.
 """
 
 from triton.experimental import gluon
