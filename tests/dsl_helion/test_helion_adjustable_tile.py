@@ -18,6 +18,7 @@ from dsl_helion.adjustable_tile import Config, Prefill
 from dsl_helion.binding import fits
 from dsl_helion.heuristics import default
 from dsl_helion.page_runs import gather_form
+from far_caches import apart
 
 PAGES = (16, 24, 48, 64, 128, 528, 544, 784)
 LARGEST = 256  # keys of a tile that the kernel allows
@@ -88,17 +89,10 @@ def test_runs_take_the_form_that_applies(
     assert gather_form("run", batch, tile) == expected
 
 
-def far(cache: torch.Tensor, page: int, slot: int) -> torch.Tensor:
-    """The same cache with pages and slots that many elements apart; only what is touched is resident."""
-    blocks, slots, _, lanes = cache.shape
-    storage = torch.empty((blocks - 1) * page + (slots - 1) * slot + lanes, dtype=cache.dtype)
-    return storage.as_strided(cache.shape, (page, slot, lanes, 1)).copy_(cache)
-
-
 @pytest.mark.parametrize("tile", [16, pytest.param(32, marks=pytest.mark.slow)], ids=["slice", "run"])
 def test_pages_beyond_32_bits_of_elements_are_found(tile: int) -> None:
     batch = make_batch([(17, 60)], AttentionShape(2, 1, 16, 48, torch.float16), spare_pages=3)
-    moved = batch.replace(key_cache=far(batch.key_cache, 2**29, 16), value_cache=far(batch.value_cache, 2**29, 16))
+    moved = batch.replace(key_cache=apart(batch.key_cache, 2**29, 16), value_cache=apart(batch.value_cache, 2**29, 16))
     assert int(batch.block_table[0, :2].max()) == 4
     prefill = Prefill(64, tile, "run")
     assert all(map(torch.equal, run(moved, Features(), prefill), run(batch, Features(), prefill)))
@@ -107,7 +101,7 @@ def test_pages_beyond_32_bits_of_elements_are_found(tile: int) -> None:
 @pytest.mark.parametrize("asked", ["run", "page"])
 def test_slots_beyond_32_bits_of_elements_take_another_form(asked: str) -> None:
     batch = make_batch([(1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
-    moved = batch.replace(key_cache=far(batch.key_cache, 16, 2**29), value_cache=far(batch.value_cache, 16, 2**29))
+    moved = batch.replace(key_cache=apart(batch.key_cache, 16, 2**29), value_cache=apart(batch.value_cache, 16, 2**29))
     assert gather_form(asked, moved, 16) == ("2idx", 0)
 
 

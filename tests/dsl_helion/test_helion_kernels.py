@@ -9,6 +9,7 @@ from common.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
 from common.tolerance import check
 from dsl_helion import naive, parallel_softmax, q_block, split
+from far_caches import apart
 
 KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax, "split": split}
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
@@ -52,13 +53,6 @@ def test_an_empty_batch_launches_nothing(name: str, lens: list) -> None:
     assert out.numel() == lse.numel() == 0
 
 
-def _far(cache: torch.Tensor) -> torch.Tensor:
-    """The same cache with its pages 2^29 elements apart; only what is touched is resident."""
-    blocks, slots, heads, lanes = cache.shape
-    storage = torch.empty((blocks - 1) * 2**29 + slots * heads * lanes, dtype=cache.dtype)
-    return storage.as_strided(cache.shape, (2**29, heads * lanes, lanes, 1)).copy_(cache)
-
-
 @pytest.mark.parametrize(
     ("name", "config"),
     [
@@ -73,23 +67,16 @@ def test_pages_beyond_32_bits_of_elements_are_found(name: str, config) -> None:
     """The offset of page 4 is 2^31: an int32 product is negative. Pages in their usual place give the same bits."""
     batch = make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
     assert int(batch.block_table[0, 0]) == 4
-    far = batch.replace(key_cache=_far(batch.key_cache), value_cache=_far(batch.value_cache))
+    far = batch.replace(key_cache=apart(batch.key_cache, 2**29, 16), value_cache=apart(batch.value_cache, 2**29, 16))
     near, moved = run(KERNELS[name], batch, Features(), config), run(KERNELS[name], far, Features(), config)
     assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
-
-
-def _slots_apart(cache: torch.Tensor) -> torch.Tensor:
-    """The same cache with the slots of a page 2^29 elements apart."""
-    blocks, slots, heads, lanes = cache.shape
-    storage = torch.empty((slots - 1) * 2**29 + blocks * heads * lanes, dtype=cache.dtype)
-    return storage.as_strided(cache.shape, (heads * lanes, 2**29, lanes, 1)).copy_(cache)
 
 
 @pytest.mark.parametrize("name", ["naive", pytest.param("q_block", marks=pytest.mark.slow)])
 def test_slots_beyond_32_bits_of_elements_are_found(name: str) -> None:
     batch = make_batch([(1, 20)], AttentionShape(2, 1, 16, 8, torch.float16))
-    apart = batch.replace(key_cache=_slots_apart(batch.key_cache), value_cache=_slots_apart(batch.value_cache))
-    near, moved = run(KERNELS[name], batch, Features()), run(KERNELS[name], apart, Features())
+    far = batch.replace(key_cache=apart(batch.key_cache, 16, 2**29), value_cache=apart(batch.value_cache, 16, 2**29))
+    near, moved = run(KERNELS[name], batch, Features()), run(KERNELS[name], far, Features())
     assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
 
 

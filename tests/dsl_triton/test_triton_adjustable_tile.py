@@ -18,6 +18,7 @@ from dsl_triton.adjustable_tile import Config, Prefill
 from dsl_triton.binding import fits
 from dsl_triton.heuristics import default
 from dsl_triton.page_runs import run_length, value_strides
+from far_caches import apart
 
 PAGES = (16, 24, 48, 64, 128, 528, 544, 784)
 DECODE = parallel_softmax.Config(16, 32, 2)
@@ -72,19 +73,14 @@ def test_a_run_is_the_largest_power_of_two_in_page_and_tile(page: int, tile: int
     assert run_length(asked, batch, tile) == expected
 
 
-def far(cache: torch.Tensor, page: int, slot: int) -> torch.Tensor:
-    """The same cache with pages and slots that many elements apart; only what is touched is resident."""
-    blocks, slots, _, lanes = cache.shape
-    storage = torch.empty((blocks - 1) * page + (slots - 1) * slot + lanes, dtype=cache.dtype)
-    return storage.as_strided(cache.shape, (page, slot, lanes, 1)).copy_(cache)
-
-
 @pytest.mark.parametrize(
     ("page", "slot", "length"), [(2**29, 16, 8), (16, 2**29, 1)], ids=["pages-far-apart", "slots-far-apart"]
 )
 def test_offsets_beyond_32_bits_are_found(page: int, slot: int, length: int) -> None:
     batch = make_batch([(17, 30)], AttentionShape(2, 1, 16, 8, torch.float16), spare_pages=1)
-    moved = batch.replace(key_cache=far(batch.key_cache, page, slot), value_cache=far(batch.value_cache, page, slot))
+    moved = batch.replace(
+        key_cache=apart(batch.key_cache, page, slot), value_cache=apart(batch.value_cache, page, slot)
+    )
     assert int(batch.block_table[0].max()) == 4 and run_length("run", moved, 16) == length
     prefill = Prefill(64, 16, "run")
     assert all(map(torch.equal, run(moved, Features(), prefill), run(batch, Features(), prefill)))
