@@ -31,7 +31,7 @@ def costs(runs: Iterable[RunData]) -> Costs:
     """The ratios of each run, those of later runs in place of earlier ones."""
     found: Costs = {}
     for run in runs:
-        for name, features in ratios(points(run.raw)).items():
+        for name, features in ratios(points(run.records)).items():
             found |= {
                 (name, kernel, feature): over for feature, own in features.items() for kernel, over in own.items()
             }

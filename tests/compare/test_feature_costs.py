@@ -1,5 +1,7 @@
 """What features cost: each ratio within a run, the later run's where two have it, and no line without one."""
 
+from dataclasses import replace
+
 import synthetic_run
 from synthetic_run import timed, workload
 
@@ -31,6 +33,13 @@ def test_each_kernel_is_measured_against_itself_without_the_feature(tmp_path, ca
     assert code == OK
     assert lines[0] == ["feature", "32q1s4k~ `triton/auto`", "32q1s4k~ `helion/auto`"]
     assert lines[2:] == [["softcap", "1.20", "0.75"], ["sinks", "1.10", ""]], "in the suite's order"
+
+
+def test_processes_of_a_cell_are_taken_together(tmp_path, capsys):
+    rows = ("32q1s4k~", 10.0, 0), ("32q1s4k~", 40.0, 1), ("32q1s4k~+sinks", 30.0, 0), ("32q1s4k~+sinks", 30.0, 1)
+    records = [replace(timed(workload(label, "decode", 32, 1, 4096), TRITON, us), process=n) for label, us, n in rows]
+    one = synthetic_run.write(tmp_path / "one", records, gpu=H200)
+    assert said(capsys, one)[1][-1] == ["sinks", "1.50"], "30 over the geometric mean of 10 and 40"
 
 
 def test_of_two_runs_the_later_counts_with_its_own_plain_row(tmp_path, capsys):
