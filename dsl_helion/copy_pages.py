@@ -17,21 +17,16 @@ from dsl_helion.primitives import find_slots, load_kv_tile, load_token_scales
 SEQUENCES = 256  # whose regions are summed at a time; kernels take it as an argument: a global is no constant size
 
 
-def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short, new_kv):
+def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short):
     """First tile and first key that any query of the sequences needs, and how many tiles are copied: none for a short
     query.
-
-    new_kv: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
     """
     query_start = hl.load(query_start_loc, [seq], extra_mask=live)
     query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
     seq_len = hl.load(seq_lens, [seq], extra_mask=live)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, tile_size, live)
-    copied = query_len > short
-    if new_kv:
-        copied = copied & (context_len > 0)
-    return lo, first_key, torch.where(copied, hi - lo, 0)
+    return lo, first_key, torch.where(query_len > short, hi - lo, 0)
 
 
 def copy_scales(to, scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size,
@@ -58,7 +53,6 @@ def _copy_kernel(
     page_rows: hl.constexpr,
     gather: hl.constexpr,
     short: hl.constexpr,
-    new_kv: hl.constexpr,
     sequences: hl.constexpr,
     programs: hl.constexpr,
 ) -> None:
@@ -73,7 +67,7 @@ def _copy_kernel(
         total = hl.zeros([], dtype=torch.int32)
         for first in hl.grid(0, num_seqs, sequences):
             index = first + hl.arange(sequences)
-            _, _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short, new_kv)
+            _, _, count = region_tiles(query_start_loc, seq_lens, index, index < num_seqs, f, tile_size, short)
             total = total + count.sum(0).to(torch.int32)
         held = torch.minimum(total, hl.full([], tiles, dtype=torch.int32))
         for item in hl.grid(program, held * num_kv_heads, programs):
@@ -85,13 +79,13 @@ def _copy_kernel(
             for chunk in hl.grid(0, num_seqs, sequences):
                 index = chunk + hl.arange(sequences)
                 live = index < num_seqs
-                _, _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                _, _, count = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short)
                 end = end_before + torch.cumsum(count, 0).to(torch.int32)
                 before = live & (end <= at)
                 seq = seq + before.to(torch.int32).sum(0).to(torch.int32)
                 begin = torch.maximum(begin, torch.where(before, end, 0).amax(0))
                 end_before = end_before + count.sum(0).to(torch.int32)
-            lo, first_key, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            lo, first_key, _ = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short)
             j = lo + at - begin
             key_pos = j * tile_size + hl.arange(tile_size)
             end_key = seq_lens[seq]
@@ -112,12 +106,11 @@ def _copy_kernel(
 _copy = kernel(_copy_kernel)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
 
     Before the first key that a window shows to any row, and behind a sequence's last, its tiles are zeros.
-    scales: as copied_scales gives them. new_kv: the step's new keys are given, so sequences without context are not
-    copied.
+    scales: as copied_scales gives them.
     """
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
@@ -125,7 +118,7 @@ def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> No
         cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
         batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, *scales,
         bundle(features),
-        shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, new_kv, SEQUENCES,
+        shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),
     )  # fmt: skip
     run(_copy, config, args, block_sizes=[tile_size], num_warps=4)

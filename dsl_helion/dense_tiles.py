@@ -66,20 +66,20 @@ def tile_sources(
     tile_size: int,
     gather: str,
     page_rows: int,
+    new_kv: bool,
 ) -> tuple[dict[str, tuple[torch.Tensor | None, ...]], int]:
-    """K, V and block table for each launch of unpaged.py, by source, and how many tiles the scratch holds.
+    """K, V and block table for each launch of unpaged.py, by source, and how many tiles of the scratch are used.
 
-    There is no "new" of fewer rows than a tile: attend_block reads whole tiles.
+    new_kv: the step's new K and V in place of a copy, where there are at least a tile's rows: attend_block reads whole
+    tiles.
     """
     paged = *(cache_view(cache, gather, page_rows) for cache in (batch.key_cache, batch.value_cache)), batch.block_table
+    new = new_tokens(batch, features) if new_kv else (None, None)
+    if new[0] is not None and new[0].shape[0] >= tile_size:
+        return {"context": paged, "new": (*new, None)}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": (loadable(key), loadable(value), None)}
-    new = new_tokens(batch, features)
-    if new[0] is not None and new[0].shape[0] >= tile_size:
-        sources["new"] = *new, None
-    if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = paged
-    return sources, tiles
+    return sources | ({"paged": paged} if _may_overflow(batch, tiles, tile_size) else {}), tiles
 
 
 def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:

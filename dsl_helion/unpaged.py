@@ -8,9 +8,11 @@ loop free of block tables, and each key's address is computed once instead of on
 
 The attention is one kernel launched for each source of tiles that a batch may need; which sequence takes which is
 decided on the device, so a wrong hint costs time and never correctness:
-    "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
-    "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
+    "copied"  those whose region fits into the scratch
+    "paged"   those beyond it, through their pages; launched where the shapes allow such a batch
+or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
+    "new"     those without context: batch.key and batch.value are all that they see
+    "context" the others, through their pages, on the stream beside
 """
 
 from collections.abc import Iterator
@@ -67,6 +69,7 @@ class Prefill:
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     gather: how the copy reads the pages (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
     """
 
     block_m: int = 32
@@ -78,6 +81,7 @@ class Prefill:
     heads_fastest: bool = True
     copy_programs: int = 1024
     matrix_instr: int = 0
+    new_kv: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,6 @@ def _unpaged_kernel(
     short: hl.constexpr,
     sequences: hl.constexpr,
     source: hl.constexpr,
-    new_kv: hl.constexpr,
     num_segments: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
@@ -172,17 +175,16 @@ def _unpaged_kernel(
         if source == "new":
             mine = mine & (context_len <= 0)
             row = query_start - context_len
+        elif source == "context":
+            mine = mine & (context_len > 0)
         else:
             begin = hl.zeros([], dtype=torch.int32)  # of the sequence's region in the scratch, in tiles
             for before in hl.grid(0, seq, sequences):
                 index = before + hl.arange(sequences)
-                live = index < seq
-                _, _, earlier = region_tiles(query_start_loc, seq_lens, index, live, f, tile_size, short, new_kv)
+                _, _, earlier = region_tiles(query_start_loc, seq_lens, index, index < seq, f, tile_size, short)
                 begin = begin + earlier.sum(0).to(torch.int32)
-            region_lo, _, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short, new_kv)
+            region_lo, _, count = region_tiles(query_start_loc, seq_lens, seq, seq >= 0, f, tile_size, short)
             mine = mine & ((begin + count > tiles) == (source == "paged"))
-            if new_kv:
-                mine = mine & (context_len > 0)
             row = (kv_head * tiles + begin - region_lo) * tile_size
         if mine:
             token, head, real = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
@@ -195,7 +197,7 @@ def _unpaged_kernel(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )
             start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments)
-            if source == "paged":
+            if source == "paged" or source == "context":
                 for j_paged in hl.grid(start, stop):
                     m, l, acc = attend_tile(
                         j_paged, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
@@ -273,25 +275,26 @@ def launch(
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, config = batch.shape, held(config, batch.shape)
-    tile_size = config.tile_size
-    gather, page_rows = gather_form(config.gather, batch, tile_size)
-    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, gather, page_rows)
+    gather, page_rows = gather_form(config.gather, batch, config.tile_size)
+    scratch = workspace.key, workspace.value
+    sources, tiles = tile_sources(batch, features, *scratch, config.tile_size, gather, page_rows, config.new_kv)
     scales = copied_scales(features, workspace.scales)
     if "copied" in sources:
-        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
+        copy_pages(batch, features, *scratch, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
-    sizes = [max(config.block_m, smallest_block_m(shape)), tile_size]
+    sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
             *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
-            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source,
-            "new" in sources, segments,
+            shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
-        run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=source != "paged")
+        with beside(workspace.side if source == "context" else None):
+            run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=table is None)
     if segments > 1:
+        join(workspace.side if "context" in sources else None)
         merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

@@ -18,27 +18,20 @@ SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
 
 
 @triton.jit
-def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
-                 NEW_KV: tl.constexpr):  # fmt: skip
+def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr):
     """First tile and first key that any query of the sequence needs, and how many tiles are copied: none for a short
     query.
-
-    NEW_KV: the step's new keys lie contiguous elsewhere, so none for a sequence without context either.
     """
     query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
     query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
     context_len = seq_len - query_len
     first_key, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, live)
-    copied = query_len > SHORT
-    if NEW_KV:
-        copied = copied & (context_len > 0)
-    return lo, first_key, tl.where(copied, hi - lo, 0)
+    return lo, first_key, tl.where(query_len > SHORT, hi - lo, 0)
 
 
 @triton.jit
-def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr,
-                NEW_KV: tl.constexpr):  # fmt: skip
+def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr):
     """The sequence whose region holds tile `at` of the scratch, the region's first tile, and the tiles of all."""
     seq = 0
     begin = 0
@@ -46,7 +39,7 @@ def find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE: t
     for first in range(0, num_seqs, SEQUENCES):
         index = first + tl.arange(0, SEQUENCES)
         live = index < num_seqs
-        _, _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT, NEW_KV)
+        _, _, tiles = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, live, f, TILE_SIZE, SHORT)
         end = total + tl.cumsum(tiles, 0)
         before = live & (end <= at)
         seq += tl.sum(before.to(tl.int32), 0)
@@ -85,16 +78,16 @@ def _copy_kernel(
     f,
     key_strides, value_strides, block_table_strides,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, NEW_KV: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     item = tl.program_id(0)
     kv_head = item % NUM_KV_HEADS
     at = item // NUM_KV_HEADS
-    seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
+    seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
     while at < tl.minimum(total, tiles):
-        lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        lo, first_key, _ = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT)
         key_pos = (lo + at - begin) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         end_key = tl.load(seq_lens_ptr + seq)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
@@ -111,14 +104,13 @@ def _copy_kernel(
         item += tl.num_programs(0)
         kv_head = item % NUM_KV_HEADS
         at = item // NUM_KV_HEADS
-        seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT, NEW_KV)
+        seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
 
-    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them. new_kv: the step's new
-    keys are given, so sequences without context are not copied.
+    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
@@ -126,6 +118,6 @@ def copy_pages(batch, features, key, value, scales, tiles, config, new_kv) -> No
         key, value, *scales, batch.num_seqs, tiles, bundle(features),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
-        BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, NEW_KV=new_kv,
-        OVERLAP=config.overlap, num_warps=4,
+        BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, OVERLAP=config.overlap,
+        num_warps=4,
     )  # fmt: skip

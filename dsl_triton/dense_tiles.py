@@ -55,18 +55,19 @@ def attend_block(
 
 
 def tile_sources(
-    batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int
+    batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int, new_kv: bool
 ) -> tuple[dict[str, tuple[TensorDescriptor, ...]], int]:
-    """Descriptors for each launch of unpaged.py, by source, and how many tiles the scratch (key, value) holds."""
+    """Descriptors for each launch of unpaged.py, by source, and how many tiles of the scratch (key, value) are used.
+
+    new_kv: the step's new K and V in place of a copy, where there are such.
+    """
     copied = tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
-    tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
-    sources = {"copied": copied}
-    new = _new_blocks(batch, features, tile_size)
+    new = _new_blocks(batch, features, tile_size) if new_kv else None
     if new is not None:
-        sources["new"] = new
-    if _may_overflow(batch, tiles, tile_size):
-        sources["paged"] = copied
-    return sources, tiles
+        return {"context": copied, "new": new}, 0
+    tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
+    paged = {"paged": copied} if _may_overflow(batch, tiles, tile_size) else {}
+    return {"copied": copied, **paged}, tiles
 
 
 def _new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[TensorDescriptor, ...] | None:

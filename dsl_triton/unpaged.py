@@ -8,9 +8,11 @@ loop free of block tables, and each key's address is computed once instead of on
 
 The attention is one kernel launched for each SOURCE of tiles that a batch may need; which sequence takes which is
 decided on the device, so a wrong hint costs time and never correctness:
-    "new"     sequences without context, where the step's new K and V are given (batch.key, batch.value): no copy
-    "copied"  the others, whose region fits into the scratch
-    "paged"   the others beyond it, through their pages; launched where the shapes allow such a batch
+    "copied"  those whose region fits into the scratch
+    "paged"   those beyond it, through their pages; launched where the shapes allow such a batch
+or, without a copy, where no context is expected (Prefill.new_kv) and the step's new K and V are given:
+    "new"     those without context: batch.key and batch.value are all that they see
+    "context" the others, through their pages, on the stream beside
 """
 
 import itertools
@@ -54,6 +56,7 @@ class Prefill:
     query tokens over a long context has few Q Blocks.
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
+    new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
     """
 
     block_m: int = 32
@@ -64,6 +67,7 @@ class Prefill:
     heads_fastest: bool = True
     copy_programs: int = 1024
     overlap: bool = False
+    new_kv: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def _unpaged_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
-    NEW_KV: tl.constexpr, NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
@@ -157,18 +161,16 @@ def _unpaged_kernel(
         mine = mine & (context_len <= 0)
         row = query_start - context_len
         column = kv_head * HEAD_SIZE
+    elif SOURCE == "context":
+        mine = mine & (context_len > 0)
     else:
         begin = 0  # of the sequence's region in the scratch, in tiles
         for before in range(0, seq, SEQUENCES):
             index = before + tl.arange(0, SEQUENCES)
-            _, _, count = region_tiles(
-                query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT, NEW_KV
-            )
+            _, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, index, index < seq, f, TILE_SIZE, SHORT)
             begin += tl.sum(count, 0)
-        region_lo, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT, NEW_KV)
+        region_lo, _, count = region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, True, f, TILE_SIZE, SHORT)
         mine = mine & ((begin + count > tiles) == (SOURCE == "paged"))
-        if NEW_KV:
-            mine = mine & (context_len > 0)
         row = (kv_head * tiles + begin - region_lo) * TILE_SIZE
         column = 0
     token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
@@ -184,7 +186,7 @@ def _unpaged_kernel(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
-        if SOURCE == "paged":
+        if SOURCE == "paged" or SOURCE == "context":
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, stop):
                 m, l, acc = attend_tile(
@@ -268,28 +270,30 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     shape, tile_size = batch.shape, config.tile_size
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
-    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size)
+    sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, config.new_kv)
     scales = copied_scales(features, workspace.scales)
     if "copied" in sources:
-        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config, "new" in sources)
+        copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
+    overlap = config.overlap and "copied" in sources  # the copy waits for the query, which is read before its wait
     for source, (keys, values) in sources.items():
-        _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
-            batch.query, keys, values, *scales,
-            batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-            out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
-            batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-            out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
-            NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-            VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
-            SHORT=SHORT_QUERY, SOURCE=source, NEW_KV="new" in sources, NUM_SEGMENTS=segments,
-            HEADS_FASTEST=config.heads_fastest, OVERLAP=config.overlap,
-            num_warps=config.num_warps, num_stages=config.num_stages,
-            **({"launch_pdl": True} if config.overlap else {}),
-        )  # fmt: skip
+        with beside(workspace.side if source == "context" else None):
+            _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
+                batch.query, keys, values, *scales,
+                batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+                out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
+                batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
+                out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
+                NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
+                VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
+                SHORT=SHORT_QUERY, SOURCE=source, NUM_SEGMENTS=segments, HEADS_FASTEST=config.heads_fastest,
+                OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages,
+                **({"launch_pdl": True} if overlap else {}),
+            )  # fmt: skip
     if segments > 1:
+        join(workspace.side if "context" in sources else None)
         block_q = block_m // shape.queries_per_kv
         merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

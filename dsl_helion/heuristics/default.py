@@ -155,7 +155,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
         rows["num_warps"] = 8
     elif gpu.arch == "sm_90" and rows["block_m"] == 128:
         rows["num_stages"] = 3  # heads of 256: four chunks of 512 over 2k keys 165 us for 203
-    copy = {"gather": "page", "copy_programs": 8 * gpu.units}
+    new_kv = stats.max_seq_len <= min(stats.max_query_len, 4096)  # no context; 8k keys are faster out of the copy
+    copy = {"gather": "page", "copy_programs": 8 * gpu.units, "new_kv": new_kv}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 

@@ -129,9 +129,9 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
     if gpu.arch == "gfx90a" and shape.dtype.itemsize <= 2 and _lanes(shape) > 64:
         tile_size = 16  # 32 keys: 258 registers, one program a unit
-    prefill = unpaged_kernel.Prefill(
-        block_m, tile_size, warps, stages, num_segments=segments, copy_programs=8 * gpu.units, overlap=overlap
-    )
+    new_kv = stats.max_seq_len <= min(stats.max_query_len, 4096)  # no context; 8k keys are faster out of the copy
+    copy = {"copy_programs": 8 * gpu.units, "overlap": overlap, "new_kv": new_kv}
+    prefill = unpaged_kernel.Prefill(block_m, tile_size, warps, stages, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 

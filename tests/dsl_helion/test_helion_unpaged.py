@@ -21,6 +21,7 @@ SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(20, 50), (0, 3), (17, 17), (19, 70)]
 PREFILL = unpaged.Prefill(32, 16, copy_programs=3)
 CONFIG = unpaged.Config(PREFILL, unpaged.DEFAULT.decode)
+NEW = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, new_kv=True))
 
 
 def poisoned(batch: PagedBatch, num_keys: int, config: unpaged.Config = CONFIG) -> unpaged.Workspace:
@@ -50,7 +51,23 @@ def judge(batch: PagedBatch, features: Features, num_keys: int = 200, config: un
     ids=["window-new", "non-causal-new", "non-causal-copied"],
 )
 def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool) -> None:
-    judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features)
+    judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features, config=NEW if new_kv else CONFIG)
+
+
+@pytest.mark.slow
+def test_new_keys_are_read_where_no_context_is_expected() -> None:
+    """Elsewhere the pages are: of the sequences that have a context after all, and of all where one is expected."""
+    batch = make_batch(LENS, SHAPE, new_kv=True)
+    batch.key[:20] = batch.value[:20] = batch.key[37:] = batch.value[37:] = float("nan")
+    unread = make_batch(LENS, SHAPE, new_kv=True)
+    unread.key.fill_(float("nan"))
+    judge(unread, Features())
+    for block in batch.block_table[2, :2].tolist():  # of the prompt without context
+        batch.key_cache[block] = batch.value_cache[block] = float("nan")
+    out = torch.full_like(batch.query, float("nan"))
+    unpaged.attend_unpaged(batch, Features(), out, NEW.prefill, poisoned(batch, 200, NEW), None)
+    verdict = check(out, None, batch, Features(), unpaged.CONTRACT, reference(unread, Features()))
+    assert verdict.ok, verdict.reason
 
 
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
@@ -71,6 +88,7 @@ def test_keys_before_a_window_may_hold_anything(spans: torch.Tensor | None) -> N
     features = Features(sliding_window=19, spans=spans)
     INVISIBLE["unseen-nan"](batch, features)
     judge(batch, features)
+    judge(batch, features, config=NEW)
 
 
 def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
@@ -79,10 +97,12 @@ def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
 
 
 @pytest.mark.slow
-def test_segments_of_a_long_context_are_merged() -> None:
+@pytest.mark.parametrize("new_kv", [False, True], ids=["copied", "new"])
+def test_segments_of_a_long_context_are_merged(new_kv: bool) -> None:
     """Three segments of 70 keys, one of the prompt of 17, whose rows nobody merges; room for the first sequence."""
-    config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3))
-    judge(make_batch(LENS, SHAPE), Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0])), 60, config)
+    config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3, new_kv=new_kv))
+    sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
+    judge(make_batch(LENS, SHAPE, new_kv=new_kv), sinks, 60, config)
 
 
 @pytest.mark.slow
@@ -98,7 +118,7 @@ def test_regions_are_whole_tiles_one_behind_the_other() -> None:
     """20 of 50, 17 of 17 and 19 of 70 query tokens: 4, 2 and 5 tiles of 16 keys, zeros behind each last key."""
     batch = make_batch(LENS, SHAPE)
     scratch = poisoned(batch, 200)
-    copy_pages(batch, Features(), scratch.key, scratch.value, (None, None), scratch.key.shape[0] // 32, PREFILL, False)
+    copy_pages(batch, Features(), scratch.key, scratch.value, (None, None), scratch.key.shape[0] // 32, PREFILL)
     for cache, copied in ((batch.key_cache, scratch.key), (batch.value_cache, scratch.value)):
         rows = copied.view(SHAPE.num_kv_heads, -1, SHAPE.head_size)
         at = 0
@@ -137,9 +157,10 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_blocks_of_descriptors_are_the_same_keys(described: list[str]) -> None:
     batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
-    judge(batch, Features(sliding_window=19))
-    attention = [text for text in described if "_unpaged_kernel" in text]
-    assert [text.count("desc.load(") for text in attention] == [4, 4, 0]  # K and V, without and with a mask; paged
+    for config in (CONFIG, NEW):
+        judge(batch, Features(sliding_window=19), config=config)
+    attention = [text.count("desc.load(") for text in described if "_unpaged_kernel" in text]
+    assert attention == [4, 0, 0, 4]  # copied and new: K and V, without and with a mask; paged and context: none
 
 
 @pytest.fixture
@@ -176,7 +197,9 @@ def test_no_tile_of_the_new_keys_reaches_beyond_them(
     batch.key[:20] = batch.value[:20] = float("nan")  # of a sequence with context, whose pages count
     (key, keys), (value, values) = amid_nan(batch.key), amid_nan(batch.value)
     batch = dataclasses.replace(batch, key=key, value=value)
-    judge(batch, features, config=dataclasses.replace(CONFIG, prefill=unpaged.Prefill(32, tile_size, copy_programs=3)))
+    judge(
+        batch, features, config=dataclasses.replace(NEW, prefill=dataclasses.replace(NEW.prefill, tile_size=tile_size))
+    )
     at = torch.cat(read)
     for inner, whole in ((key, keys), (value, values)):
         near = at[(at >= whole.data_ptr()) & (at < whole.data_ptr() + whole.nbytes)]

@@ -19,6 +19,7 @@ SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(20, 50), (0, 3), (17, 17), (19, 70)]
 PREFILL = unpaged.Prefill(16, 16, copy_programs=3)
 CONFIG = unpaged.Config(PREFILL, unpaged.DEFAULT.decode)
+NEW = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, new_kv=True))
 
 
 def poisoned(batch: PagedBatch, num_keys: int, config: unpaged.Config = CONFIG) -> unpaged.Workspace:
@@ -48,7 +49,22 @@ def judge(batch: PagedBatch, features: Features, num_keys: int = 200, config: un
     ids=["window-new", "non-causal-new", "non-causal-copied"],
 )
 def test_a_scratch_full_of_nan_changes_nothing(features: Features, new_kv: bool) -> None:
-    judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features)
+    judge(make_batch(LENS, SHAPE, new_kv=new_kv, pad_tokens=3), features, config=NEW if new_kv else CONFIG)
+
+
+def test_new_keys_are_read_where_no_context_is_expected() -> None:
+    """Elsewhere the pages are: of the sequences that have a context after all, and of all where one is expected."""
+    batch = make_batch(LENS, SHAPE, new_kv=True)
+    batch.key[:20] = batch.value[:20] = batch.key[37:] = batch.value[37:] = float("nan")
+    unread = make_batch(LENS, SHAPE, new_kv=True)
+    unread.key.fill_(float("nan"))
+    judge(unread, Features())
+    for block in batch.block_table[2, :2].tolist():  # of the prompt without context
+        batch.key_cache[block] = batch.value_cache[block] = float("nan")
+    out = torch.full_like(batch.query, float("nan"))
+    unpaged.attend_unpaged(batch, Features(), out, NEW.prefill, poisoned(batch, 200, NEW), None)
+    verdict = check(out, None, batch, Features(), unpaged.CONTRACT, reference(unread, Features()))
+    assert verdict.ok, verdict.reason
 
 
 def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
@@ -56,10 +72,12 @@ def test_sequences_beyond_the_scratch_are_read_through_their_pages() -> None:
     judge(make_batch(LENS, SHAPE), Features(), 16)
 
 
-def test_segments_of_a_long_context_are_merged() -> None:
+@pytest.mark.parametrize("new_kv", [False, True], ids=["copied", "new"])
+def test_segments_of_a_long_context_are_merged(new_kv: bool) -> None:
     """Three segments of 70 keys, one of the prompt of 17, whose rows nobody merges; room for the first sequence."""
-    config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3))
-    judge(make_batch(LENS, SHAPE), Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0])), 60, config)
+    config = dataclasses.replace(CONFIG, prefill=dataclasses.replace(PREFILL, num_segments=3, new_kv=new_kv))
+    sinks = Features(sinks=torch.tensor([1.0, -1.0, 0.0, 3.0]))
+    judge(make_batch(LENS, SHAPE, new_kv=new_kv), sinks, 60, config)
 
 
 def test_short_queries_are_served_beside() -> None:
@@ -80,6 +98,7 @@ def test_keys_before_a_window_may_hold_anything(spans: torch.Tensor | None) -> N
     features = Features(sliding_window=19, spans=spans)
     INVISIBLE["unseen-nan"](batch, features)
     judge(batch, features)
+    judge(batch, features, config=NEW)
 
 
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
@@ -94,7 +113,7 @@ def test_regions_are_whole_tiles_one_behind_the_other() -> None:
     """20 of 50, 17 of 17 and 19 of 70 query tokens: 4, 2 and 5 tiles of 16 keys, zeros behind each last key."""
     batch = make_batch(LENS, SHAPE)
     scratch = poisoned(batch, 200)
-    copy_pages(batch, Features(), scratch.key, scratch.value, (None, None), scratch.key.shape[0] // 32, PREFILL, False)
+    copy_pages(batch, Features(), scratch.key, scratch.value, (None, None), scratch.key.shape[0] // 32, PREFILL)
     for cache, copied in ((batch.key_cache, scratch.key), (batch.value_cache, scratch.value)):
         rows = copied.view(SHAPE.num_kv_heads, -1, SHAPE.head_size)
         at = 0
