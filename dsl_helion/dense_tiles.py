@@ -79,7 +79,9 @@ def tile_sources(
         return {"context": paged, "new": (*new, None)}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
     sources = {"copied": (loadable(key), loadable(value), None)}
-    return sources | ({"paged": paged} if _may_overflow(batch, tiles, tile_size) else {}), tiles
+    if _may_overflow(batch, tiles, tile_size):
+        sources["paged"] = paged
+    return sources, tiles
 
 
 def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:

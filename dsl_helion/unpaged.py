@@ -118,10 +118,10 @@ class Workspace:
 def _unpaged_kernel(
     query: torch.Tensor,  # [num_tokens, num_query_heads, head_size]
     keys: torch.Tensor,  # [num_kv_heads * tiles * tile_size, head_size]; new: [num_tokens, num_kv_heads, head_size]
-    values: torch.Tensor,  # the same; paged: the two caches
+    values: torch.Tensor,  # the same; paged, context: the two caches
     key_scales: torch.Tensor | None,  # f32 [num_kv_heads * tiles * tile_size]
     value_scales: torch.Tensor | None,  # the same of V
-    block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged alone
+    block_table: torch.Tensor | None,  # i32 or i64 [num_seqs, max_blocks]; paged, context
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     out: torch.Tensor,  # [num_tokens, num_query_heads, value_size]

@@ -66,8 +66,10 @@ def tile_sources(
     if new is not None:
         return {"context": copied, "new": new}, 0
     tiles = key.shape[0] // (batch.shape.num_kv_heads * tile_size)
-    paged = {"paged": copied} if _may_overflow(batch, tiles, tile_size) else {}
-    return {"copied": copied, **paged}, tiles
+    sources = {"copied": copied}
+    if _may_overflow(batch, tiles, tile_size):
+        sources["paged"] = copied
+    return sources, tiles
 
 
 def _new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[TensorDescriptor, ...] | None:

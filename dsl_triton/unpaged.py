@@ -277,7 +277,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     parts, segments = workspace.parts, config.num_segments
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
-    overlap = config.overlap and "copied" in sources  # the copy waits for the query, which is read before its wait
+    overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be there
     for source, (keys, values) in sources.items():
         with beside(workspace.side if source == "context" else None):
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
