@@ -1,0 +1,51 @@
+"""B: which cells every suite has, on the CPU and for two GPUs, here and absent.
+
+The id of a cell is a hash of its row's id, its kernel and the GPU; a plan's is one of the ids in their order. So the
+rows of a suite, the kernels of a situation and the plan's hash say all of them.
+"""
+
+from __future__ import annotations
+
+from common.gpus import resolve
+from compare import cli, plan, suites
+from compare.cli import Situation
+from goldens.table import Rows
+
+SITUATIONS = {
+    "cpu": Situation(None, False, "cpu", ""),
+    "h200": Situation(resolve("h200"), True, "cuda:0", ""),
+    "h200 absent": Situation(resolve("h200"), False, "cpu", ""),
+    "mi300": Situation(resolve("mi300"), True, "cuda:0", ""),
+    "mi300 absent": Situation(resolve("mi300"), False, "cpu", ""),
+}
+# Beside the suites: no suite, one batch, other kernels, the step's new K and V.
+OTHERS = {
+    "nothing asked": [],
+    "a batch": ["--workload", "4q1s2k_q512s1536"],
+    "every baseline": ["--suite", "peers", "--kernels", "baseline/*"],
+    "variants": ["--suite", "smoke", "--kernels", "triton/q_block@paper,helion/auto@default,*/ablations.*"],
+    "new K and V": ["--suite", "serving", "--new-kv", "--kernels", "*/auto"],
+    "another seed": ["--suite", "smoke", "--seed", "7", "--window", "20"],
+}
+
+
+def rows() -> Rows:
+    found: Rows = {}
+    for name in suites.SUITES:
+        found[f"rows of {name}"] = {row.label: row.id for row in suites.suite(name)}
+    for name, words in ({name: ["--suite", name] for name in suites.SUITES} | OTHERS).items():
+        asked = cli.parser().parse_args(words)
+        for situation, now in SITUATIONS.items():
+            chosen = cli.selection(asked, now)
+            gpu = now.target.name if now.target else None
+            jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
+            found[f"plan of {name}, {situation}"] = {
+                "hash": plan.plan_hash(jobs),
+                "cells": sum(len(job.cells) for job in jobs),
+                "kernels": list(chosen.kernels),
+                "contract": cli.contract(asked, now).name,
+            }
+    smoke = cli.selection(cli.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
+    for job in plan.jobs(smoke.workloads, smoke.kernels, None):
+        found[f"cells of smoke, cpu, {job.workload.label}"] = {cell.kernel: cell.id for cell in job.cells}
+    return found

@@ -1,0 +1,29 @@
+"""Write goldens anew: `python tests/goldens/write.py NAME...`; without a name it says which there are.
+
+Only in a step that says what it changes and why: the goldens are there for moves, which change none of them.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(names: list[str]) -> None:
+    from common import interpreter
+    from goldens import commands, plans, table
+
+    interpreter.install()
+    known = {"plans": plans, "commands": commands}
+    if not names or not set(names) <= set(known):
+        sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")
+    for name in names:
+        begin = time.perf_counter()
+        table.write(name, known[name].rows())
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py, before anything imports triton
+    sys.path[:1] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+    main(sys.argv[1:])
