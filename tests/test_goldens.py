@@ -2,13 +2,19 @@
 
 - `plans` (B): the cells of every suite, on the CPU and for two GPUs.
 - `commands` (H): what documented and committed commands parse to.
+- `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked.
+- `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte.
 
 The committed pages (D) have tests of their own.
 A failure prints what differs, before and after. `python tests/goldens/write.py NAME...` writes them anew, which only a
 step may do that says what it changes and why.
 """
 
-from goldens import commands, plans, table
+import pytest
+
+from goldens import commands, configs, plans, reports, table
+
+UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
 
 
 def test_every_suite_plans_the_same_cells():
@@ -18,6 +24,16 @@ def test_every_suite_plans_the_same_cells():
 def test_every_command_is_parsed_to_the_same():
     golden = table.read("commands")
     assert not table.differences(golden, commands.meanings(golden))
+
+
+@pytest.mark.filterwarnings("ignore:.*no measured tree")
+def test_every_batch_gets_the_same_config():
+    assert not table.differences(table.read("configs"), configs.rows())
+
+
+@pytest.mark.skipif(bool(UNDRAWN), reason=UNDRAWN)
+def test_reports_of_committed_runs_are_written_byte_for_byte():
+    assert not table.differences(table.read("reports"), reports.rows())
 
 
 def test_what_differs_is_said_by_name():

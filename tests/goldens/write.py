@@ -11,10 +11,10 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import commands, plans, table
+    from goldens import commands, configs, plans, reports, table
 
     interpreter.install()
-    known = {"plans": plans, "commands": commands}
+    known = {"plans": plans, "commands": commands, "configs": configs, "reports": reports}
     if not names or not set(names) <= set(known):
         sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")
     for name in names:
