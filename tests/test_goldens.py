@@ -4,6 +4,7 @@
 - `commands` (H): what documented and committed commands parse to.
 - `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked.
 - `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte.
+- `rules` (G): the rule by which each mutant dies, and the case that exposes it.
 
 The committed pages (D) have tests of their own.
 A failure prints what differs, before and after. `python tests/goldens/write.py NAME...` writes them anew, which only a
@@ -12,7 +13,7 @@ step may do that says what it changes and why.
 
 import pytest
 
-from goldens import commands, configs, plans, reports, table
+from goldens import commands, configs, plans, reports, rules, table
 
 UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
 
@@ -34,6 +35,10 @@ def test_every_batch_gets_the_same_config():
 @pytest.mark.skipif(bool(UNDRAWN), reason=UNDRAWN)
 def test_reports_of_committed_runs_are_written_byte_for_byte():
     assert not table.differences(table.read("reports"), reports.rows())
+
+
+def test_every_mutant_dies_by_the_same_rule():
+    assert not table.differences(table.read("rules"), rules.rows())
 
 
 def test_what_differs_is_said_by_name():

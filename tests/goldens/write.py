@@ -11,10 +11,10 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import commands, configs, plans, reports, table
+    from goldens import commands, configs, plans, reports, rules, table
 
     interpreter.install()
-    known = {"plans": plans, "commands": commands, "configs": configs, "reports": reports}
+    known = {"plans": plans, "commands": commands, "configs": configs, "reports": reports, "rules": rules}
     if not names or not set(names) <= set(known):
         sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")
     for name in names:
