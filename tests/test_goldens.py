@@ -5,6 +5,8 @@
 - `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked.
 - `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte.
 - `rules` (G): the rule by which each mutant dies, and the case that exposes it.
+- `code` (E): the machine code of each rung on one row, for sm_90 and gfx942; daily of one rung of each DSL.
+- `cells` (A): what runs on a CPU write, cell by cell, with the checker's figures; daily of one row, without them.
 
 The committed pages (D) have tests of their own.
 A failure prints what differs, before and after. `python tests/goldens/write.py NAME...` writes them anew, which only a
@@ -13,9 +15,10 @@ step may do that says what it changes and why.
 
 import pytest
 
-from goldens import commands, configs, plans, reports, rules, table
+from goldens import cells, code, commands, configs, plans, reports, rules, table
 
 UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
+UNCOMPILED = table.unpinned("torch", "triton", "helion")
 
 
 def test_every_suite_plans_the_same_cells():
@@ -39,6 +42,27 @@ def test_reports_of_committed_runs_are_written_byte_for_byte():
 
 def test_every_mutant_dies_by_the_same_rule():
     assert not table.differences(table.read("rules"), rules.rows())
+
+
+@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
+def test_a_rung_of_each_dsl_is_the_same_machine_code():
+    assert not table.differences(table.read("code"), code.few(), whole=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
+def test_every_rung_is_the_same_machine_code():
+    assert not table.differences(table.read("code"), code.rows())
+
+
+def test_a_row_of_smoke_gives_the_same_cells():
+    assert not table.differences(table.read("cells"), cells.few(), whole=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
+def test_runs_give_the_same_cells():
+    assert not table.differences(table.read("cells"), cells.rows())
 
 
 def test_what_differs_is_said_by_name():

@@ -11,10 +11,18 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import commands, configs, plans, reports, rules, table
+    from goldens import cells, code, commands, configs, plans, reports, rules, table
 
     interpreter.install()
-    known = {"plans": plans, "commands": commands, "configs": configs, "reports": reports, "rules": rules}
+    known = {
+        "plans": plans,
+        "commands": commands,
+        "configs": configs,
+        "reports": reports,
+        "rules": rules,
+        "code": code,
+        "cells": cells,
+    }
     if not names or not set(names) <= set(known):
         sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")
     for name in names:
@@ -24,6 +32,6 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py, before anything imports triton
+    os.environ |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}  # before anything imports torch
     sys.path[:1] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     main(sys.argv[1:])
