@@ -35,8 +35,8 @@ from common.tolerance import check
 from compare import registry, rundir, sources
 from compare.calibrate_cases import CLASSES, case_name, random_lens
 from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run
-from compare.cli import situation
 from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
+from compare.situation import situation
 from compare.store import Busy
 from compare.subject import device_is_sick
 from compare.tally import Tally, table

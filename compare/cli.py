@@ -1,45 +1,16 @@
-"""The command line of `python -m compare.run`: its options, and which of three situations they make here."""
+"""The command line of `python -m compare.run`: its options, and what they refuse."""
 
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
-from common import gpus
-from common.gpus import Gpu
-from compare import feature_suite, figure_suites, suites, thresholds, trace
+from compare import suites, thresholds
 from compare.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
-from compare.registry import ABLATIONS, BASELINES, HEURISTICS, NATIVE, OWN, select
-from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape
-
-_OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
-ABSENT_EVERY = 3  # 12 rows of 16 kernels: 64 cells are compiled and executed within 6 minutes on two cores, 192 are not
-_OF_A_TRACE = ("batches", "step_ms", "token_us")
-
-
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed a finite number above 0")
-    return value
-
-
-def at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed 1 or more")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed 0 or more")
-    return value
+from compare.plan_options import at_least_one, count, positive, share
+from compare.registry import HEURISTICS
+from compare.situation import Situation
+from compare.workloads import GrammarError
 
 
 def _add_where(new: argparse.ArgumentParser) -> None:
@@ -64,14 +35,6 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     )
 
 
-def share(text: str) -> float:
-    """`0.5%` or `0.005`: above 0 and below 1."""
-    value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    if not 0.0 < value < 1.0:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed a share above 0 and below 1, as 0.5%")
-    return value
-
-
 def _add_timing(new: argparse.ArgumentParser) -> None:
     timing = new.add_argument_group("how cells are timed, where a GPU is measured (docs/measuring.md)")
     timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, host, or the paper's protocol")
@@ -93,7 +56,7 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
     timing.add_argument(
         "--processes", type=at_least_one, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
     )
-    timing.add_argument("--configs", type=_count, default=0, metavar="N", help="N random configs too, graph timer only")
+    timing.add_argument("--configs", type=count, default=0, metavar="N", help="N random configs too, graph timer only")
 
 
 def _add_again(new: argparse.ArgumentParser) -> None:
@@ -170,130 +133,3 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("-v", "--verbose", action="store_true", help="log tails of failures as they come")
     show.add_argument("--version", action="store_true", help="spec hash, timing contract and versions")
     return new
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What can be done. target: the GPU meant, None for the CPU alone. measure: it is here, and cells are timed."""
-
-    target: Gpu | None
-    measure: bool
-    device: str
-    line: str
-
-    @property
-    def absent(self) -> bool:
-        """A GPU was named that is not here."""
-        return self.target is not None and not self.measure
-
-    @property
-    def name(self) -> str:
-        return self.target.name if self.target else "cpu"
-
-
-def situation(asked: str | None, device: str | None) -> Situation:
-    """Which of the three situations this is. Raises gpus.UnknownGpu; GrammarError for a device that is not here."""
-    on = _device(device)
-    here = gpus.detect(on.index) if on.type == "cuda" else None
-    if device is not None and on.type == "cuda" and here is None:
-        raise GrammarError(f"device: found {device!r}, which is not here, allowed cpu or a GPU that torch sees")
-    target = here if asked in (None, "auto") else gpus.resolve(asked)
-    if target is None:
-        return Situation(None, False, "cpu", "no GPU here: checked in the interpreter on the CPU, nothing is timed")
-    if here is not None and here.name == target.name:
-        return Situation(target, True, str(on), f"{target.name} is here ({target.title}): checked and timed")
-    found = f" (found {here.name})" if here else ""
-    return Situation(target, False, "cpu", f"{target.name} is not here{found}: compiled and checked, not timed")
-
-
-def _device(text: str | None) -> torch.device:
-    """cpu or a GPU with its index, the first where none is said. Raises GrammarError."""
-    try:
-        parsed = torch.device(text or "cuda")
-    except RuntimeError:
-        parsed = None
-    if parsed is None or parsed.type not in ("cpu", "cuda"):
-        raise GrammarError(f"device: found {text!r}, allowed cpu, cuda or cuda:<index>")
-    return torch.device("cuda", parsed.index or 0) if parsed.type == "cuda" else torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The rows and kernels of a run. assumptions: what a reader of the figures has to know about the rows."""
-
-    suite: str
-    workloads: tuple[Workload, ...]
-    kernels: tuple[str, ...]
-    assumptions: tuple[str, ...] = ()
-    every: int = 1  # each kernel takes one row of so many
-
-
-def selection(arguments: argparse.Namespace, now: Situation) -> Selection:
-    """What was selected. Raises the typed errors of suites, registry, workloads and trace."""
-    chosen = _selected(arguments, now)
-    if not arguments.new_kv:
-        return chosen
-    return replace(chosen, workloads=tuple(row.with_new_kv() for row in chosen.workloads))
-
-
-def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
-    kernels = OWN + BASELINES * now.measure
-    if now.measure and now.target is not None and now.target.arch == "sm_90":
-        kernels += tuple(NATIVE)
-    if arguments.suite == "ablations":
-        kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
-        kernels += tuple(ABLATIONS)
-    if arguments.suite == "features":
-        kernels = feature_suite.KERNELS
-    if arguments.suite in figure_suites.KERNELS:
-        wanted = figure_suites.KERNELS[arguments.suite]
-        kernels = tuple(kernel for kernel in wanted if now.measure or kernel not in BASELINES)
-    if arguments.kernels is not None:
-        kernels = select(arguments.kernels)
-    _refuse_idle(arguments)
-    given = {name: getattr(arguments, name) for name in _OF_A_BATCH if getattr(arguments, name) is not None}
-    shape = parse_shape(*(_OF_A_BATCH | given).values())
-    ask = Ask(sliding_window=_window(arguments.window))
-    if arguments.trace is not None:
-        asked = {name: getattr(arguments, name) for name in _OF_A_TRACE if getattr(arguments, name) is not None}
-        rule = trace.Rule(**asked)
-        rows, notes = trace.workloads(arguments.trace, rule, shape, ask, arguments.seed)
-        return Selection("trace", suites.pick(rows, arguments.workload), kernels, notes)
-    if arguments.workload is not None and arguments.suite is None:
-        row = Workload(arguments.workload, parse_lens(arguments.workload), shape, ask, seed=arguments.seed)
-        return Selection("workload", (row,), kernels)
-    name = "smoke" if arguments.suite is None else arguments.suite
-    rows = suites.suite(name, arguments.seed)
-    every, notes = 1, ()
-    if now.absent and arguments.suite is None:
-        rows += suites.static(arguments.seed)
-        if arguments.workload is None and arguments.kernels is None:
-            every, notes = ABSENT_EVERY, (f"a kernel takes each {ABSENT_EVERY}rd row; with --kernels it takes all",)
-    rows = tuple(
-        replace(row, ask=replace(row.ask, sliding_window=ask.sliding_window or row.ask.sliding_window)) for row in rows
-    )
-    return Selection(name, suites.pick(rows, arguments.workload), kernels, notes, every)
-
-
-def _refuse_idle(arguments: argparse.Namespace) -> None:
-    """Raise GrammarError for an option that the rows asked for would not read."""
-    of_a_suite = arguments.trace is None and (arguments.suite is not None or arguments.workload is None)
-    idle = ["suite"] if arguments.trace is not None else list(_OF_A_TRACE)
-    where = "without --trace" if arguments.trace is not None else "with --trace"
-    for name in idle:
-        if getattr(arguments, name) is not None:
-            raise GrammarError(f"{_flag(name)}: found {getattr(arguments, name)}, allowed {where} alone")
-    for name in _OF_A_BATCH if of_a_suite else ():
-        if getattr(arguments, name) is not None:
-            found = f"found {getattr(arguments, name)} beside a suite, whose rows have their own"
-            raise GrammarError(f"{_flag(name)}: {found}; allowed with --trace, or with --workload and no --suite")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _window(window: int | None) -> int | None:
-    if window is not None and window < 1:
-        raise GrammarError(f"window: found {window}, allowed at least 1")
-    return window

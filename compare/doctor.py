@@ -24,13 +24,15 @@ import torch
 from rich.console import Console
 
 from common.gpus import UnknownGpu
-from compare import cli, environment, plan, planted, registry, rundir, verdict
+from compare import environment, plan, planted, registry, rundir, verdict
 from compare.contract import PROCESSES, Contract
 from compare.cost import info
 from compare.crew import Crew
 from compare.exits import NO_GPU, OK, WRONG, ending
 from compare.noise import Noise, kept
+from compare.plan_options import at_least_one, positive
 from compare.records import Timing, WorkloadInfo
+from compare.situation import Situation, situation
 from compare.verdict import Outcome, Series, Verdict
 from compare.workloads import GrammarError, Workload, parse_lens
 
@@ -151,7 +153,7 @@ def _without_gpu(console: Console, line: str) -> None:
         console.print(f"  {words}", markup=False, soft_wrap=True)
 
 
-def _environment(console: Console, now: cli.Situation) -> None:
+def _environment(console: Console, now: Situation) -> None:
     device = torch.device(now.device) if now.measure else None
     facts = environment.of_gpu(now.target, device) if device else {}
     for name, value in (facts | environment.versions()).items():
@@ -167,13 +169,13 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--device", help="torch device (cuda:0)")
     new.add_argument("--kernel", default="triton/q_block", help="whose twins are timed (default triton/q_block)")
     new.add_argument("--workload", default=",".join(ROWS), help="comma-separated batches, as 32q1s2k")
-    new.add_argument("--processes", type=cli.at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
-    new.add_argument("--max-time", type=cli.positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
+    new.add_argument("--processes", type=at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
+    new.add_argument("--max-time", type=positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
     new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
     return new
 
 
-def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> int:
+def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
     contract = Contract(max_time_s=asked.max_time, processes=asked.processes)
     rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
     out = asked.out or kept(now.name)
@@ -204,7 +206,7 @@ def _live(console: Console, asked: argparse.Namespace, now: cli.Situation) -> in
 def _main(asked: argparse.Namespace) -> int:
     console = Console()
     registry.module_path(asked.kernel)
-    now = cli.situation(asked.gpu, asked.device)
+    now = situation(asked.gpu, asked.device)
     if not now.measure:
         _without_gpu(console, now.line)
         _environment(console, now)

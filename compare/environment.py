@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from compare import protocol, rundir
+from compare import registry, rundir
 from compare.clocks import Clocks, uuid_of
 
 LIMIT_S = 10.0
@@ -23,6 +24,8 @@ ASKED = {  # what nvidia-smi calls it: what it is called here
     "temperature.gpu": "temperature, C",
     "persistence_mode": "persistence mode",
 }
+# What a part can do without, and what is lost: a missing package is named before anything runs.
+OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune", "matplotlib": "figures"}
 # Variables that change what is compiled or which GPU is seen, and why one should know.
 TELLING = {
     "TRITON_INTERPRET": "kernels would be interpreted",
@@ -63,9 +66,23 @@ def versions() -> dict[str, str]:
     return rundir.versions() | ({"torch built for": built} if built else {})
 
 
+def lacking() -> list[str]:
+    """One line for each package that is not here and what it costs."""
+    found = [f"{name} is not installed: without {lost}" for name, lost in OPTIONAL.items() if not _here(name)]
+    try:
+        registry.load("baseline/flash_attn3")
+    except registry.Unavailable as error:
+        found.append(f"FlashAttention 3 is not here: its rows say unavailable ({error})")
+    return found
+
+
+def _here(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
 def warnings(device: torch.device | None) -> list[str]:
     """One line for each thing that is missing, or that would disturb a measurement. device: None without a GPU."""
-    found = protocol.lacking()
+    found = lacking()
     found += [f"{name}={os.environ[name]}: {why}" for name, why in TELLING.items() if name in os.environ]
     free = shutil.disk_usage(Path.cwd()).free
     if free < DISK_BYTES:

@@ -17,10 +17,10 @@ from pathlib import Path
 from compare import tables
 from compare.exits import NOTHING, OK, USAGE
 from compare.feature_suite import ASKED, PLAIN
-from compare.figure_style import in_order
 from compare.figures_features import ratios
 from compare.figures_paper import points
 from compare.means import ensure_alike
+from compare.registry import in_order
 from compare.report_run import NotARun, RunData, read
 from compare.thresholds import Incomparable
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.registry import BOUNDS, KERNELS, split
+from compare.registry import BOUNDS, split
 
 WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
 OTHER = ("#999999", "P", "full")
@@ -82,13 +82,6 @@ def save(figure: Any, path: Path) -> Path:
     figure.savefig(path, metadata=metadata, dpi=100)
     pyplot().close(figure)
     return path
-
-
-def in_order(kernels: Iterable[str]) -> list[str]:
-    """Without repeats, in the registry's order, variants behind their kernel, outsiders last."""
-    ranks = {kernel: rank for rank, kernel in enumerate(KERNELS)}
-    present = dict.fromkeys(kernels)
-    return sorted(present, key=lambda kernel: (ranks.get(split(kernel)[0], len(ranks)), kernel))
 
 
 def label(kernel: str) -> str:

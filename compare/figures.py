@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from compare import figures_features, figures_paper, standing
-from compare.figure_style import WIDTH_IN, in_order, legend, line, marks, plain_log, plain_steps, pyplot, save
+from compare.figure_style import WIDTH_IN, legend, line, marks, plain_log, plain_steps, pyplot, save
 from compare.records import Record
+from compare.registry import in_order
 from compare.summary import FA3, KINDS
 
 PROFILE = "profile"  # the name of its figure

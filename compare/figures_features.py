@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compare.feature_suite import ASKED, MARK, PLAIN
-from compare.figure_style import WIDTH_IN, in_order, legend, marks, pyplot, save
+from compare.figure_style import WIDTH_IN, legend, marks, pyplot, save
 from compare.figures_paper import Point, points
 from compare.records import Record
+from compare.registry import in_order
 
 APART = 0.11  # of a feature's height, between its kernels: equal ratios stay apart
 NAME, CAPTION = "features-cost", "What each feature costs: time over that of the plain row, the same kernel"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare.figure_style import WIDTH_IN, in_order, label, legend, line, plain_log, plain_steps, pyplot, save
+from compare.figure_style import WIDTH_IN, label, legend, line, plain_log, plain_steps, pyplot, save
 from compare.figure_suites import PROMPT
 from compare.records import Record, WorkloadInfo
-from compare.registry import split
+from compare.registry import in_order, split
 from compare.stats import geomean
 from compare.summary import FA3
 

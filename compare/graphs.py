@@ -32,11 +32,12 @@ from rich.console import Console
 from common.batch import make_batch
 from common.gpus import UnknownGpu
 from common.reference import Expected, reference
-from compare import cli, graph_report, hosttime, registry, rundir, suites, timing
+from compare import graph_report, hosttime, registry, rundir, suites, timing
 from compare.captured import PLAIN, Captured, Tools, cuda_tools
 from compare.cost import cost
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE, WRONG
 from compare.records import write_manifest
+from compare.situation import situation
 from compare.stage import Size, Stage
 from compare.subject import device_is_sick, failure
 from compare.suites import UnknownWorkload
@@ -198,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         if not asked or not set(asked) <= {"triton", "helion"}:
             raise registry.UnknownKernel(arguments.kernels)
         rows = chosen_rows(arguments.workload, Size())
-        now = cli.situation(arguments.gpu, None)
+        now = situation(arguments.gpu, None)
         if not now.measure:
             console.print(f"{arguments.gpu or 'a GPU'} is not here: nothing can be captured", markup=False)
             return NO_GPU

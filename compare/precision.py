@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare import cli
 from compare.contract import PRECISION
 from compare.exits import USAGE
+from compare.plan_options import share
 from compare.records import Record, latest
 from compare.store import load
 from compare.timing import quantile
@@ -50,9 +50,7 @@ def rounds(spread: float, precision: float) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     new = argparse.ArgumentParser(prog="python -m compare.precision", description=__doc__.splitlines()[0])
     new.add_argument("run", type=Path, metavar="RUN")
-    new.add_argument(
-        "--precision", type=cli.share, default=PRECISION, help=f"default {PRECISION:.1%}".replace("%", "%%")
-    )
+    new.add_argument("--precision", type=share, default=PRECISION, help=f"default {PRECISION:.1%}".replace("%", "%%"))
     asked = new.parse_args(argv)
     try:
         found = spreads(latest(load(asked.run / "cells.jsonl").records))
@@ -65,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return USAGE
     print(f"{len(found)} cells; rounds for {asked.precision:.2%}")
-    for share in SHARES:
-        spread = quantile(found, share)
-        print(f"  {share:5.0%} of cells   spread at most {spread:6.2%}   {rounds(spread, asked.precision):6} rounds")
+    for part in SHARES:
+        spread = quantile(found, part)
+        print(f"  {part:5.0%} of cells   spread at most {spread:6.2%}   {rounds(spread, asked.precision):6} rounds")
     return 0
 
 

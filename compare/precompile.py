@@ -68,8 +68,8 @@ def _start(task: dict[str, Any]) -> subprocess.Popen[bytes]:
 def main() -> None:
     from common.gpus import resolve
     from compare import registry
+    from compare.channel import Channel
     from compare.crosscompile import static_facts
-    from compare.task import Channel
 
     channel = Channel()  # what compilers print must not mix in
     task = json.loads(sys.stdin.read())

@@ -7,7 +7,6 @@ part that is finished is not run again, so an interrupted protocol goes on where
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common import gpus
-from compare import registry, rundir
+from compare import environment, rundir
 from compare.exits import INTERRUPTED, NO_GPU, USAGE
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
@@ -30,8 +29,6 @@ FIGURES = {
     "fig8": "Figure 8: untuned, Listing 2, the measured tree",
     "fig9": "Figure 9: decode behind a growing output",
 }
-# What a part can do without, and what is lost: a missing package is named before anything runs.
-OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune", "matplotlib": "figures"}
 
 
 @dataclass(frozen=True)
@@ -69,20 +66,6 @@ def parts(gpu: str) -> tuple[Part, ...]:
         Part("graphs", "compare.graphs", ("--gpu", gpu), "one captured graph against one per batch size"),
         *(Part(name, "compare.run", (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
     )
-
-
-def lacking() -> list[str]:
-    """One line for each package that is not here and what it costs."""
-    found = [f"{name} is not installed: without {lost}" for name, lost in OPTIONAL.items() if not _here(name)]
-    try:
-        registry.load("baseline/flash_attn3")
-    except registry.Unavailable as error:
-        found.append(f"FlashAttention 3 is not here: its rows say unavailable ({error})")
-    return found
-
-
-def _here(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
 
 
 def _finished(folder: Path) -> bool:
@@ -143,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
             console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
             return USAGE
         chosen = tuple(part for part in chosen if part.name in names)
-    for line in lacking():
+    for line in environment.lacking():
         console.print(f"[yellow]{line}[/]")
     return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{here.name}", asked.minutes * 60)
 

@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 import importlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -86,6 +86,13 @@ def split(kernel_id: str) -> tuple[str, str | None]:
 def base(kernel_id: str) -> str:
     """The id without its variant."""
     return split(kernel_id)[0]
+
+
+def in_order(kernels: Iterable[str]) -> list[str]:
+    """Without repeats, in the registry's order, variants behind their kernel, outsiders last."""
+    ranks = {kernel: rank for rank, kernel in enumerate(KERNELS)}
+    present = dict.fromkeys(kernels)
+    return sorted(present, key=lambda kernel: (ranks.get(split(kernel)[0], len(ranks)), kernel))
 
 
 def is_own(kernel_id: str) -> bool:

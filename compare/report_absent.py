@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from compare.figure_style import in_order
 from compare.records import Evidence, Record, Status
+from compare.registry import in_order
 from compare.report_blocks import Bullets, Code, Fold, Section, Text
 from compare.report_run import RunData
 from compare.tables import Table

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from compare import evidence, figures_features, figures_paper, report_verdicts, summary, tables
 from compare.records import Evidence, Record, Status
 from compare.report_absent import absent
-from compare.report_beside import capabilities, code, cost_tables
 from compare.report_blocks import Bullets, Code, Fold, Picture, Section, Text
 from compare.report_guide import guide
 from compare.report_run import RunData
@@ -187,8 +186,8 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, absent, report_verdicts.sections, means, paper, features, load, workloads, search, cost_tables,
-    capabilities, code, checker, facts, failures, others, reading,
+    coverage, absent, report_verdicts.sections, means, paper, features, load, workloads, search, checker,
+    facts, failures, others, reading,
 )  # fmt: skip
 
 

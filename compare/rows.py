@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Any
 
 from compare import cost, fingerprint, plan, precompile, rundir
-from compare.cli import Selection, Situation
 from compare.contract import Contract
 from compare.crew import Crew, Outcome
 from compare.estimate import column
@@ -24,6 +23,8 @@ from compare.plan import Cell, Job
 from compare.progress import Show
 from compare.records import Record, Status
 from compare.registry import base, is_own
+from compare.selection import Selection
+from compare.situation import Situation
 from compare.staticfacts import StaticFacts, with_facts
 from compare.suites import SUITES
 from compare.workloads import NEW_KV

@@ -20,7 +20,6 @@ from common.gpus import UnknownGpu
 from common.spec import SpecError
 from compare import cli, plan, progress, resume, rundir
 from compare.cells import combined
-from compare.cli import Selection, Situation
 from compare.contract import Contract
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
@@ -28,6 +27,8 @@ from compare.noise import NotNoise
 from compare.records import Record, Status, latest, write_manifest
 from compare.registry import UnknownKernel
 from compare.rows import Rows
+from compare.selection import Selection, selection
+from compare.situation import Situation, situation
 from compare.store import Busy, CannotStore, Store, load
 from compare.suites import SUITES, UnknownSuite, UnknownWorkload
 from compare.thresholds import Incomparable
@@ -198,8 +199,8 @@ def _main(arguments: Namespace, argv: list[str]) -> int:
         print(_version())
         return OK
     cli.refuse_alone(arguments)
-    now = cli.situation(arguments.gpu, arguments.device)
-    chosen = cli.selection(arguments, now)
+    now = situation(arguments.gpu, arguments.device)
+    chosen = selection(arguments, now)
     if arguments.list or arguments.dry_run:
         print("\n".join(_listing(chosen) if arguments.list else [now.line, *_dry_run(chosen, now)]))
         return OK

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from compare import registry, rundir, sources
-from compare.cli import at_least_one, positive
 from compare.exits import USAGE
+from compare.plan_options import at_least_one, positive
 from compare.store import Busy
 from compare.tune_records import Log
 

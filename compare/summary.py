@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 
 from compare.cells import combined
-from compare.figure_style import in_order
 from compare.records import Record, Status, Timing
-from compare.registry import BOUNDS, KERNELS, base
+from compare.registry import BOUNDS, KERNELS, base, in_order
 from compare.standing import KINDS
 from compare.stats import geomean
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
-import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +13,7 @@ import torch
 from common import gpus
 from compare import rundir
 from compare.arena import Arena
+from compare.channel import Channel
 from compare.contract import Contract
 from compare.records import Evidence, GateResult, Status
 from compare.subject import device_is_sick, failure
@@ -24,21 +22,6 @@ from compare.workloads import Workload
 
 class Sick(Exception):
     """The device is lost to this process."""
-
-
-class Channel:
-    """Events on a descriptor of their own. Descriptor 1 now leads to stderr: prints of kernels cannot mix in."""
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        sys.stdout.flush()
-        os.dup2(2, 1)
-
-    def send(self, event: str, **fields: Any) -> None:
-        """`logged`: bytes on stderr so far, where that is a file; what follows is what the event leads to."""
-        plain = {"event": event, "logged": os.fstat(2).st_size} | fields
-        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
-        self._file.flush()
 
 
 def versions() -> dict[str, str]:

@@ -24,10 +24,12 @@ import torch
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare import cli, registry, rundir, seeds, suites, tune_arm, tune_render, tune_tree
+from compare import registry, rundir, seeds, suites, tune_arm, tune_render, tune_tree
 from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
+from compare.plan_options import count, positive
 from compare.records import write_manifest
+from compare.situation import situation
 from compare.tune_arm import Arm, Machine, candidates
 from compare.tune_fit import Fitted
 from compare.tune_records import Log, NotThisRun, together
@@ -51,12 +53,12 @@ def parser() -> argparse.ArgumentParser:
     )
     new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto: the one that is)")
-    new.add_argument("--minutes", type=cli.positive, default=10.0, help="wall budget of each DSL (default 10)")
-    new.add_argument("--rows", type=cli._count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
-    new.add_argument("--candidates", type=cli._count, default=16, metavar="N", help="policies a kernel (default 16)")
+    new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
+    new.add_argument("--rows", type=count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
+    new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
     new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
     new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
-    new.add_argument("--cores", type=cli._count, default=0, help="cores to use (default 0: all)")
+    new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
     new.add_argument(
@@ -214,7 +216,7 @@ def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
 
 def _machine(arguments: argparse.Namespace) -> Machine | None:
     """The GPUs that are here; None, said aloud, where the one asked for is not."""
-    now = cli.situation(arguments.gpu, None)
+    now = situation(arguments.gpu, None)
     if not now.measure:
         print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
         return None

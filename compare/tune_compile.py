@@ -124,7 +124,7 @@ def _identity(launches: list[jit.Launch], facts: list[crosscompile.KernelFacts])
 
 
 def main() -> None:
-    from compare.task import Channel
+    from compare.channel import Channel
 
     channel = Channel()
     channel.send("ready", versions={"lane": "compile"})

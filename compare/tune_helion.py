@@ -17,8 +17,9 @@ from typing import Any
 from unittest import mock
 
 from compare import registry, tune_lanes
+from compare.channel import Channel
 from compare.subject import Subject
-from compare.task import Channel, versions
+from compare.task import versions
 from compare.tune_lanes import Jobs, Lane
 from compare.tune_records import Log, done, spent
 from compare.tune_space import DEFAULT, Policy

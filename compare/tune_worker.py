@@ -26,9 +26,10 @@ import torch
 from common import gpus
 from compare import gate, registry, timing
 from compare.arena import Arena, page_sets
+from compare.channel import Channel
 from compare.search import HOPELESS, HOST_US
 from compare.subject import Subject, device_is_sick, failure
-from compare.task import Channel, versions
+from compare.task import versions
 from compare.tune_space import DEFAULT, Policy
 from compare.workloads import Workload
 

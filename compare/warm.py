@@ -19,7 +19,8 @@ from common.kernel import Capacity, asked_of
 from common.spec import Features, PagedBatch
 from compare import registry
 from compare.asked import empty_output
-from compare.task import Channel, free_memory, rotated
+from compare.channel import Channel
+from compare.task import free_memory, rotated
 from compare.workloads import Workload
 
 

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from compare import gate, warm
+from compare.channel import Channel
 from compare.measure import measure
 from compare.records import Evidence, GateResult
 from compare.subject import Subject
-from compare.task import Channel, Sick, Task, free_memory, versions
+from compare.task import Sick, Task, free_memory, versions
 from compare.untimed import judge_cells, on_other_values
 
 

@@ -12,7 +12,19 @@ import pytest
 
 import diptych_check
 from common import gpus
-from compare import calibrate, cli, exits, feature_costs, figures_paper, means, records, registry, summary
+from compare import (
+    calibrate,
+    cli,
+    exits,
+    feature_costs,
+    figures_paper,
+    means,
+    records,
+    registry,
+    selection,
+    situation,
+    summary,
+)
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -125,7 +137,7 @@ def _run_refuses(words: list[str]) -> str:
     if arguments.gpu not in (None, "auto"):
         gpus.resolve(arguments.gpu)
     arguments.trace = None  # the file is the reader's
-    cli.selection(arguments, cli.situation(None, "cpu"))
+    selection.selection(arguments, situation.situation(None, "cpu"))
     return ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from compare import cli, crew, measure, timing, worker
+from compare import crew, measure, run, situation, timing, worker
 from compare.arena import Arena
 
 CALLS = 128  # of one sample, as the rows say
@@ -19,11 +19,11 @@ LOG = "MEASURING_WORKER_LOG"  # a file that gets a line per process and job, and
 
 def pretend(monkeypatch, tmp_path):
     """An H200 that is not one: runs in `tmp_path` are measured by this file, which says what it did in `log`."""
-    h200 = cli.gpus.resolve("h200")
+    h200 = situation.gpus.resolve("h200")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv(LOG, str(tmp_path / "log"))
-    here = cli.Situation(h200, True, "cpu", "h200 is here: checked and timed")
-    monkeypatch.setattr(cli, "situation", lambda asked, device: here)
+    here = situation.Situation(h200, True, "cpu", "h200 is here: checked and timed")
+    monkeypatch.setattr(run, "situation", lambda asked, device: here)
     monkeypatch.setattr(crew, "COMMAND", (sys.executable, __file__))
     monkeypatch.chdir(tmp_path)
 

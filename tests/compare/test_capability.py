@@ -9,7 +9,7 @@ import pytest
 
 import children
 from common.cases import BY_NAME
-from compare import capability, registry
+from compare import capability, capability_page, registry
 from compare.constructs import CONSTRUCTS, HELION_ON_GFX942
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_a_broken_line_is_named(tmp_path, line, said):
     path.write_text(path.read_text().splitlines()[0] + "\n" + line + "\n")
     with pytest.raises(capability.NoResults, match=re.escape(said)):
         capability.read(path)
-    assert capability.main([str(path)]) == 2
+    assert capability_page.main([str(path)]) == 2
 
 
 def test_the_cover_has_every_aspect():
@@ -87,8 +87,8 @@ def test_the_cover_has_every_aspect():
 
 
 def test_the_committed_page_is_what_the_committed_run_says():
-    """`python -m compare.capability --write docs/capability.md` makes it so."""
-    assert capability.main(["--check", str(PAGE)]) == 0
+    """`python -m compare.capability_page --write docs/capability.md` makes it so."""
+    assert capability_page.main(["--check", str(PAGE)]) == 0
 
 
 def test_the_committed_run_has_kernels_as_they_declare_themselves():

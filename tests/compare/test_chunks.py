@@ -10,7 +10,7 @@ from pathlib import Path
 import measuring_worker
 import pytest
 
-from compare import cli, crew, rows, run, staticfacts, warm
+from compare import cli, crew, rows, run, selection, situation, staticfacts, warm
 from compare.compile_child import Outcome
 from compare.records import Evidence
 from compare.store import read_records
@@ -137,8 +137,8 @@ def test_a_process_lost_in_the_second_chunk_costs_one_cell_and_its_successor_com
 
 def made(*argv):
     arguments = cli.parser().parse_args(["--gpu", "h200", *argv])
-    now = cli.situation(None, None)
-    return rows.Rows("run", arguments, now, cli.selection(arguments, now), cli.contract(arguments, now))
+    now = run.situation(None, None)
+    return rows.Rows("run", arguments, now, selection.selection(arguments, now), cli.contract(arguments, now))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_chunk_has_as_many_rows_as_compile_in_a_minute_and_at_least_one(measur
 
 
 def test_where_nothing_is_timed_all_rows_are_one_chunk(monkeypatch):
-    monkeypatch.setattr(cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
     assert list(made("--suite", "peers")._chunks()) == [range(23)]
 
 

@@ -13,7 +13,7 @@ import torch
 from common.batch import make_batch
 from common.kernel import Precision
 from common.spec import AttentionShape, Features
-from compare import cli, crew, doctor, environment, planted, registry
+from compare import crew, doctor, environment, planted, registry, situation
 from compare.cost import info
 from compare.noise import read
 from compare.workloads import Workload, parse_lens
@@ -140,8 +140,8 @@ def test_twins_are_kernels_of_the_registry_and_strangers_are_not():
 def measuring(monkeypatch, tmp_path):
     """An H200 that is not one: tests/compare/measuring_worker.py times twins of a kernel that runs on a CPU."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    here = cli.Situation(cli.gpus.resolve("h200"), True, "cpu", "h200 is here: checked and timed")
-    monkeypatch.setattr(cli, "situation", lambda asked, device: here)
+    here = situation.Situation(situation.gpus.resolve("h200"), True, "cpu", "h200 is here: checked and timed")
+    monkeypatch.setattr(doctor, "situation", lambda asked, device: here)
     monkeypatch.setattr(environment, "of_gpu", lambda gpu, device: {"GPU": gpu.title})
     monkeypatch.setattr(environment, "warnings", lambda device: ["nobody is looking"])
     monkeypatch.setattr(crew, "COMMAND", (sys.executable, str(HERE / "measuring_worker.py")))
@@ -167,7 +167,7 @@ def test_a_twin_that_does_not_run_is_named_and_exit_1(measuring, capsys):
 
 
 def test_without_a_gpu_it_says_what_it_cannot_do(monkeypatch, capsys):
-    monkeypatch.setattr(cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
     assert doctor.main(["--gpu", "mi300"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("mi300 is not here") and "cannot: time anything" in said
@@ -178,7 +178,7 @@ def test_without_a_gpu_it_says_what_it_cannot_do(monkeypatch, capsys):
     "argv", [["--gpu", "h20O"], ["--kernel", "triton/qblock"], ["--device", "tpu:x"]], ids=lambda argv: argv[0]
 )
 def test_bad_input_is_exit_2(monkeypatch, argv):
-    monkeypatch.setattr(cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
     assert doctor.main(argv) == 2
 
 

@@ -9,12 +9,12 @@ import pytest
 import synthetic_figures
 
 from common.gpus import resolve
-from compare import cli, paper
+from compare import cli, paper, selection, situation
 from compare.paper_measures import MEASURES, Runs, speeds
 
 _, GROUPS = paper.rows()
 ITEMS = [item for group in GROUPS for item in group.items]
-HERE = cli.Situation(resolve("h200"), True, "cuda:0", "")
+HERE = situation.Situation(resolve("h200"), True, "cuda:0", "")
 
 
 def test_the_page_is_fresh(capsys):
@@ -39,7 +39,7 @@ def test_commands_select_rows_and_kernels(command):
     assert words[:3] == ["python", "-m", "compare.run"]
     arguments = cli.parser().parse_args(words[3:])
     if arguments.trace is None:
-        chosen = cli.selection(arguments, HERE)
+        chosen = selection.selection(arguments, HERE)
         assert chosen.workloads and chosen.kernels
 
 

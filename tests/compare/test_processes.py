@@ -6,7 +6,7 @@ from pathlib import Path
 import measuring_worker
 import pytest
 
-from compare import cli, run
+from compare import cli, run, situation
 from compare.cells import combined
 from compare.store import read_records
 
@@ -93,7 +93,7 @@ def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unr
 )
 def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
     arguments = cli.parser().parse_args([*SMALL, *argv])
-    assert cli.contract(arguments, cli.situation(None, None)).name == name
+    assert cli.contract(arguments, situation.situation(None, None)).name == name
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,6 @@ def test_a_precision_is_a_share_or_a_percentage():
 
 
 def test_where_nothing_is_timed_one_process_checks(monkeypatch):
-    monkeypatch.setattr(cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
     arguments = cli.parser().parse_args(["--processes", "5"])
-    assert cli.contract(arguments, cli.situation("mi300", None)).processes == 1
+    assert cli.contract(arguments, situation.situation("mi300", None)).processes == 1

@@ -25,7 +25,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(protocol, "_start", start)
     monkeypatch.setattr(protocol.gpus, "detect", lambda: H200)
-    monkeypatch.setattr(protocol, "lacking", list)
+    monkeypatch.setattr(protocol.environment, "lacking", list)
     three = tuple(protocol.Part(name, "module", (), "") for name in ("first", "broken", "last"))
     monkeypatch.setattr(protocol, "parts", lambda gpu: three)
     return names

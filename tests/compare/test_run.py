@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from common import gpus
 from compare import run
-from compare.cli import situation
+from compare.situation import situation
 from compare.store import read_records
 
 HERE = Path(__file__).parent
@@ -23,7 +24,7 @@ SMALL = ["--workload", "q1s40_q3", "--shape", "2:1:64"]
 def fakes(monkeypatch, tmp_path):
     """Fake kernels are importable in the workers, no GPU is here, and runs land in a folder of the test."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setattr(run.cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(gpus, "detect", lambda index=0: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -127,7 +128,6 @@ def test_version_names_spec_contract_and_packages(capsys):
 
 
 def test_a_gpu_that_is_here_is_measured(monkeypatch):
-    gpus = run.cli.gpus
     monkeypatch.setattr(gpus, "detect", lambda index=0: gpus.resolve("h200"))
     assert situation(None, None).measure and situation("auto", None).measure and situation("h200", "cuda:1").measure
     assert situation(None, "cuda").device == "cuda:0", "torch.cuda.set_device wants an index"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from common import gpus
-from compare import fingerprint, report, rows, run, store
-from compare.cli import Situation
+from compare import fingerprint, report, rows, run, situation, store
 from compare.crew import Outcome
 from compare.resume import SUPERSEDED
+from compare.situation import Situation
 from compare.store import load
 
 HERE = Path(__file__).parent
@@ -64,7 +64,7 @@ def played(monkeypatch, tmp_path):
     """No GPU, no workers, no figures, and runs land in a folder of the test."""
     Played.asked, Played.stop_at, Played.slow = [], None, {}
     monkeypatch.setattr(rows, "Crew", Played)
-    monkeypatch.setattr(run.cli.gpus, "detect", lambda index=0: None)
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
     monkeypatch.setattr(report, "write", lambda folder: folder)
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def played(monkeypatch, tmp_path):
 def here(monkeypatch):
     """An H200 that is not there: cells are timed, by the played crew."""
     now = Situation(H200, True, "cuda:0", "h200 is here (played)")
-    monkeypatch.setattr(run.cli, "situation", lambda gpu, device: now)
+    monkeypatch.setattr(run, "situation", lambda gpu, device: now)
     monkeypatch.setattr(fingerprint.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
 
 

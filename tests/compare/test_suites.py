@@ -5,12 +5,12 @@ import argparse
 import pytest
 import torch
 
-from compare import cli, suites, tuning_rows
+from compare import cli, selection, situation, suites, tuning_rows
 from compare.cost import cost
 from compare.suites import pick, suite
 from compare.workloads import Workload
 
-NO_GPU = cli.Situation(None, False, "cpu", "")
+NO_GPU = situation.Situation(None, False, "cpu", "")
 
 
 def row_of(name: str, label: str) -> Workload:
@@ -101,8 +101,8 @@ def asked(*words: str) -> argparse.Namespace:
 
 
 def test_new_kv_gives_every_row_another_label_and_id():
-    plain = cli.selection(asked("--suite", "peers", "--workload", "q2k"), NO_GPU).workloads
-    given = cli.selection(asked("--suite", "peers", "--workload", "q2k", "--new-kv"), NO_GPU).workloads
+    plain = selection.selection(asked("--suite", "peers", "--workload", "q2k"), NO_GPU).workloads
+    given = selection.selection(asked("--suite", "peers", "--workload", "q2k", "--new-kv"), NO_GPU).workloads
     assert [row.label for row in plain] == ["q2k"] and [row.label for row in given] == ["q2k+kv"]
     assert plain[0].id != given[0].id and plain[0].lens == given[0].lens
     assert given[0].asked == ("new_kv",)
@@ -134,7 +134,7 @@ def test_figure_9_decodes_behind_500_prompt_tokens_at_batch_1():
 
 @pytest.mark.parametrize("name", ["fig6", "fig7", "fig8", "fig9"])
 def test_a_figures_suite_brings_its_kernels_and_no_baseline_without_a_gpu(name):
-    chosen = cli.selection(asked("--suite", name), NO_GPU).kernels
+    chosen = selection.selection(asked("--suite", name), NO_GPU).kernels
     assert {kernel.split("/")[0] for kernel in chosen} == {"triton", "helion"}
-    wanted = cli.selection(asked("--suite", name, "--kernels", "triton/naive"), NO_GPU).kernels
+    wanted = selection.selection(asked("--suite", name, "--kernels", "triton/naive"), NO_GPU).kernels
     assert wanted == ("triton/naive",)
