@@ -122,15 +122,12 @@ class Family:
         name = default.auto_kernel(shape, stats, gpu)
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-        tree, path, provenance = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)
-        if provenance != UNTUNED and not _covers(tree, shape, gpu):
-            tree, path, provenance = self._named("default")
+        tree, path, provenance = self.source(shape, gpu, heuristics)
         if hasattr(tree, "auto"):
             name, config = tree.auto(shape, stats, gpu)
             return Choice(name, config, f"{path}: auto", provenance)
-        if hasattr(tree, name):
-            return Choice(name, getattr(tree, name)(shape, stats, gpu), f"{path}: {name}", provenance)
-        return Choice(name, getattr(default, name)(shape, stats, gpu), f"heuristics/default.py: {name}", UNTUNED)
+        tree, path, provenance = self.source(shape, gpu, heuristics, name)
+        return Choice(name, getattr(tree, name)(shape, stats, gpu), f"{path}: {name}", provenance)
 
     def serving(
         self,
@@ -157,9 +154,7 @@ class Family:
         """One kernel with the config that the GPU's tree has for it, or the untuned default."""
         if gpu is None:
             return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
-        tree, path, provenance = self.tree(gpu)
-        if provenance == UNTUNED or not hasattr(tree, kernel) or not _covers(tree, shape, gpu):
-            tree, path, provenance = self._named("default")
+        tree, path, provenance = self.source(shape, gpu, function=kernel)
         return Choice(kernel, getattr(tree, kernel)(shape, stats, gpu), f"{path}: {kernel}", provenance)
 
     def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
@@ -183,6 +178,18 @@ class Family:
         """The chosen kernel's; where it lacks what the batch needs `split`'s, for the workspace is another's."""
         config = self.serving(config, asked_of(batch, features), names=("split",))
         self.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
+
+    def source(
+        self, shape: AttentionShape, gpu: Gpu, heuristics: str = "tree", function: str = ""
+    ) -> tuple[Any, str, str]:
+        """The module that answers for a shape, its path within the family and its provenance: the one that `heuristics`
+        names, else the untuned default. A measured tree answers where it covers the shape; none was measured with V of
+        another size than K. function: which the module must have, or the default is asked for it.
+        """
+        found = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)
+        module, _, provenance = found
+        answers = provenance == UNTUNED or (shape.value_size is None and module.covers(shape, gpu))
+        return found if answers and (not function or hasattr(module, function)) else self._named("default")
 
     def _named(self, name: str) -> tuple[Any, str, str]:
         return self.load(f"heuristics.{name}"), f"heuristics/{name}.py", UNTUNED
@@ -223,8 +230,3 @@ class Family:
         for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
             found.setdefault(self.choose(shape, stats, gpu, needs, sees=sees), []).append(stats)
         return found
-
-
-def _covers(tree: Any, shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether a measured tree answers for a shape; none was measured with V of another size than K."""
-    return shape.value_size is None and tree.covers(shape, gpu)

@@ -7,13 +7,12 @@ import difflib
 import fnmatch
 import importlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from common.choice import UNTUNED
-from common.gpus import TABLE, Gpu
+from common.gpus import Gpu
 from common.grid import seen
 from common.metadata import EVERY_KEY, BatchStats
 from common.spec import AttentionShape, UnsupportedFeature
@@ -50,6 +49,7 @@ NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/nativ
 _DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
+_PAPER = "heuristics/paper.py"  # as a family names it
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
 # Labelled bounds: they do not solve the paged problem, so they do not rank.
 BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
@@ -162,13 +162,13 @@ def default_config(
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
     heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
-    paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`. Without a GPU, or where no
-    module has a function of that name, the kernel's DEFAULT. An ablation takes what its rung would, as its `default`
-    derives it from that module. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on
-    every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature
-    where the kernel has no tile of a page's size. needs: what the batch asks of a kernel (`common.kernel.asked_of`),
-    which a kernel that picks another, as `auto`, has to know. sees: keys that a query token sees at most
-    (`Features.sees`): decodes over longer sequences take the config for so many.
+    paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`: `Family.source` says which,
+    for `auto` too. Without a GPU, or where no module has a function of that name, the kernel's DEFAULT. An ablation
+    takes what its rung would, as its `default` derives it from that module. A variant of the id (`@paper`) wins over
+    the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice with tiles of a page, as
+    before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's size. needs: what the
+    batch asks of a kernel (`common.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees:
+    keys that a query token sees at most (`Features.sees`): decodes over longer sequences take the config for so many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":
@@ -184,11 +184,12 @@ def default_config(
         stats = seen(shape, stats, sees)
         family, name = kernel_id.split("/")
         name = _DERIVED.get(kernel_id, name)
-        for origin, module in _heuristics(family, gpu, heuristics):
-            covered = origin != "tree" or module.covers(shape, gpu)
-            if covered and hasattr(module, name):
-                chosen = partial(kernel.default, module) if kernel_id in _DERIVED else getattr(module, name)
-                return chosen(shape, stats, gpu), origin
+        chooser = importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY
+        module, path, provenance = chooser.source(shape, gpu, heuristics, name)
+        if hasattr(module, name):
+            chosen = partial(kernel.default, module) if kernel_id in _DERIVED else getattr(module, name)
+            untuned = "paper" if path == _PAPER else "heuristics"
+            return chosen(shape, stats, gpu), untuned if provenance == UNTUNED else "tree"
     return kernel.DEFAULT, "DEFAULT"
 
 
@@ -200,18 +201,6 @@ def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:
     if page < 16 or page & (page - 1):
         raise UnsupportedFeature(f"{kernel_id}@page", f"block_size {page}", "a power of two from 16 on, as a tile is")
     return dataclasses.replace(config, tile_size=page)
-
-
-def _heuristics(family: str, gpu: Gpu, heuristics: str) -> Iterator[tuple[str, ModuleType]]:
-    """(origin, module) in the order of asking; a file that does not exist is left out."""
-    first = {"tree": (("tree", gpu.name),) if gpu.name in TABLE else (), "paper": (("paper", "paper"),), "default": ()}
-    for origin, name in (*first[heuristics], ("heuristics", "default")):
-        path = f"{_PACKAGES[family]}.heuristics.{name}"
-        try:
-            yield origin, importlib.import_module(path)
-        except ModuleNotFoundError as error:
-            if error.name != path:
-                raise
 
 
 def random_configs(kernel: Any, shape: AttentionShape, gpu: Gpu, count: int, seed: int) -> list[Any]:

@@ -136,8 +136,18 @@ def test_a_measured_tree_is_asked_and_its_provenance_kept():
         warnings.simplefilter("error")
         choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
         elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
+        other_values = fake.choose(AttentionShape(value_size=64), BatchStats.of([(1, 100)]), H200)
     assert choice == Choice("able", 128, "heuristics/h200.py: auto", "commit abc, rows 3")
-    assert elsewhere.provenance == UNTUNED
+    assert elsewhere.provenance == other_values.provenance == UNTUNED
+
+
+def test_a_function_that_a_tree_lacks_is_the_defaults():
+    tree = types.SimpleNamespace(plain=lambda *_: "tuned", covers=lambda shape, gpu: True, PROVENANCE={"rows": 3})
+    fake, stats = family(tree), BatchStats.of([(1, 100)])
+    assert fake.named("plain", SHAPE, stats, H200).config == "tuned"
+    assert fake.named("able", SHAPE, stats, H200) == Choice(
+        "able", "able-untuned", "heuristics/default.py: able", UNTUNED
+    )
 
 
 def test_a_tree_that_is_broken_is_no_missing_tree():

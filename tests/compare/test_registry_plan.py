@@ -1,5 +1,6 @@
 import json
 import sys
+from typing import ClassVar
 
 import pytest
 
@@ -134,11 +135,13 @@ def test_smoke_fits_the_interpreter_and_peers_does_not():
 
 
 class _Tree:
-    """A measured tree of an H200 for one shape."""
+    """A measured tree of an H200 for one size of head."""
+
+    PROVENANCE: ClassVar = {}
 
     @staticmethod
     def covers(shape, gpu):
-        return shape == AttentionShape()
+        return shape.head_size == 128
 
     @staticmethod
     def q_block(shape, stats, gpu):
@@ -159,11 +162,13 @@ def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
     [
         ("tree", AttentionShape(), "tree"),
         ("tree", AttentionShape(head_size=64), "heuristics"),  # nothing is called tuned outside what was measured
+        ("tree", AttentionShape(value_size=64), "heuristics"),  # nor with V of another size, whatever the tree says
         ("default", AttentionShape(), "heuristics"),
         ("paper", AttentionShape(), "paper"),
     ],
 )
 def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin):
+    monkeypatch.setattr(load("triton/auto").FAMILY, "_trees", {})
     monkeypatch.setitem(sys.modules, "dsl_triton.heuristics.h200", _Tree)
     kernel, stats = load("triton/q_block"), suite("peers")[0].stats
     config, found = registry.default_config("triton/q_block", kernel, shape, stats, resolve("h200"), heuristics)
