@@ -24,9 +24,10 @@ OF_SHAPES = frozenset({"static_grid"})  # one captured config serves every batch
 NOT_IN_AUTO = frozenset({"naive", "static_grid"})  # a textbook, and the one graph for all batches
 
 
-def _class(row: Workload) -> tuple[int, int, str]:
-    """What a tree must have seen to answer: head size, page, dtype."""
-    return row.shape.head_size, row.shape.block_size, str(row.shape.dtype).removeprefix("torch.")
+def _class(row: Workload) -> tuple[int, int, str, str]:
+    """What a tree must have seen to answer: head size, page, dtype of the query and of the cache."""
+    dtypes = (str(dtype).removeprefix("torch.") for dtype in (row.shape.dtype, row.shape.cache_dtype))
+    return row.shape.head_size, row.shape.block_size, *dtypes
 
 
 class Fitted:

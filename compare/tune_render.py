@@ -257,11 +257,11 @@ def source(
     gpu: Gpu,
     trees: Sequence[KernelTree],
     auto: AutoTree | None,
-    measured: Sequence[tuple[int, int, str]],
+    measured: Sequence[tuple[int, int, str, str]],
     provenance: dict[str, Any],
 ) -> str:
-    """The module's text. measured: (head size, page, dtype as `bfloat16`) of the rows."""
-    classes = [f"({head}, {page}, torch.{dtype})" for head, page, dtype in measured]
+    """The module's text. measured: (head size, page, dtype of the query and of the cache as `bfloat16`) of the rows."""
+    classes = [f"({head}, {page}, torch.{dtype}, torch.{cache})" for head, page, dtype, cache in measured]
     lines = [
         f'"""Measured choices for the {gpu.title}, written by compare.tune and reviewed as code.',
         "",
@@ -274,13 +274,13 @@ def source(
         "",
         *_table("PROVENANCE", provenance),
         *_table("HELD_OUT", _held_out(trees, auto)),
-        "# head size, page, dtype",
+        "# head size, page, dtype of the query and of the cache",
         *_braces("MEASURED", classes),
         "",
         "",
         "def covers(shape: AttentionShape, gpu: Gpu) -> bool:",
         f'{_INDENT}"""Whether the trees answer for a shape; above 16 query heads a KV head Q Blocks are larger."""',
-        f"{_INDENT}known = (shape.head_size, shape.block_size, shape.dtype) in MEASURED",
+        f"{_INDENT}known = (shape.head_size, shape.block_size, shape.dtype, shape.cache_dtype) in MEASURED",
         f'{_INDENT}return gpu.name == "{gpu.name}" and known and shape.queries_per_kv <= 16',
     ]
     for block in [*(_function(tree) for tree in trees), _auto(auto, trees)]:

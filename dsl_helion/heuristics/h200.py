@@ -36,13 +36,13 @@ HELD_OUT = {
     "adjustable_tile": (1.005, 1.028),
     "unpaged": (1.035, 1.164),
 }
-# head size, page, dtype
-MEASURED = {(128, 16, torch.bfloat16)}
+# head size, page, dtype of the query and of the cache
+MEASURED = {(128, 16, torch.bfloat16, torch.bfloat16)}
 
 
 def covers(shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether the trees answer for a shape; above 16 query heads a KV head Q Blocks are larger."""
-    known = (shape.head_size, shape.block_size, shape.dtype) in MEASURED
+    known = (shape.head_size, shape.block_size, shape.dtype, shape.cache_dtype) in MEASURED
     return gpu.name == "h200" and known and shape.queries_per_kv <= 16
 
 

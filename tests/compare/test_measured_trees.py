@@ -84,6 +84,19 @@ def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name)
     assert asked > len(ROWS) // 2
 
 
+@pytest.mark.parametrize("cache", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
+@pytest.mark.parametrize(("dsl", "name"), TREES)
+def test_a_cache_of_8_bits_gets_the_default_where_16_were_measured(dsl, name, cache):
+    gpu, auto = resolve(name), registry.load(f"{dsl}/auto")
+    tree = importlib.import_module(f"dsl_{dsl}.heuristics.{name}")
+    measured = [row for row in ROWS if tree.covers(row.shape, gpu) and not row.shape.quantised]
+    assert measured
+    for row in measured:
+        shape = dataclasses.replace(row.shape, kv_dtype=cache)
+        chosen = [auto.choose(shape, row.stats, gpu, heuristics=whose) for whose in ("tree", "default")]
+        assert chosen[0] == chosen[1], row.label
+
+
 def interpretable(config):
     """A config without what no CPU does, launches that overlap, and with a grid of few programs."""
     if not dataclasses.is_dataclass(config):

@@ -63,7 +63,7 @@ def test_it_needs_no_editing_to_pass_review(written, command):
 def test_it_says_where_it_is_from_and_what_it_loses(written):
     _, plan, _, module = written
     assert PROVENANCE.items() <= module.PROVENANCE.items()
-    classes = Counter((row.shape.head_size, row.shape.block_size, row.shape.dtype) for row in ROWS)
+    classes = Counter((s.head_size, s.block_size, s.dtype, s.cache_dtype) for s in (row.shape for row in ROWS))
     assert {shape for shape, rows in classes.items() if rows >= 4} == module.MEASURED  # one row is no evidence
     assert module.PROVENANCE["rows"] == f"{sum(classes[shape] for shape in module.MEASURED)} of suite tuning"
     assert set(module.HELD_OUT) == {kernel.split("/")[1] for kernel in plan} | {"auto"}
@@ -95,6 +95,8 @@ def test_every_row_of_every_suite_gets_a_config_of_the_space(written):
         (AttentionShape(head_size=80), "h200"),
         (AttentionShape(head_size=256, block_size=528), "h200"),
         (AttentionShape(dtype=torch.float32), "h200"),
+        (AttentionShape(kv_dtype=torch.float8_e4m3fn), "h200"),  # a cache of 8 bits under the query that was measured
+        (AttentionShape(kv_dtype=torch.int8), "h200"),
         (AttentionShape(64, 2), "h200"),
         (AttentionShape(), "mi300"),
         (AttentionShape(), "h100"),
