@@ -55,25 +55,26 @@ def fitting(kernel_id: str, name: str) -> Any:
     return replace(case, head_size=128, dtype=torch.bfloat16) if kernel_id in registry.NATIVE else case
 
 
-def inside(count: int, patterns: str) -> None:
+def inside(count: int, patterns: str, device: str = "cuda") -> None:
     """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here."""
     import torch
 
     from common.cases import build, outputs
     from common.guards import Guards
-    from common.kernel import Capacity
     from common.spec import UnsupportedFeature
+    from common.trial import ready
 
     for kernel_id in registry.select(patterns):
         kernel = registry.load(kernel_id)
         for name in CASES[:count]:
             case = fitting(kernel_id, name)
-            batch, features = build(case, "cuda", Guards("cuda"))
-            out, lse = outputs(case, batch, Guards("cuda"), float("nan"))
-            workspace = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
+            batch, features = build(case, device, Guards(device))
+            out, lse = outputs(case, batch, Guards(device), float("nan"))
             try:
+                workspace = ready(kernel, batch, features, kernel.DEFAULT)
                 kernel.launch(batch, features, out, kernel.DEFAULT, workspace, lse=lse)
-                torch.cuda.synchronize()
+                if device == "cuda":
+                    torch.cuda.synchronize()
                 print(f"{kernel_id} {name} ran", flush=True)
             except UnsupportedFeature as error:
                 print(f"{kernel_id} {name} unsupported: {error}", flush=True)

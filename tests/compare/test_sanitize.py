@@ -32,6 +32,20 @@ def test_a_kernel_of_one_gpu_gets_cases_that_it_has(kernel_id: str) -> None:
         assert not case.refused and case.asked <= registry.load(kernel_id).SUPPORTS
 
 
+def test_a_kernel_that_plans_is_watched_at_work(monkeypatch, capsys) -> None:
+    """Without its plan this one finds no Q Block, and would be clean for having done nothing."""
+    kernel, left = registry.load("triton/ablations.cumulative"), []
+    launch = kernel.launch
+
+    def launched(batch, features, out, *rest, **more) -> None:
+        launch(batch, features, out, *rest, **more)
+        left.append(int(out[: batch.query_start_loc[-1]].isnan().sum()))
+
+    monkeypatch.setattr(kernel, "launch", launched)
+    sanitize.inside(1, "triton/ablations.cumulative", "cuda" if torch.cuda.is_available() else "cpu")
+    assert left == [0] and capsys.readouterr().out.endswith(f"{sanitize.CASES[0]} ran\n")
+
+
 def test_a_missing_tool_is_logged_as_not_run(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitize.main(["--out", str(tmp_path)]) == 1
