@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from compare.contract import Contract
+from compare.spec_identity import spec_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,14 +39,6 @@ def commit() -> str:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
-
-
-def spec_hash() -> str:
-    """The first 16 hex digits of SHA-256 over the files that say what is computed and what is correct."""
-    digest = hashlib.sha256()
-    for name in ("spec.py", "metadata.py", "batch.py", "reference.py", "tolerance.py", "kernel.py"):
-        digest.update((ROOT / "common" / name).read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""What is computed and what is correct, as 16 hex digits: runs of one spec can be compared, and go on.
+
+The digits stand for statements, wherever they are: files may be renamed, joined and split, and their comments,
+docstrings and imports of this project rewritten, and the spec is the same one. A change of a statement is another spec.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import common
+
+# In common/: what may be asked, how a right answer is found and how far from it is right, how batches are drawn.
+FILES = (
+    *("spec.py", "features.py", "feature_rules.py", "validation.py", "expect.py", "fp8_types.py", "metadata.py"),
+    *("kernel.py", "cache.py", "states.py", "quantise.py"),
+    *("reference.py", "attend.py", "visibility.py", "tolerance.py", "rounding.py", "integrity.py", "guards.py"),
+    *("cache_reference.py", "batch.py"),
+)
+# Hash of the statements -> the name that runs have for them. Those of before this hash read six files byte by byte. It
+# goes when the spec next changes.
+EARLIER = {"1fa79e1c19dda536": "490c5965e51a5f24"}
+_OURS = ("common", "__future__")
+
+
+@cache
+def spec_hash() -> str:
+    """The spec's name in manifests, fingerprints and messages: two are one spec where their names are equal."""
+    folder = Path(common.__file__).parent
+    found = hash_of((folder / name).read_text(encoding="utf-8") for name in FILES)
+    return EARLIER.get(found, found)
+
+
+def hash_of(sources: Iterable[str]) -> str:
+    """The first 16 hex digits of SHA-256 over the statements of all sources, in whatever order they stand."""
+    said = {statement for source in sources for statement in _statements(ast.parse(source))}
+    return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()[:16]
+
+
+def _statements(module: ast.Module) -> Iterator[str]:
+    """The top-level statements; of an import each name by itself, as joined files import them on one line."""
+    for node in _without_docstring(module.body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            of = getattr(node, "module", "")
+            yield from (f"import {of} {alias.name} {alias.asname}" for alias in node.names if not _is_ours(node))
+        elif not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"):
+            yield _plain(node)
+
+
+def _plain(node: object) -> str:
+    """A syntax tree without positions, docstrings and imports of this project. Empty fields are left out: which there
+    are depends on Python's version, where `ast.dump` and `ast.unparse` differ too."""
+    if isinstance(node, list):
+        return f"[{', '.join(_plain(each) for each in _without_docstring(node) if not _is_ours(each))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, getattr(node, name, None)) for name in node._fields)
+    said = ", ".join(f"{name}={_plain(value)}" for name, value in fields if value is not None and value != [])
+    return f"{type(node).__name__}({said})"
+
+
+def _without_docstring(body: list) -> list:
+    """A body without its leading string, and any other list as it is."""
+    first = body[0] if body else None
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return body[1:] if is_text else body
+
+
+def _is_ours(node: object) -> bool:
+    """Whether it imports from this project, or from the future."""
+    if isinstance(node, ast.ImportFrom):
+        return bool(node.level) or (node.module or "").split(".")[0] in _OURS
+    return isinstance(node, ast.Import) and any(alias.name.split(".")[0] in _OURS for alias in node.names)
