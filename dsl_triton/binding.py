@@ -15,17 +15,6 @@ def padded(head_size):
 
 
 @triton.constexpr_function
-def product_lanes(value_size, head_lanes, rows, dtype):
-    """Lanes of V and of the accumulator in products of so many rows with operands of `dtype`: those that hold V, but
-    where sm_90 takes 16 bits from shared memory no fewer than K's, up to the 64 that make 128 bytes.
-
-    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: nvidia_code.lost_descriptors.
-    """
-    lanes = padded(value_size)
-    return max(lanes, min(head_lanes, 64)) if rows >= 64 and dtype.primitive_bitwidth == 16 else lanes
-
-
-@triton.constexpr_function
 def value_dtype(query_dtype, token_scales):
     """Of P and V as operands: the query's, but fp16 could not hold P times V's scale per token."""
     return tl.bfloat16 if token_scales and query_dtype == tl.float16 else query_dtype
@@ -41,6 +30,17 @@ def deals_lanes(dtype, rows):
 
 
 @triton.constexpr_function
+def product_lanes(value_size, head_lanes, rows, dtype):
+    """Lanes of V and of the accumulator in products of so many rows with operands of `dtype`: those that hold V, but
+    where sm_90 takes 16 bits from shared memory no fewer than K's, up to the 64 that make 128 bytes.
+
+    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: nvidia_code.lost_descriptors.
+    """
+    lanes = padded(value_size)
+    return max(lanes, min(head_lanes, 64)) if rows >= 64 and dtype.primitive_bitwidth == 16 else lanes
+
+
+@triton.constexpr_function
 def largest(dtype):
     """The largest number of an 8-bit dtype."""
     return {"fp8e4nv": 448.0, "fp8e4b8": 240.0, "fp8e5": 57344.0, "int8": 127.0}[dtype.name]
@@ -52,6 +52,11 @@ def probability_bits(dtype):
     return 7.0 if dtype.name == "fp8e4b8" else 8.0
 
 
+def smallest_block_m(shape: AttentionShape) -> int:
+    """A Q Block holds at least one token under all query heads of its KV head, and a power of two of rows."""
+    return triton.next_power_of_2(shape.queries_per_kv)
+
+
 def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether the operands fit into shared memory and the accumulators into registers, by an upper bound of each."""
     head, values = (max(16, triton.next_power_of_2(lanes)) for lanes in (shape.head_size, shape.value_lanes))
@@ -60,11 +65,6 @@ def fits(block_m: int, tile_size: int, num_warps: int, num_stages: int, shape: A
     accumulators = block_m * (values + tile_size) * 4
     # 4 bytes x 160 of a thread's 255 registers
     return shared <= gpu.shared_bytes and accumulators <= num_warps * gpu.warp_size * 160 * 4
-
-
-def smallest_block_m(shape: AttentionShape) -> int:
-    """A Q Block holds at least one token under all query heads of its KV head, and a power of two of rows."""
-    return triton.next_power_of_2(shape.queries_per_kv)
 
 
 def can_overlap(gpu: Gpu) -> bool:

@@ -113,30 +113,6 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
 
-def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
-    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
-    keys, rows, nvidia = _decode_keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
-    broad = _lanes(shape) > 256
-    if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
-        rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
-        if _lanes(shape) <= 128:  # so do 32 keys of 128 lanes: up to 299 registers, 252 of 16 keys
-            rows["tile_size"] = max(rows["tile_size"] // 2, 16)
-    warps = _decode_warps(shape, gpu)
-    if broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
-        warps["num_warps"] = min(2 * warps["num_warps"], 8)
-        rows["block_m"] = min(rows["block_m"], 32)
-    # sm_90: 198 to 252 registers (Triton 3.6.0); of three programs a unit the third began when the others had ended
-    programs, whole = (4 if _cdna(gpu) and not broad else 2) * gpu.units, 0
-    if nvidia and _has_tma(gpu) and _lanes(shape) <= 128 and shape.cache_dtype.itemsize == 2:
-        keys, whole = _decode_keys(128, shape, gpu), 2  # one loop, as in Triton: 32q4s4k 134 us there for 157
-    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **warps, whole=whole)
-    # of 256 lanes a unit of CDNA holds one program (370 registers)
-    two = rows["num_warps"] == 4 if nvidia else _cdna(gpu) and _lanes(shape) <= 128
-    programs = (2 if two else 1) * gpu.units
-    rows |= {"snap": 2, "whole": 512 // rows["tile_size"]}  # a prompt of 512: 65 us cut into pieces, 19 in Q Blocks
-    return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, gather="page"))
-
-
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
     """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66).
 
@@ -159,6 +135,30 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     copy = {"gather": "page", "copy_programs": 8 * gpu.units, "new_kv": new_kv}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
+
+
+def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
+    """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
+    keys, rows, nvidia = _decode_keys(64, shape, gpu), _rows(shape, gpu), gpu.vendor == "nvidia"
+    broad = _lanes(shape) > 256
+    if _cdna(gpu) and shape.dtype.itemsize <= 2 and not broad:  # 128 rows take 375 registers here: one program a unit
+        rows |= {"block_m": 64, "num_warps": 4, "matrix_instr": 16}
+        if _lanes(shape) <= 128:  # so do 32 keys of 128 lanes: up to 299 registers, 252 of 16 keys
+            rows["tile_size"] = max(rows["tile_size"] // 2, 16)
+    warps = _decode_warps(shape, gpu)
+    if broad:  # beside the schedule: 21 spills on sm_90 and 168 on an MI300, where 64 rows take 128 KB of LDS
+        warps["num_warps"] = min(2 * warps["num_warps"], 8)
+        rows["block_m"] = min(rows["block_m"], 32)
+    # sm_90: 198 to 252 registers (Triton 3.6.0); of three programs a unit the third began when the others had ended
+    programs, whole = (4 if _cdna(gpu) and not broad else 2) * gpu.units, 0
+    if nvidia and _has_tma(gpu) and _lanes(shape) <= 128 and shape.cache_dtype.itemsize == 2:
+        keys, whole = _decode_keys(128, shape, gpu), 2  # one loop, as in Triton: 32q4s4k 134 us there for 157
+    decode = static_grid_kernel.Part(16, keys, programs, 1, _decode_gather(keys, gpu), **warps, whole=whole)
+    # of 256 lanes a unit of CDNA holds one program (370 registers)
+    two = rows["num_warps"] == 4 if nvidia else _cdna(gpu) and _lanes(shape) <= 128
+    programs = (2 if two else 1) * gpu.units
+    rows |= {"snap": 2, "whole": 512 // rows["tile_size"]}  # a prompt of 512: 65 us cut into pieces, 19 in Q Blocks
+    return static_grid_kernel.Config(decode, static_grid_kernel.Part(**rows, programs=programs, gather="page"))
 
 
 def auto(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> tuple[str, Any]:

@@ -29,16 +29,16 @@ from dsl_triton.reduce_segments import merge_row
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 
 
-def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    return replace(heuristics.parallel_softmax(shape, stats, gpu), overlap=False)  # no launch that could overlap
-
-
 @dataclass(frozen=True)
 class Workspace:
     """parts: see reduce_segments.py. arrived: int32, one counter a Q Block and KV head, zero between launches."""
 
     parts: reduce_segments.Workspace
     arrived: torch.Tensor
+
+
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    return replace(heuristics.parallel_softmax(shape, stats, gpu), overlap=False)  # no launch that could overlap
 
 
 @triton.jit(do_not_specialize=["num_seqs"])
@@ -106,7 +106,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     parts = parallel_softmax.workspace(shape, capacity, config)
     if parts is None:
         return None
-    q_blocks = _q_blocks(shape, capacity.num_tokens, capacity.num_seqs, config)
+    q_blocks = num_q_blocks(capacity.num_tokens, capacity.num_seqs, _block_m(shape, config) // shape.queries_per_kv)
     return Workspace(parts, torch.zeros(q_blocks * shape.num_kv_heads, dtype=torch.int32, device=capacity.device))
 
 
@@ -125,7 +125,8 @@ def launch(
         return
     shape = batch.shape
     parts = reduce_segments.scratch(workspace.parts if workspace else None)
-    q_blocks = _q_blocks(shape, batch.num_tokens, batch.num_seqs, config)
+    block_m = _block_m(shape, config)
+    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
     ensure_room(parts[0], batch, config.num_segments)
     _last_arriver_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
@@ -133,12 +134,12 @@ def launch(
         bundle(features), batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(),
         batch.block_table.stride(), out.stride(), strides(lse), *map(strides, parts[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
-        BLOCK_SIZE=shape.block_size, BLOCK_M=max(config.block_m, smallest_block_m(shape)),
-        TILE_SIZE=config.tile_size, RUN=run_length(config.gather, batch, config.tile_size),
+        BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
+        RUN=run_length(config.gather, batch, config.tile_size),
         NUM_SEGMENTS=config.num_segments, LONGEST_QUERY=ANY_QUERY,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 
 
-def _q_blocks(shape: AttentionShape, num_tokens: int, num_seqs: int, config: Config) -> int:
-    return num_q_blocks(num_tokens, num_seqs, max(config.block_m, smallest_block_m(shape)) // shape.queries_per_kv)
+def _block_m(shape: AttentionShape, config: Config) -> int:
+    return max(config.block_m, smallest_block_m(shape))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PURE = {"test_helion_mirror.py", "test_helion_heuristics.py"}
+PURE = {"test_helion_heuristics.py"}
 
 
 def pytest_collection_modifyitems(items):
