@@ -73,6 +73,7 @@ def guide(run: RunData) -> Iterator[str]:
             "Static facts count the whole text of a kernel, the copies that pipelining peels off included; `spills` are"
             " registers (AMD) or store instructions (NVIDIA) that went to memory."
         )
+    yield "What each DSL costs beside its speed: docs/choosing-a-dsl.md; what each kernel can do: docs/capability.md."
 
 
 def _times(run: RunData) -> Iterator[str]:

@@ -20,7 +20,7 @@ import test_docs
 from compare import (
     ablations,
     calibrate,
-    capability,
+    capability_page,
     choosing,
     codemetrics,
     costs,
@@ -52,7 +52,7 @@ RESULTS = test_docs.ROOT / "docs" / "results"
 PROGRAMS = {  # by the name that a command ends in, wherever its module stands
     "ablations": ablations,
     "calibrate": calibrate,
-    "capability": capability,
+    "capability": capability_page,
     "choosing": choosing,
     "codemetrics": codemetrics,
     "costs": costs,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from common.gpus import resolve
 from compare import cli, plan, suites
-from compare.cli import Situation
+from compare.selection import selection
+from compare.situation import Situation
 from goldens.table import Rows
 
 SITUATIONS = {
@@ -36,7 +37,7 @@ def rows() -> Rows:
     for name, words in ({name: ["--suite", name] for name in suites.SUITES} | OTHERS).items():
         asked = cli.parser().parse_args(words)
         for situation, now in SITUATIONS.items():
-            chosen = cli.selection(asked, now)
+            chosen = selection(asked, now)
             gpu = now.target.name if now.target else None
             jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
             found[f"plan of {name}, {situation}"] = {
@@ -45,7 +46,7 @@ def rows() -> Rows:
                 "kernels": list(chosen.kernels),
                 "contract": cli.contract(asked, now).name,
             }
-    smoke = cli.selection(cli.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
+    smoke = selection(cli.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
     for job in plan.jobs(smoke.workloads, smoke.kernels, None):
         found[f"cells of smoke, cpu, {job.workload.label}"] = {cell.kernel: cell.id for cell in job.cells}
     return found
