@@ -19,13 +19,13 @@ import pytest
 import torch
 
 import common
-from common import kit_cases
-from common.isolate import Child, Limits
-from common.kit import Kit, Result, Unavailable
+from common.kit import levels
+from common.kit.isolate import Child, Limits
+from common.kit.kit import Kit, Result, Unavailable
 from common.spec import SpecError
 
 HERE = Path(__file__).resolve().parent
-CHOICES = {"level": kit_cases.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
+CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
 CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcache", "protocol")}
 
 
@@ -43,7 +43,7 @@ def _misused(config: pytest.Config) -> str:
     try:
         _limits(config)
         for expression in config.getoption("--case"):
-            kit_cases.read(expression)
+            levels.read(expression)
     except SpecError as error:
         return f"--{error}"
     return ""
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if _misused(metafunc.config):  # said by the fixture: an exit while tests are collected loses its exit code
         metafunc.parametrize("case", ["options"])
         return
-    cases = metafunc.config.getoption("--case") or list(kit_cases.level(metafunc.config.getoption("kit_level")))
+    cases = metafunc.config.getoption("--case") or list(levels.level(metafunc.config.getoption("kit_level")))
     metafunc.parametrize("case", cases, ids=cases)
 
 
@@ -125,7 +125,7 @@ class Summary:
         failed = [result for result in self.results if result.failed and result.repro]
         alone = [result for result in failed if result.repro.count("--case") == 1]
         if alone:
-            first = min(alone, key=lambda result: kit_cases.size(kit_cases.read(result.case)))
+            first = min(alone, key=lambda result: levels.size(levels.read(result.case)))
             shrunk = self.kit.smallest(first.case)
             self.smallest = shrunk if shrunk.failed else first
         self.tampered = sources() != self.before

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from common.batch import fill_values
-from common.case_features import between_guards
-from common.guards import Guards
-from common.integrity import fingerprint, inputs_of
-from common.reference import Expected, reference
+from common.cases.ask import between_guards
+from common.cases.batch import fill_values
+from common.oracle.guards import Guards
+from common.oracle.integrity import fingerprint, inputs_of
+from common.oracle.reference import Expected, reference
 from common.spec import PagedBatch, is_per_token
 from compare.cost import cost
 from compare.workloads import Workload

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from common.case_features import ScaleForm, alibi_slopes, features_of, spans_tensor, tree_bias, with_scales
-from common.kernel import asked_of_shape
-from common.metadata import lens_of
-from common.spec import DTYPES, AttentionShape, Features, PagedBatch
+from common.cases.ask import ScaleForm, alibi_slopes, features_of, spans_tensor, tree_bias, with_scales
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import asked_of_shape
+from common.spec.metadata import lens_of
+from common.spec.paged_batch import DTYPES
 
 FIRST = ("causal", "sliding_window", "softcap", "sinks")  # asked for since there are rows: always part of their ids
 FP8_OUT = torch.float8_e4m3fn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.case import Case
+from common.cases.case import Case
 from common.spec import Layout
 
 

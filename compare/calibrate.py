@@ -25,13 +25,13 @@ from typing import Any
 import torch
 
 from common import gpus, interpreter
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import Gpu, UnknownGpu
-from common.grid import on_grid
-from common.kernel import Capacity, asked_of
-from common.reference import Expected, reference
+from common.oracle.reference import Expected, reference
+from common.oracle.tolerance import check
+from common.serving.grid import on_grid
 from common.spec import Features, PagedBatch
-from common.tolerance import check
+from common.spec.kernel import Capacity, asked_of
 from compare import registry, rundir, sources
 from compare.calibrate_cases import CLASSES, case_name, random_lens
 from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run

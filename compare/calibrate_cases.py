@@ -7,8 +7,8 @@ import random
 
 import torch
 
-from common.metadata import Lens
 from common.spec import AttentionShape
+from common.spec.metadata import Lens
 from compare.workloads import Ask
 
 BF16, FP16 = torch.bfloat16, torch.float16

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cases import BY_NAME
+from common.cases.named import BY_NAME
 from compare import registry, rundir, sources
 from compare.aspects import ASPECTS, Aspect
 from compare.constructs import CONSTRUCTS

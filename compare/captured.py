@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity
-from common.reference import Expected
+from common.oracle.reference import Expected
+from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from compare import registry, timing
 from compare.stage import Stage
 from compare.timing import Runner

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from common.cases import CASES, Case
-from common.fills import FILLS
+from common.cases.fills import FILLS
+from common.cases.named import CASES, Case
+from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples
 from common.mutants import MUTANTS
-from common.random_cases import num_feature_pairs, num_pairs, num_triples
-from common.relations_math import RELATIONS
+from common.relations.numbers import RELATIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cases.md"
 CORNERS: tuple[str, ...] = (
@@ -62,17 +62,18 @@ def _summary() -> list[str]:
     covered = sum(bool(cases_of(number)) for number in range(1, len(CORNERS) + 1))
     bitwise = sum(relation.kind == "bitwise" for relation in RELATIONS)
     return [
-        f"- {len(CASES)} named cases (`common/cases.py`, `common/family_cases.py`, `common/edge_cases.py`,",
-        f"  `common/feature_cases.py`), {large} of them for a GPU alone. (GPU): too long or large for an interpreter.",
+        f"- {len(CASES)} named cases (`common/cases/named.py`, `common/cases/family_cases.py`,",
+        f"  `common/cases/edge_cases.py`, `common/cases/feature_cases.py`), {large} of them for a GPU alone.",
+        "  (GPU): too long or large for an interpreter.",
         "  (refused): the typed error is checked.",
         f"- {covered} of the {len(CORNERS)} corners have named cases; the others say where they are tested.",
-        f"- Random cases (`common/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values that",
-        f"  may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
-        f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/feature_axes.py`).",
-        f"- {len(RELATIONS)} metamorphic relations (`common/relations_layout.py`, `common/relations_math.py`,",
-        f"  `common/relations_features.py`), {bitwise} of them bitwise.",
-        f"- {len(MUTANTS)} mutants (`common/mutants.py`), each of which the checker must reject.",
-        f"- {len(FILLS)} fills of adversarial values (`common/fills.py`).",
+        f"- Random cases (`common/cases/random_cases.py`): seeds 0 to {num_pairs() - 1} hold every pair of axis values",
+        f"  that may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
+        f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/cases/feature_axes.py`).",
+        f"- {len(RELATIONS)} metamorphic relations (`common/relations/layout.py`, `common/relations/numbers.py`,",
+        f"  `common/relations/features.py`), {bitwise} of them bitwise.",
+        f"- {len(MUTANTS)} mutants (`common/mutants/`), each of which the checker must reject.",
+        f"- {len(FILLS)} fills of adversarial values (`common/cases/fills.py`).",
     ]
 
 

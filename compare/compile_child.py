@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import Gpu
-from common.kernel import asked_of
 from common.spec import AttentionShape, SpecError
+from common.spec.kernel import asked_of
 from compare.asked import Ask
 from compare.crew import environment
 from compare.workloads import PLAIN

@@ -111,9 +111,9 @@ def _call(kernel: Any, kernel_id: str, lens: Any, dtype: str, gpu: Gpu, here: bo
     """One call in `dtype`, ready to be made; it gives its number of kernel launches, 0 where nobody counted."""
     import torch
 
-    from common.batch import make_batch
-    from common.kernel import Capacity
+    from common.cases.batch import make_batch
     from common.spec import Features
+    from common.spec.kernel import Capacity
     from compare import jit, registry
     from compare.crosscompile import claim
     from compare.helion_target import helion_as

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, asked_of
 from common.spec import SpecError
+from common.spec.kernel import Capacity, asked_of
 from compare import graph_nodes, registry
 from compare.asked import empty_output
 from compare.hosttime import enqueue_us

@@ -64,9 +64,9 @@ def follow(kernel_id: str, gpu: Gpu, lens: list[list[list[int]]]) -> Iterator[tu
     """(the choice as text, how many new codes it needed, wall and CPU seconds that those took) of each step."""
     import torch
 
-    from common.batch import make_batch
-    from common.kernel import Capacity
+    from common.cases.batch import make_batch
     from common.spec import Features
+    from common.spec.kernel import Capacity
     from compare import jit, registry
     from compare.crosscompile import claim
     from compare.helion_target import helion_as

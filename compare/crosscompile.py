@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from common.fp8_types import expect_fp8
 from common.gpus import Gpu
-from common.kernel import Capacity
 from common.spec import Features, PagedBatch
+from common.spec.fp8_types import expect_fp8
+from common.spec.kernel import Capacity
 from compare import jit
 from compare.asked import empty_output
 from compare.codeobject import CodeFacts, read

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import Gpu
-from common.metadata import cdiv
+from common.spec.metadata import cdiv
 from compare import cost
 from compare.estimate_code import LDS_BYTES, TileCode, tile_code
 from compare.estimate_work import Work, works

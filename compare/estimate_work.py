@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.grid import power_of_two
-from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from common.serving.grid import power_of_two
 from common.spec import AttentionShape
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from compare.cost import touched_keys
 from compare.workloads import Workload
 

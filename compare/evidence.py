@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from common.tolerance import RULES
+from common.oracle.tolerance import RULES
 from compare import tables
 from compare.records import Record
 from compare.stats import geomean

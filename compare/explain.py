@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from common import gpus
-from common.choice import Choice, few_segments
 from common.gpus import Gpu
-from common.grid import on_grid, seen
-from common.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
+from common.serving.choice import Choice, few_segments
+from common.serving.grid import on_grid, seen
 from common.spec import AttentionShape, SpecError
+from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare import registry
 from compare.exits import NOTHING, OK, USAGE
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape

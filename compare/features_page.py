@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.cases import BY_NAME
+from common.cases.named import BY_NAME
 from compare import registry, rundir
 from compare.constructs import CONSTRUCTS
 from compare.pages import settle

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from common.integrity import bits, same_bits
-from common.kernel import Precision
-from common.tolerance import Verdict, check
+from common.oracle.integrity import bits, same_bits
+from common.oracle.tolerance import Verdict, check
+from common.spec.kernel import Precision
 from compare.arena import Arena
 from compare.records import GateResult, Status
 

@@ -26,8 +26,8 @@ from rich.console import Console
 
 from common import gpus
 from common.gpus import Gpu
-from common.kernel import Capacity
 from common.spec import Features
+from common.spec.kernel import Capacity
 from compare import codemetrics, jit, registry, rundir
 from compare.crosscompile import CannotCompile, claim, compile_launch
 from compare.helion_target import helion_as

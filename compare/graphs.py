@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import UnknownGpu
-from common.reference import Expected, reference
+from common.oracle.reference import Expected, reference
 from compare import graph_report, hosttime, registry, rundir, suites, timing
 from compare.captured import PLAIN, Captured, Tools, cuda_tools
 from compare.cost import cost

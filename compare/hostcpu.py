@@ -27,11 +27,12 @@ from unittest import mock
 
 import torch
 
-import common.plan
-from common import gpus, handle, prepared
-from common.batch import make_batch
-from common.call import PagedAttention
-from common.plan import Plan
+import common.serving.plan
+from common import gpus
+from common.cases.batch import make_batch
+from common.serving import handle, prepared
+from common.serving.call import PagedAttention
+from common.serving.plan import Plan
 from common.spec import AttentionShape
 from compare import jit, registry
 from compare.helion_target import helion_as
@@ -90,7 +91,7 @@ def nothing_launched() -> Iterator[list[jit.Launch]]:
             (handle, "current_device", lambda: -1),
             (handle, "current_stream", lambda device: 7),
             (prepared, "gpu_of", lambda device: GPU),
-            (common.plan, "gpu_of", lambda device: GPU),
+            (common.serving.plan, "gpu_of", lambda device: GPU),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         stack.enter_context(helion_as(GPU))

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from common import gpus
-from common.batch import make_batch
-from common.kernel import Capacity
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity
 from compare import registry, rundir
 from compare.exits import GATE, NO_GPU, OK, USAGE
 from compare.workloads import parse_lens

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common.cases import CASES
+from common.cases.named import CASES
 from compare import rundir
 from compare.pages import settle
 
@@ -29,7 +29,7 @@ TITLES = {
 }
 HEAD = """# The kit on kernels of others
 
-Named cases of `common.cases`, each in its own dtype (fp16 for fp32 where the library has none), on an NVIDIA H200
+Named cases of `common.cases.named`, each in its own dtype (fp16 for fp32 where the library has none), on an NVIDIA H200
 (torch 2.11, triton 3.6.0, 2026-11-22), as `diptych-check compare.baselines.NAME --device cuda --seed 7 --case CASE ...`
 called them through the adapters of `compare/baselines`, which declare what each library documents. `declared` were not
 asked: the adapter says that the library does not do them. `not run`: the time of the machine was up. An adapter's

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from common.kernel import Capacity
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity
 from compare import registry
 from compare.asked import empty_output
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from common.choice import UNTUNED
 from common.gpus import Gpu
-from common.grid import seen
-from common.metadata import EVERY_KEY, BatchStats
+from common.serving.choice import UNTUNED
+from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.metadata import EVERY_KEY, BatchStats
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
@@ -145,7 +145,7 @@ def load(kernel_id: str) -> Any:
         kernel = getattr(kernel, attribute)
     missing = [name for name in ("SUPPORTS", "CONTRACT", "DEFAULT", "workspace", "launch") if not hasattr(kernel, name)]
     if missing:
-        raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.kernel.Kernel defines")
+        raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.spec.kernel.Kernel defines")
     return kernel
 
 
@@ -167,8 +167,9 @@ def default_config(
     takes what its rung would, as its `default` derives it from that module. A variant of the id (`@paper`) wins over
     the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice with tiles of a page, as
     before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's size. needs: what the
-    batch asks of a kernel (`common.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees:
-    keys that a query token sees at most (`Features.sees`): decodes over longer sequences take the config for so many.
+    batch asks of a kernel (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know.
+    sees: keys that a query token sees at most (`Features.sees`): decodes over longer sequences take the config for so
+    many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":

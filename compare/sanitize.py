@@ -49,7 +49,7 @@ def fitting(kernel_id: str, name: str) -> Any:
     """The named case; for kernels of one GPU, which have heads of 128 in 16 bits alone, made so."""
     import torch
 
-    from common.cases import BY_NAME
+    from common.cases.named import BY_NAME
 
     case = BY_NAME[name]
     return replace(case, head_size=128, dtype=torch.bfloat16) if kernel_id in registry.NATIVE else case
@@ -59,10 +59,10 @@ def inside(count: int, patterns: str, device: str = "cuda") -> None:
     """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here."""
     import torch
 
-    from common.cases import build, outputs
-    from common.guards import Guards
+    from common.cases.named import build, outputs
+    from common.cases.trial import ready
+    from common.oracle.guards import Guards
     from common.spec import UnsupportedFeature
-    from common.trial import ready
 
     for kernel_id in registry.select(patterns):
         kernel = registry.load(kernel_id)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common import metadata
-from common.metadata import BatchStats, Lens, cdiv
-from common.spec import AttentionShape, PagedBatch, SpecError
+from common.spec import AttentionShape, PagedBatch, SpecError, metadata
+from common.spec.metadata import BatchStats, Lens, cdiv
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 
 from common import interpreter
 from common.gpus import Gpu
-from common.kernel import Capacity, asked_of
 from common.spec import PagedBatch, SpecError, UnsupportedFeature
+from common.spec.kernel import Capacity, asked_of
 from compare import registry, rundir, sources
 from compare.arena import Arena
 from compare.gate import Rejected

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from common.tolerance import RULES, Verdict
+from common.oracle.tolerance import RULES, Verdict
 from compare.records import Status
 from compare.subject import failure
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity
 from common.spec import PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity
 from compare import crosscompile, jit, registry
 from compare.asked import empty_output
 from compare.helion_target import helion_as

@@ -245,7 +245,7 @@ def _imports(package: str, trees: Sequence[KernelTree], auto: AutoTree | None) -
         "import torch",
         "",
         "from common.gpus import Gpu",
-        "from common.metadata import BatchStats",
+        "from common.spec.metadata import BatchStats",
         "from common.spec import AttentionShape",
         *(f"from {package} import {name} as {name}_kernel" for name in modules),
         f"from {package}.heuristics import default",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.choice import MOST_SEGMENTS
+from common.serving.choice import MOST_SEGMENTS
 
 SCALED = "num_segments"  # a field whose default is computed from the batch: doubled and halved, not set
 

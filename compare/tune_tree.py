@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from common.grid import on_grid, power_of_two
-from common.metadata import BatchStats
+from common.serving.grid import on_grid, power_of_two
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 
 MAX_CHOICES, MAX_DEPTH = 5, 4
 WORTH = 0.005  # of regret a row: what a further choice or level has to gain, and what a fit may lose held out
@@ -31,7 +31,7 @@ OF_SHAPE = ("queries_per_kv", "head_size", "block_size")  # features that follow
 SPANNED = ("max_query_len", "max_seq_len")  # what a departure from the default is confined in
 
 # Name, expression in the generated file, value. One that orders the rows as an earlier one does is left out. Token and
-# key totals are none of them: who asks knows bounds of them only (`common.choice.on_grid`).
+# key totals are none of them: who asks knows bounds of them only (`common.serving.choice.on_grid`).
 FEATURES: tuple[tuple[str, str, Callable[[AttentionShape, BatchStats], int]], ...] = (
     ("max_query_len", "stats.max_query_len", lambda shape, stats: stats.max_query_len),
     ("max_seq_len", "stats.max_seq_len", lambda shape, stats: stats.max_seq_len),

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from compare import registry, sources
 from compare.compile_child import CompileJob
 from compare.workloads import parse_lens

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 
 from common import interpreter
-from common.case import Case, build, outputs
-from common.cases import CASES
-from common.guards import Guards
-from common.integrity import Snapshot, damage
-from common.kernel import Capacity
-from common.reference import reference
+from common.cases.case import Case, build, outputs
+from common.cases.named import CASES
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, damage
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import SpecError
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from compare import exits, registry
 
 KERNEL = "baseline/vllm_triton"

@@ -15,8 +15,8 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
-from common.kernel import Capacity, asked_of
 from common.spec import Features, PagedBatch
+from common.spec.kernel import Capacity, asked_of
 from compare import registry
 from compare.asked import empty_output
 from compare.channel import Channel

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from common.batch import make_batches
-from common.guards import Guards
-from common.metadata import BatchStats
-from common.spec import DTYPES, AttentionShape, Features, PagedBatch
+from common.cases.batch import make_batches
+from common.oracle.guards import Guards
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.metadata import BatchStats
+from common.spec.paged_batch import DTYPES
 from compare.asked import Ask, out_dtype
 
 MODELS = {  # query heads, KV heads, head size of public models

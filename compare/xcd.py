@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.metadata import SHORT_QUERY, cdiv
+from common.spec.metadata import SHORT_QUERY, cdiv
 from compare.workloads import Workload
 
 XCDS = 8

@@ -19,9 +19,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, ensure_room
-from common.metadata import SHORT_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, ensure_room
+from common.spec.metadata import SHORT_QUERY
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import helion
 import torch
 
-import common.kernel
+import common.spec.kernel
 from common.gpus import Gpu
-from common.spec import ALIGNMENT, AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec.paged_batch import ALIGNMENT
 from dsl_helion.handle import launcher
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
@@ -107,8 +108,9 @@ def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
 
 
 def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
-    """common.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad them."""
-    common.kernel.require(kernel, supports, batch, *given)
+    """common.spec.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad
+    them."""
+    common.spec.kernel.require(kernel, supports, batch, *given)
     if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
         raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import helion.language as hl
 import torch
 
-from common.cache import CacheWrite
 from common.gpus import Gpu
 from common.spec import AttentionShape, is_per_token
+from common.spec.cache import CacheWrite
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, kernel, largest, run
 from dsl_helion.features import head_scale

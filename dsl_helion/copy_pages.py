@@ -8,7 +8,7 @@ program computes it, 256 sequences at a time, as a launch for it would cost more
 import helion.language as hl
 import torch
 
-from common.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY
 from dsl_helion.binding import cache_view, gather_form, kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, not_before

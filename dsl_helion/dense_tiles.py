@@ -3,9 +3,9 @@
 import helion.language as hl
 import torch
 
-from common.kernel import new_tokens
-from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
+from common.spec.kernel import new_tokens
+from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.binding import cache_view, loadable, value_dtype
 from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 

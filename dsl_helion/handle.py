@@ -1,4 +1,5 @@
-"""Recording what Helion's generated host code hands to its launcher, so that common.handle can repeat it without both.
+"""Recording what Helion's generated host code hands to its launcher, so that common.serving.handle can repeat it
+without both.
 
 The one private hook, the `_launcher` of a generated function, is used in binding.run and here alone.
 """
@@ -11,8 +12,8 @@ from typing import Any
 import helion.runtime
 import torch
 
-from common import handle
-from common.handle import Launch
+from common.serving import handle
+from common.serving.handle import Launch
 
 _recording = threading.local()
 

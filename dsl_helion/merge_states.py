@@ -1,4 +1,4 @@
-"""Merge two attentions over disjoint keys by their LSE (common/states.py): cascades, context parallelism.
+"""Merge two attentions over disjoint keys by their LSE (common/spec/states.py): cascades, context parallelism.
 
 Grid: rows / block_rows, one axis. A row is a query token under a query head.
 """
@@ -12,7 +12,7 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape
-from common.states import check_states
+from common.spec.states import check_states
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.primitives import LOG2E, load_rows, store_lse, store_rows

@@ -14,8 +14,8 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
 from dsl_helion.binding import kernel, run
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})

@@ -17,9 +17,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, ensure_room
-from common.metadata import ANY_QUERY
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, ensure_room
+from common.spec.metadata import ANY_QUERY
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import (
     Gather,

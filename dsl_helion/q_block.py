@@ -14,8 +14,8 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import (
     Gather,

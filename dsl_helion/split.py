@@ -14,8 +14,8 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, new_tokens
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, new_tokens
 from dsl_helion import binding
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m

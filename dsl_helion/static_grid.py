@@ -18,9 +18,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision
-from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from common.spec.kernel import Capacity, Precision
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import (
     Gather,

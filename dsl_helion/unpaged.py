@@ -23,9 +23,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, copied_scales, has_room, join, side_stream
-from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import (

@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, ensure_room, require
-from common.metadata import SHORT_QUERY, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, ensure_room, require
+from common.spec.metadata import SHORT_QUERY, num_q_blocks
 from dsl_triton import parallel_softmax
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands

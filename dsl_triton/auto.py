@@ -5,12 +5,12 @@
 
 from importlib import import_module
 
-from common.call import PagedAttention
-from common.choice import Choice, Family
-from common.facade import FlashAttention
-from common.kernel import Precision
-from common.library import register
-from common.plan import planner
+from common.serving.call import PagedAttention
+from common.serving.choice import Choice, Family
+from common.serving.facade import FlashAttention
+from common.serving.library import register
+from common.serving.plan import planner
+from common.spec.kernel import Precision
 from dsl_triton.features import SEAMS
 from dsl_triton.handle import recorded
 

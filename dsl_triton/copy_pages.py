@@ -8,7 +8,7 @@ program computes it, 256 sequences at a time, as a launch for it would cost more
 import triton
 import triton.language as tl
 
-from common.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY
 from dsl_triton.binding import padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from common.metadata import SHORT_QUERY, cdiv
 from common.spec import Features, PagedBatch
+from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_triton.binding import padded, value_dtype
 from dsl_triton.features import new_tokens
 from dsl_triton.primitives import base2_scale, dequantise, logits, products, softmax_step

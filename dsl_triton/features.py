@@ -9,8 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common import kernel
-from common.spec import Features, PagedBatch, is_per_token
+from common.spec import Features, PagedBatch, is_per_token, kernel
 from dsl_triton.binding import deals_lanes, padded
 
 # What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
@@ -83,7 +82,7 @@ def bundle(features: Features) -> Bundle:
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """common.kernel.new_tokens; None too where K and V differ in size, for kernels have strides for one."""
+    """common.spec.kernel.new_tokens; None too where K and V differ in size, for kernels have strides for one."""
     return (None, None) if batch.shape.value_size is not None else kernel.new_tokens(batch, features)
 
 

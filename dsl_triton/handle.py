@@ -1,4 +1,4 @@
-"""Recording what a launch hands to Triton's JIT, so that common.handle can repeat it without the JIT.
+"""Recording what a launch hands to Triton's JIT, so that common.serving.handle can repeat it without the JIT.
 
 The one private hook, `JITFunction.run`, is touched here alone; tests/dsl_triton/test_triton_handle.py is its canary.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from common import handle
-from common.handle import Launch
+from common.serving import handle
+from common.serving.handle import Launch
 
 _recording = threading.Lock()
 

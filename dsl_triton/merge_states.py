@@ -1,4 +1,4 @@
-"""Merge two attentions over disjoint keys by their LSE (common/states.py): cascades, context parallelism.
+"""Merge two attentions over disjoint keys by their LSE (common/spec/states.py): cascades, context parallelism.
 
 Grid: rows / BLOCK_ROWS, one axis. A row is a query token under a query head.
 """
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape
-from common.states import check_states
+from common.spec.states import check_states
 from dsl_triton.binding import strides
 from dsl_triton.primitives import LOG2E, load_rows, store_lse, store_rows
 

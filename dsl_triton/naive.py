@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})
 CONTRACT = Precision()

@@ -24,9 +24,9 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
-from common.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles

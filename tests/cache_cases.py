@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from common.batch import CacheStyle, make_batch
-from common.cache import CacheWrite
-from common.cache_reference import mistakes
-from common.case_features import ScaleForm
-from common.guards import Guards
-from common.integrity import fingerprint
-from common.spec import FP8, AttentionShape
+from common.cases.ask import ScaleForm
+from common.cases.batch import CacheStyle, make_batch
+from common.oracle.cache import mistakes
+from common.oracle.guards import Guards
+from common.oracle.integrity import fingerprint
+from common.spec import AttentionShape
+from common.spec.cache import CacheWrite
+from common.spec.paged_batch import FP8
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, PagedBatch
 
 

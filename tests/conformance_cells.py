@@ -16,13 +16,13 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Any
 
-from common import kit_cases
-from common.cases import CASES, Case
-from common.spec import DTYPES
+from common.cases.named import CASES, Case
+from common.kit import levels
+from common.spec.paged_batch import DTYPES
 from compare import registry
 from kernel_cases import lacking
 
-SMOKE, FULL = kit_cases.LEVELS
+SMOKE, FULL = levels.LEVELS
 NOBODY_MAY_MISS = frozenset({
     "query-15-16-17", "all-sequences-empty", "cache-without-pages", "batch-0", "no-tokens", "no-tokens-but-padding",
     "page-1", "cache-x-packed", "everything-at-once", "new-kv-mixed",
@@ -88,7 +88,7 @@ def _asked(case: Case) -> frozenset[str]:
 def helion_daily() -> frozenset[str]:
     """The names of the cases that Helion meets at smoke level: the kit's, and the first that asks for a capability."""
     small = [case for case in CASES if not case.large]
-    daily = {case.name for case in small} & (NOBODY_MAY_MISS | set(kit_cases.SMOKE))
+    daily = {case.name for case in small} & (NOBODY_MAY_MISS | set(levels.SMOKE))
     met = set().union(*(_asked(case) for case in small if case.name in daily))
     for case in small:
         if not _asked(case) <= met:

@@ -22,7 +22,7 @@ def meet(kernel_id: str, case: Any, device: str = "cuda") -> dict[str, str]:
     """
     from triton.runtime.errors import OutOfResources
 
-    from common.cases import BY_NAME
+    from common.cases.named import BY_NAME
     from compare import registry
     from kernel_cases import chosen, conform
 
@@ -40,8 +40,8 @@ def find(name: str, dtype: str) -> Any:
     """The named or random case of a cell."""
     import torch
 
-    from common.cases import BY_NAME
-    from common.random_cases import random_case
+    from common.cases.named import BY_NAME
+    from common.cases.random_cases import random_case
 
     if name.startswith(RANDOM):
         return random_case(int(name.removeprefix(RANDOM)))

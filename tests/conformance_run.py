@@ -29,8 +29,8 @@ LARGE_A_GPU = 3  # a large case takes 40 GB
 
 def named(kernels: Iterable[str], pattern: str, dtypes: str, large: bool) -> Iterator[Asked]:
     """Every kernel with every named case whose name fits; dtypes: own, other or all."""
-    from common.cases import CASES
-    from common.spec import DTYPES
+    from common.cases.named import CASES
+    from common.spec.paged_batch import DTYPES
 
     for kernel in kernels:
         for dtype in DTYPES:
@@ -42,7 +42,7 @@ def named(kernels: Iterable[str], pattern: str, dtypes: str, large: bool) -> Ite
 
 def dealt(kernels: Iterable[str], seeds: Iterable[int]) -> Iterator[Asked]:
     """Each random case by one kernel of each family that supports it, in turn."""
-    from common.random_cases import random_case
+    from common.cases.random_cases import random_case
     from compare import registry
     from kernel_cases import lacking
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from common.cases import CASES
-from common.metadata import BatchStats
+from common.cases.named import CASES
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 
 _USABLE = [case for case in CASES if not case.refused and not case.large]
 STORED = [case for case in _USABLE if case.shape.cache_dtype.itemsize == 1]

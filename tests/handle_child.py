@@ -17,8 +17,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 import torch
 from triton.runtime.jit import JITFunction
 
-from common import arguments, gpus, handle, prepared
-from common.call import PagedAttention
+from common import gpus
+from common.serving import arguments, handle, prepared
+from common.serving.call import PagedAttention
 from compare.crosscompile import code_key
 from compare.helion_target import helion_as
 from compare.jit import Launch, flatten
@@ -30,7 +31,7 @@ dispatched: list = []  # codes that the JIT was asked for
 
 
 class Compiled:
-    """A compiled kernel of triton 3.6 and 3.7 as common.handle uses it."""
+    """A compiled kernel of triton 3.6 and 3.7 as common.serving.handle uses it."""
 
     packed_metadata = ()
 

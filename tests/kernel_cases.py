@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from common import fp8_types, gpus
-from common.cases import Case, build, config_for, outputs
-from common.guards import Guards
-from common.integrity import Snapshot, damage, same_bits
-from common.kernel import Capacity
-from common.metadata import BatchStats
-from common.reference import reference
-from common.spec import SpecError, UnsupportedFeature
-from common.tolerance import check
+from common import gpus
+from common.cases.named import Case, build, config_for, outputs
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, damage, same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import SpecError, UnsupportedFeature, fp8_types
+from common.spec.kernel import Capacity
+from common.spec.metadata import BatchStats
 from compare import registry
 
 OTHER = 7.0  # the second poison: what is not written shows as a difference of bits

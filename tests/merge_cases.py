@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.spec import SpecError
-from common.states import merged
+from common.spec.states import merged
 
 # float32: exp2 and log2 to 2 units in the last place, six roundings after them
 TOLERANCE = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from common.case import Case
+from common.cases.case import Case
 
 CASE = Case(
     "narrow", (), ((33, 162), (31, 31), (2, 50)), (6, 3), head_size=80, block_size=16, dtype=torch.float16,

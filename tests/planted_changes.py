@@ -8,8 +8,8 @@ from unittest import mock
 
 import torch
 
-from common import handle
-from common.batch import make_batch
+from common.cases.batch import make_batch
+from common.serving import handle
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from common.case import Case, build, named
-from common.emulation import Edits, Schedule, emulate
-from common.kernel import Capacity
-from common.relations import Attend, Result
+from common.cases.case import Case, build, named
+from common.mutants.emulation import Edits, Schedule, emulate
+from common.relations.relation import Attend, Result
 from common.spec import Features, PagedBatch
+from common.spec.kernel import Capacity
 
 MIXED = named("relations", lens=((3, 21), (1, 30), (20, 20)), dtype=torch.float16)
 DECODES = named("relations-decodes", lens=((1, 21), (1, 64), (1, 30)), dtype=torch.float16)

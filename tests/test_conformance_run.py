@@ -8,8 +8,8 @@ import conformance_child
 import conformance_crew
 import conformance_run
 import planted_children
-from common.cases import CASES
-from common.spec import DTYPES
+from common.cases.named import CASES
+from common.spec.paged_batch import DTYPES
 from compare import registry
 from compare.exits import NO_GPU, USAGE
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.facade import FlashAttention
+from common.cases.batch import make_batch
+from common.serving.facade import FlashAttention
 from common.spec import AttentionShape
 from dsl_triton import auto
 

@@ -8,10 +8,10 @@ import os
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.case_features import with_scales
-from common.kernel import Capacity
+from common.cases.ask import with_scales
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
+from common.spec.kernel import Capacity
 from compare import registry
 from far_caches import apart
 

@@ -14,15 +14,22 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 MAX_FILE, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 300, 60, 120, 20
 
-CONTRACT = {"common.cache", "common.spec", "common.states", "common.metadata", "common.gpus", "common.kernel"}
+CONTRACT = {
+    "common.spec.cache",
+    "common.spec",
+    "common.spec.states",
+    "common.spec.metadata",
+    "common.gpus",
+    "common.spec.kernel",
+}
 PUBLIC_CALL = {
-    "common.call",
-    "common.choice",
-    "common.facade",
-    "common.grid",
-    "common.handle",
-    "common.library",
-    "common.plan",
+    "common.serving.call",
+    "common.serving.choice",
+    "common.serving.facade",
+    "common.serving.grid",
+    "common.serving.handle",
+    "common.serving.library",
+    "common.serving.plan",
 }
 LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
 CROSSCOMPILE = {
@@ -149,9 +156,9 @@ def test_imports_follow_the_layers(path):
         ("common.interpreter", "import triton"),
         ("common.interpreter.of_helion", "import helion"),
         ("common.interpreter", "from ..cases import build"),
-        ("common.isolate", "from .isolated import main"),
-        ("common.reference", "from hypothesis import given"),
-        ("dsl_triton.naive", "from common.reference import reference"),
+        ("common.kit.isolate", "from .isolated import main"),
+        ("common.oracle.reference", "from hypothesis import given"),
+        ("dsl_triton.naive", "from common.oracle.reference import reference"),
         ("dsl_triton.naive", "from common import reference"),
         ("dsl_triton.naive", "import dsl_helion.naive"),
         ("dsl_helion.naive", "import triton"),

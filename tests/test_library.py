@@ -5,8 +5,8 @@ import importlib
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.library import register
+from common.cases.batch import make_batch
+from common.serving.library import register
 from common.spec import AttentionShape, Features, SpecError
 
 DSLS = ("triton", "helion")

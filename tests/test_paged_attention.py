@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.integrity import same_bits
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.integrity import same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, SpecError
-from common.tolerance import check
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
 LENS = [(1, 37), (20, 40), (3, 3), (1, 70)]
@@ -41,7 +41,7 @@ def judged(module, batch, out, lse=None, features=None):
 def chosen(module, batch, hinted):
     """What a call with these hints launches."""
     auto = importlib.import_module(f"{module.__name__}.auto")
-    from common.arguments import batch_of
+    from common.serving.arguments import batch_of
 
     given = (*(getattr(batch, name) for name in TENSORS), None, None)
     order = ("max_query_len", "max_seq_len", "num_decodes")

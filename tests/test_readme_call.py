@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.metadata import BatchStats
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch
-from common.tolerance import check
+from common.spec.metadata import BatchStats
 from dsl_triton.auto import CONTRACT
 
 README = Path(__file__).parents[1] / "README.md"

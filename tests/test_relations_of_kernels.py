@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from common.kernel import asked_of
-from common.relations import Precondition, broken
-from common.relations_math import RELATIONS
+from common.relations.numbers import RELATIONS
+from common.relations.relation import Precondition, broken
+from common.spec.kernel import asked_of
 from compare import registry
 from relation_batches import CAPPED, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, interpreted, problem
 

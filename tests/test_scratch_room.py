@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Capacity
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, SpecError
+from common.spec.kernel import Capacity
 from compare import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)

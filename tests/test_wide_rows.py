@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Capacity
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from compare import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float16)

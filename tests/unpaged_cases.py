@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from common.batch import make_batch
-from common.fills import INVISIBLE
-from common.kernel import Capacity
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.cases.fills import INVISIBLE
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, PagedBatch
-from common.tolerance import check
+from common.spec.kernel import Capacity
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(20, 50), (0, 3), (17, 17), (19, 70)]

@@ -13,9 +13,9 @@ import sys
 
 import torch
 
-import common.plan
+import common.serving.plan
 from common import gpus
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.spec import AttentionShape
 from compare import jit
 from compare.helion_target import helion_as
@@ -33,7 +33,7 @@ def lengths(draw, tokens, seqs, keys):
 
 def main(dsl, tokens, seqs, keys):
     gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
-    common.plan.gpu_of = lambda device: gpu
+    common.serving.plan.gpu_of = lambda device: gpu
     target = jit.gpu_target(gpu.arch)
 
     def note(launch):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
 
 NAME = "baseline/aiter_triton"
 PLACES = ("aiter.ops.triton.attention.unified_attention", "aiter.ops.triton.unified_attention")

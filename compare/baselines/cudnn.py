@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
 from compare.baselines import sdpa
 
 NAME = "baseline/cudnn"

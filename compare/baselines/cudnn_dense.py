@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from common.kernel import Precision, require
 from common.spec import Features, PagedBatch
+from common.spec.kernel import Precision, require
 from compare.baselines import cudnn, sdpa, sdpa_dense
 
 NAME = "baseline/cudnn_dense"

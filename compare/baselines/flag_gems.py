@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
 
 NAME = "baseline/flag_gems"
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})

@@ -16,8 +16,8 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
 
 NAME = "baseline/flash_attn3"
 FA_VERSION = 3

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from common.kernel import Capacity, Precision, require
-from common.metadata import lens_of
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
+from common.spec.metadata import lens_of
 
 WORKSPACE_BYTES = 128 * 2**20  # what FlashInfer's documentation recommends for partial results
 HEAD_SIZES = (64, 128, 256)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.metadata import lens_of
 from common.spec import Features, PagedBatch, UnsupportedFeature
+from common.spec.metadata import lens_of
 from compare.baselines.flashinfer_paths import Config, Pages, Path, Plan, library, options, pages_of, sizes
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from common.kernel import Capacity, Precision, require
-from common.metadata import lens_of
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
+from common.spec.metadata import lens_of
 
 NAME = "baseline/flex"
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})  # not full_graph: lengths make the mask

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from common.kernel import Capacity, Precision, require
-from common.metadata import lens_of
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
+from common.spec.metadata import lens_of
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window"})  # not full_graph: the lengths shape the work
 CONTRACT = Precision()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
 from compare.baselines import sdpa
 
 SUPPORTS = sdpa.SUPPORTS

@@ -16,8 +16,8 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, require
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, require
 from compare.baselines import vllm_files
 
 NAME = "baseline/vllm_triton"

@@ -1,6 +1,6 @@
 """Ideas that were tried and lost, or that lose today: one file each, one thing changed against the rung that it varies.
 
-They fulfil common.kernel.Kernel and pass its cases; nothing chooses them. docs/ablations.md holds the evidence.
+They fulfil common.spec.kernel.Kernel and pass its cases; nothing chooses them. docs/ablations.md holds the evidence.
 """
 
 import importlib.util

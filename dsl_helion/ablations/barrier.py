@@ -13,9 +13,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import ensure_room, require
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import ensure_room, require
+from common.spec.metadata import BatchStats
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div

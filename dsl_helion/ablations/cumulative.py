@@ -11,9 +11,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import Capacity, require
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, require
+from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m

@@ -11,9 +11,9 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.kernel import require
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import require
+from common.spec.metadata import BatchStats
 from dsl_helion import primitives, q_block
 from dsl_helion.ablations import SUPPORTS, with_nouns
 from dsl_helion.binding import cache_view, gather_form, run, smallest_block_m

@@ -19,9 +19,9 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.kernel import require
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import require
+from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import Gather, cache_view, fits, gather_form, kernel, run, smallest_block_m

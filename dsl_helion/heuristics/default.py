@@ -11,9 +11,9 @@ from typing import Any
 import helion
 
 from common.gpus import Gpu
-from common.grid import few_rows
-from common.metadata import SHORT_QUERY, BatchStats, cdiv
+from common.serving.grid import few_rows
 from common.spec import AttentionShape
+from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 from dsl_helion import adjustable_tile as adjustable_tile_kernel
 from dsl_helion import naive as naive_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel

@@ -4,8 +4,8 @@ Measured at 32 decodes of up to 4096 keys in fp8 on an H200, where 16 bits take 
 """
 
 from common.gpus import Gpu
-from common.metadata import BatchStats, cdiv
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats, cdiv
 from dsl_helion.binding import page_form_applies
 from dsl_helion.parallel_softmax import Config
 

@@ -10,8 +10,8 @@ DEFAULT has them. A kernel that the paper has not is not here.
 from dataclasses import replace
 
 from common.gpus import Gpu
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from dsl_helion import adjustable_tile as adjustable_tile_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, require
-from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, require
+from common.spec.metadata import BatchStats, num_q_blocks
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
 from dsl_triton.binding import smallest_block_m, strides

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import require
-from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import require
+from common.spec.metadata import BatchStats, num_q_blocks
 from dsl_triton import primitives, q_block
 from dsl_triton.ablations import SUPPORTS, with_nouns
 from dsl_triton.binding import smallest_block_m, strides

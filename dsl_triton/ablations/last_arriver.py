@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.kernel import Capacity, ensure_room, require
-from common.metadata import BatchStats, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, ensure_room, require
+from common.spec.metadata import BatchStats, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import find_sequence

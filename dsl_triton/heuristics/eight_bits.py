@@ -4,8 +4,8 @@ Decodes were measured at 32 decodes of up to 4096 keys in fp8 on an H200, where 
 """
 
 from common.gpus import Gpu
-from common.metadata import BatchStats, cdiv
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats, cdiv
 from dsl_triton.binding import can_overlap
 from dsl_triton.parallel_softmax import Config
 

@@ -9,15 +9,15 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from common.call import PagedAttention
-from common.choice import UNTUNED, Choice, Family, few_segments
-from common.facade import FlashAttention
 from common.gpus import Gpu
-from common.grid import on_grid
-from common.library import register
-from common.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
-from common.plan import planner
+from common.serving.call import PagedAttention
+from common.serving.choice import UNTUNED, Choice, Family, few_segments
+from common.serving.facade import FlashAttention
+from common.serving.grid import on_grid
+from common.serving.library import register
+from common.serving.plan import planner
 from common.spec import AttentionShape
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from dsl_triton import auto as portable
 from dsl_triton import split
 from dsl_triton.handle import recorded
@@ -65,7 +65,7 @@ class NativeFamily(Family):
         heuristics: str = "tree",
         sees: int = EVERY_KEY,
     ) -> Choice:
-        """As common.choice.Family.choose."""
+        """As common.serving.choice.Family.choose."""
         if gpu is not None and needs <= sm90_prefill.SUPPORTS and sm90_prefill.serves(shape, gpu):
             stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
             if (

@@ -21,9 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
-from common.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
-from common.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.native.sm90_roles import add, barrier, compute, load
 from dsl_triton.unpaged import MOST_PARTS

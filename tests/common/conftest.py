@@ -3,7 +3,7 @@ of right results."""
 
 import pytest
 
-from common.isolate import Child
+from common.kit.isolate import Child
 
 COLUMNS = {"mutant": 36, "scope": 13, "case": 58, "rule": 11, "ratio": 9}
 

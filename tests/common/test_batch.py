@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from common.batch import fill_values, make_batch, make_batches, owned_slots
-from common.guards import GUARD_BYTES, Guards
-from common.metadata import lens_of
+from common.cases.batch import fill_values, make_batch, make_batches, owned_slots
+from common.oracle.guards import GUARD_BYTES, Guards
 from common.spec import AttentionShape, Features, Layout
-from common.validation import validate
+from common.spec.metadata import lens_of
+from common.spec.validation import validate
 
 SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
 LENS = [(1, 9), (3, 20), (0, 0), (16, 16), (1, 24)]

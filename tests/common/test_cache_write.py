@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from cache_cases import QUANTISED_WRITES, WRITES, build, judge
-from common.batch import make_batch
-from common.cache import CacheWrite
-from common.cache_reference import written, written_scales
-from common.guards import Guards
-from common.integrity import same_bits
-from common.spec import FP8, AttentionShape, SpecError
+from common.cases.batch import make_batch
+from common.oracle.cache import written, written_scales
+from common.oracle.guards import Guards
+from common.oracle.integrity import same_bits
+from common.spec import AttentionShape, SpecError
+from common.spec.cache import CacheWrite
+from common.spec.paged_batch import FP8
 
 
 def good(dtype=torch.float32) -> CacheWrite:

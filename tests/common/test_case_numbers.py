@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common.cases import CASES
+from common.cases.named import CASES
 from compare.case_numbers import CORNERS, ELSEWHERE, PAGE, cases_of, render
 
 NUMBERS = range(1, 101)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.case_layouts import huge_query, page_twice, reversed_pages, tiny_query
-from common.cases import BY_NAME, CASES, build, outputs
-from common.guards import Guards
-from common.reference import reference
+from common.cases.layouts import huge_query, page_twice, reversed_pages, tiny_query
+from common.cases.named import BY_NAME, CASES, build, outputs
+from common.oracle.guards import Guards
+from common.oracle.reference import reference
 from common.spec import SpecError
-from common.validation import validate, validate_output
+from common.spec.validation import validate, validate_output
 
 SMALL = [case for case in CASES if not case.large and not case.refused]
 OTHER_BATCHES = (page_twice, huge_query, tiny_query)  # arrangements that give a batch of another meaning

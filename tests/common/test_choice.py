@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-import common.prepared
+import common.serving.prepared
 from common import gpus
-from common.batch import make_batch
-from common.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
-from common.grid import GRID, hinted_stats, on_grid, reachable_stats, rounded, seen
-from common.metadata import EVERY_KEY, BatchStats
-from common.prepared import choice_for
+from common.cases.batch import make_batch
+from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
+from common.serving.grid import GRID, hinted_stats, on_grid, reachable_stats, rounded, seen
+from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
+from common.spec.metadata import EVERY_KEY, BatchStats
 
 SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
 
@@ -204,7 +204,7 @@ def test_more_heads_a_key_than_a_q_block_has_rows_is_a_decode_still():
 
 @pytest.mark.parametrize("features", [Features(sliding_window=9), Features(chunk=5, chunk_lookback=1), Features()])
 def test_a_call_tells_the_choice_what_its_features_let_a_token_see(monkeypatch, features):
-    monkeypatch.setattr(common.prepared, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.prepared, "gpu_of", lambda device: H200)
     batch = make_batch([(1, 400)] * 2, AttentionShape(4, 2, 32), fill=False)
     chosen = choice_for(by_keys(), batch, features)
     assert chosen.config == (512 if features.plain and features.sliding_window is None else 96)

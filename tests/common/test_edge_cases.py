@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from common.batch import owned_slots
-from common.case import decodes, named
-from common.cases import BY_NAME, build
-from common.edge_cases import EDGES
-from common.fills import FILLS, INVISIBLE, seen_slots
-from common.metadata import lens_of
-from common.reference import reference
+from common.cases.batch import owned_slots
+from common.cases.case import decodes, named
+from common.cases.edge_cases import EDGES
+from common.cases.fills import FILLS, INVISIBLE, seen_slots
+from common.cases.named import BY_NAME, build
+from common.oracle.reference import reference
+from common.spec.metadata import lens_of
 
 CASE = named("base", lens=((1, 60), (9, 50)), sliding_window=19, dtype=torch.float32)
 

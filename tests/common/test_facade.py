@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.facade import REFUSED, FlashAttention
-from common.metadata import BatchStats
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.serving.facade import REFUSED, FlashAttention
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
+from common.spec.metadata import BatchStats
 
 SHAPE = AttentionShape(4, 2, 16, 8, torch.float32)
 LENS = [(3, 20), (1, 9), (5, 5)]

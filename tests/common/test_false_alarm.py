@@ -12,12 +12,12 @@ from collections import defaultdict
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.emulation import Schedule, emulate
-from common.kernel import Precision
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.mutants.emulation import Schedule, emulate
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
-from common.tolerance import check
+from common.spec.kernel import Precision
 
 BATCHES = 1000  # about 12 s on one core
 RULES = ("element", "row", "worst_case", "lse")

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from common.case import Case, build, outputs
-from common.cases import CASES
-from common.emulation import Schedule, emulate
-from common.guards import Guards
-from common.integrity import Snapshot, damage
-from common.kernel import Precision
-from common.kit_cases import write
-from common.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
-from common.reference import reference
-from common.shrinking import smallest
+from common.cases.case import Case, build, outputs
+from common.cases.named import CASES
+from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
+from common.kit.levels import write
+from common.kit.shrinking import smallest
+from common.mutants.emulation import Schedule, emulate
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, damage
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import Layout, PagedBatch
-from common.tolerance import check
+from common.spec.kernel import Precision
 
 DAILY, NIGHTLY, PARTS = 160, 10_000, 20
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from common.case import config_for
-from common.cases import BY_NAME, CASES, build
-from common.family_cases import FAMILY
-from common.metadata import SHORT_QUERY
+from common.cases.case import config_for
+from common.cases.family_cases import FAMILY
+from common.cases.named import BY_NAME, CASES, build
 from common.spec import Layout
+from common.spec.metadata import SHORT_QUERY
 
 TILED = [case for case in FAMILY if case.tile_size]
 NEW = [case for case in CASES if case.new_kv]

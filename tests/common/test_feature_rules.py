@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.device_check import check_values
-from common.feature_rules import CONTRADICTIONS, NEEDS, contradiction
-from common.kernel import MEMBERS, asked_of, require
-from common.spec import FP8, AttentionShape, Features, Layout, SpecError, UnsupportedFeature
-from common.validation import validate, validate_output
+from common.cases.batch import make_batch
+from common.serving.device_check import check_values
+from common.spec import AttentionShape, Features, Layout, SpecError, UnsupportedFeature
+from common.spec.feature_rules import CONTRADICTIONS, NEEDS, contradiction
+from common.spec.kernel import MEMBERS, asked_of, require
+from common.spec.paged_batch import FP8
+from common.spec.validation import validate, validate_output
 
 SHAPE = AttentionShape(4, 2, 16, 8, torch.float16)
 LENS = [(1, 9), (3, 20), (0, 0)]

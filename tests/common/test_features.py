@@ -5,11 +5,11 @@ from dataclasses import fields, make_dataclass
 import pytest
 import torch
 
-from common.features import OPERANDS, is_per_token, operands_of
-from common.kernel import MEMBERS
-from common.metadata import EVERY_KEY
+from common.oracle.visibility import Sight
 from common.spec import Features
-from common.visibility import Sight
+from common.spec.features import OPERANDS, is_per_token, operands_of
+from common.spec.kernel import MEMBERS
+from common.spec.metadata import EVERY_KEY
 
 ONE = torch.ones(1)
 ASKED = {name: ONE for name in OPERANDS} | {

@@ -5,13 +5,13 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 
-from common import fp8_types
-from common.batch import make_batch
-from common.cache import CacheWrite
-from common.cases import CASES
+from common.cases.batch import make_batch
+from common.cases.named import CASES
 from common.gpus import TABLE, resolve
-from common.spec import FP8, AttentionShape, Features, SpecError
-from common.validation import validate, validate_output
+from common.spec import AttentionShape, Features, SpecError, fp8_types
+from common.spec.cache import CacheWrite
+from common.spec.paged_batch import FP8
+from common.spec.validation import validate, validate_output
 from compare.compile_child import CompileJob, compile_in_child
 
 E4M3FN, FNUZ, E5M2 = FP8

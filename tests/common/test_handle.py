@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from common import handle
-from common.handle import Launch, Wait
-from common.tape import Tape
+from common.serving import handle
+from common.serving.handle import Launch, Wait
+from common.serving.tape import Tape
 
 
 class Driver:

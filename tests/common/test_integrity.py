@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.guards import Guards
-from common.integrity import Snapshot, bits, damage, fingerprint, padding_written, same_bits, words
+from common.cases.batch import make_batch
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, bits, damage, fingerprint, padding_written, same_bits, words
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(4, 2, 16, 8)
@@ -43,7 +43,7 @@ def test_exchanged_elements_change_the_fingerprint():
 def test_fingerprint_does_not_depend_on_chunks(monkeypatch, lanes):
     tensor = torch.randn(7, 5, lanes, generator=torch.Generator().manual_seed(0)).bfloat16()
     whole = int(fingerprint(tensor))
-    monkeypatch.setattr("common.integrity.CHUNK_ELEMENTS", 16)
+    monkeypatch.setattr("common.oracle.integrity.CHUNK_ELEMENTS", 16)
     assert int(fingerprint(tensor)) == whole
 
 

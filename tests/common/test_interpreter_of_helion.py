@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from test_interpreter import expect_needed  # noqa: E402
 
 from common import interpreter  # noqa: E402
-from common.isolate import Child  # noqa: E402
+from common.kit.isolate import Child  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 INSTALL = "import sys; from common import interpreter; interpreter.install(); "
@@ -103,7 +103,9 @@ def test_install_without_helion():
 
 
 # What the children of the tests, of the kit and of compare's crew import beside the kernel.
-@pytest.mark.parametrize("modules", ["compare.worker", "compare.crew", "kernel_cases, conformance_child", "common.kit"])
+@pytest.mark.parametrize(
+    "modules", ["compare.worker", "compare.crew", "kernel_cases, conformance_child", "common.kit.kit"]
+)
 def test_a_triton_kernel_imports_no_helion(modules):
     run(
         f"sys.path.insert(0, 'tests'); import {modules}; from compare import registry; "

@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from common import isolated
-from common.isolate import Child
-from common.kit import Kit, Unavailable
+from common.kit import isolated
+from common.kit.isolate import Child
+from common.kit.kit import Kit, Unavailable
 from common.spec import Features
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
@@ -71,7 +71,8 @@ def test_a_limit_that_nobody_knows_is_refused(child):
 
 
 def test_every_feature_of_the_spec_reaches_a_kernel():
-    """A feature that the spec gains must be passed on by common/isolated.py, or kernels fail cases they never saw."""
+    """A feature that the spec gains must be passed on by common/kit/isolated.py, or kernels fail cases they never
+    saw."""
     assert {field.name for field in fields(Features)} == {*isolated.FEATURES, *isolated.OPERANDS}
 
 

@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 import diptych_check
-from common import kit_cases
-from common.kit import Kit
+from common.kit import levels
+from common.kit.kit import Kit
 
 SEED = 2026
 EXPECTED = {  # the cases that must expose it
@@ -27,10 +27,10 @@ def kit_of(name, child):
     return Kit(f"kit_callables:{name}", SEED, child)
 
 
-EVERY_DAY = tuple(case for case in kit_cases.SMOKE if case in set.union(*EXPECTED.values())) + kit_cases.SMOKE[::6]
+EVERY_DAY = tuple(case for case in levels.SMOKE if case in set.union(*EXPECTED.values())) + levels.SMOKE[::6]
 
 
-@pytest.mark.parametrize("cases", [EVERY_DAY, pytest.param(kit_cases.SMOKE, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("cases", [EVERY_DAY, pytest.param(levels.SMOKE, marks=pytest.mark.slow)], ids=len)
 def test_a_right_callable_passes(cases, child):
     kit = kit_of("right", child)
     wrong = [result for case in cases if (result := kit.run(case)).status != "ok"]
@@ -40,7 +40,7 @@ def test_a_right_callable_passes(cases, child):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
     kit = kit_of(name, child)
-    cases = [case for case in kit_cases.SMOKE if case in EXPECTED[name]]
+    cases = [case for case in levels.SMOKE if case in EXPECTED[name]]
     results = [kit.run(case) for case in cases]
     assert all(result.failed and result.status == "incorrect" for result in results), results
     for result in results:
@@ -61,6 +61,6 @@ def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
 def test_the_smallest_failing_case_is_one_sequence_of_few_keys(name, smallest, child):
     kit = kit_of(name, child)
     found = kit.smallest(smallest.partition("@")[0])
-    case = kit_cases.read(found.case)
+    case = levels.read(found.case)
     assert found.failed and found.case.startswith(smallest) and case.heads == (1, 1)
     assert kit.once(found.case).failed and f"--case {found.case}" in found.repro

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common import kit_cases
-from common.case import build
-from common.kit_cases import BY_NAME, LEVELS, level, read, seeded, simpler, size, write
+from common.cases.case import build
+from common.kit import levels
+from common.kit.levels import BY_NAME, LEVELS, level, read, seeded, simpler, size, write
 from common.spec import SpecError
 
 
@@ -59,6 +59,6 @@ def test_a_simpler_case_is_smaller_and_can_be_built(name):
 
 
 def test_the_cases_to_refuse_are_not_of_the_kit():
-    assert not [case for case in kit_cases.KIT_CASES if case.refused]
-    assert set(kit_cases.SMOKE) <= set(BY_NAME) and set(kit_cases.BEFORE) <= set(BY_NAME)
-    assert not [name for name in kit_cases.SMOKE if BY_NAME[name].large]
+    assert not [case for case in levels.KIT_CASES if case.refused]
+    assert set(levels.SMOKE) <= set(BY_NAME) and set(levels.BEFORE) <= set(BY_NAME)
+    assert not [name for name in levels.SMOKE if BY_NAME[name].large]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.isolate import Limits
-from common.kit import Kit
+from common.kit.isolate import Limits
+from common.kit.kit import Kit
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 

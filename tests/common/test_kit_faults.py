@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from common import isolate
-from common.isolate import Child, Limits
-from common.kit import Kit, Unavailable
+from common.kit import isolate
+from common.kit.isolate import Child, Limits
+from common.kit.kit import Kit, Unavailable
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 

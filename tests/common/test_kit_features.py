@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from common import kit_cases
-from common.feature_cases import FEATURE_CASES
-from common.kit import Kit
-from common.quantise import negate
-from common.spec import QUANTISED
+from common.cases.feature_cases import FEATURE_CASES
+from common.kit import levels
+from common.kit.kit import Kit
+from common.spec.paged_batch import QUANTISED
+from common.spec.quantise import negate
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 
@@ -50,14 +50,14 @@ def test_a_feature_without_its_parameter_fails(child):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_and_its_simpler_ones_are_expressions(name):
-    case = kit_cases.BY_NAME[name]
-    for each in (case, *kit_cases.simpler(case)):
-        assert kit_cases.read(kit_cases.write(each)) == each
+    case = levels.BY_NAME[name]
+    for each in (case, *levels.simpler(case)):
+        assert levels.read(levels.write(each)) == each
 
 
 def test_a_case_of_fewer_sequences_keeps_what_it_says_of_each():
-    case = kit_cases.BY_NAME["per-sequence-with-spans"]
-    kept = [each for each in kit_cases.simpler(case) if each.lens == case.lens[1:]]
+    case = levels.BY_NAME["per-sequence-with-spans"]
+    kept = [each for each in levels.simpler(case) if each.lens == case.lens[1:]]
     assert kept and {(each.spans, each.non_causal) for each in kept} == {(case.spans[1:], (1,))}
 
 

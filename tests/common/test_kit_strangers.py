@@ -121,7 +121,7 @@ def test_the_entry_point_imports_pytest_alone():
 
 
 def test_the_child_imports_torch_alone():
-    assert _imports(ROOT / "common" / "isolated.py") - set(sys.stdlib_module_names) == {"torch"}
+    assert _imports(ROOT / "common" / "kit" / "isolated.py") - set(sys.stdlib_module_names) == {"torch"}
 
 
 def _imports(path):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.metadata import (
+from common.spec.metadata import (
     BatchStats,
     cumulative_q_blocks,
     find_sequence,

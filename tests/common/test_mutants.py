@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from common.emulation import Edits
-from common.mutant_cases import Named, judge
 from common.mutants import MUTANTS
-from common.mutants_known import KNOWN
+from common.mutants.emulation import Edits
+from common.mutants.known import KNOWN
+from common.mutants.mutant import Named, judge
 
 
 def _case(case) -> str:

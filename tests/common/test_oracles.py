@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from common.emulation import Edits, Schedule, emulate
-from common.oracles import Oracle, census, constant, needle, probes, visible_range
-from common.reference import reference
+from common.mutants.emulation import Edits, Schedule, emulate
+from common.oracle.reference import reference
+from common.relations.known import Oracle, census, constant, needle, probes, visible_range
 from common.spec import AttentionShape, Features, Layout, SpecError
 
 LENS = [(1, 203), (19, 70), (33, 33), (2, 0), (5, 300)]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import common.plan
+import common.serving.plan
 from common import gpus
-from common.batch import make_batch
-from common.choice import Family
-from common.grid import hinted_stats
-from common.plan import Plan, _kind, pieces
+from common.cases.batch import make_batch
+from common.serving.choice import Family
+from common.serving.grid import hinted_stats
+from common.serving.plan import Plan, _kind, pieces
 from common.spec import AttentionShape, Features, SpecError
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
@@ -77,7 +77,7 @@ def family(auto=None, **troubles):
 
 @pytest.fixture
 def on_h200(monkeypatch):
-    monkeypatch.setattr(common.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
 
 
 def call(plan, lens, **hints):
@@ -176,7 +176,7 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
 def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
     K and V is the most."""
-    monkeypatch.setattr(common.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
     shape, auto = AttentionShape(), importlib.import_module(f"dsl_{dsl}.auto")
     reached = auto.FAMILY.reachable(shape, H200, 8192, 256, 131072)
     assert len({piece for choice in reached for piece in pieces(choice)}) <= 110

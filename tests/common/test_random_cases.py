@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from common import random_cases as generator
-from common.case import build, outputs
-from common.covering import covering, legal_pairs
-from common.feature_axes import FEATURE_AXES
-from common.feature_rules import contradiction
-from common.guards import Guards
-from common.integrity import same_bits
-from common.random_cases import ALL_AXES, AXES, may_go_together, random_case, values_of
-from common.validation import validate, validate_output
+from common.cases import random_cases as generator
+from common.cases.case import build, outputs
+from common.cases.covering import covering, legal_pairs
+from common.cases.feature_axes import FEATURE_AXES
+from common.cases.random_cases import ALL_AXES, AXES, may_go_together, random_case, values_of
+from common.oracle.guards import Guards
+from common.oracle.integrity import same_bits
+from common.spec.feature_rules import contradiction
+from common.spec.validation import validate, validate_output
 
 ROOT = Path(__file__).parents[2]
 PAIRS, TRIPLES, FEATURES = generator.num_pairs(), generator.num_triples(), generator.num_feature_pairs()
@@ -86,7 +86,7 @@ def test_free_draws_take_boundaries_and_numbers_between_them():
 
 def test_a_case_is_a_function_of_its_seed_in_any_process():
     seeds = (0, PAIRS + 5, FREE.start + 3)
-    show = f"from common.random_cases import random_case as r; print([(r(s).lens, r(s).heads) for s in {seeds}])"
+    show = f"from common.cases.random_cases import random_case as r; print([(r(s).lens, r(s).heads) for s in {seeds}])"
     there = subprocess.run([sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True)
     assert there.stdout.strip() == str([(random_case(seed).lens, random_case(seed).heads) for seed in seeds])
     for seed in seeds:

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 import torch
 
-from common.batch import make_batch, make_batches
-from common.reference import Expected, reference
+from common.cases.batch import make_batch, make_batches
+from common.oracle.reference import Expected, reference
 from common.spec import AttentionShape, Features, Layout
 
 FP32 = AttentionShape(1, 1, 8, 8, torch.float32)

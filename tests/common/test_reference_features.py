@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.reference import reference
-from common.spec import FP8, AttentionShape, Features
-from common.visibility import Sight
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.visibility import Sight
+from common.spec import AttentionShape, Features
+from common.spec.paged_batch import FP8
 
 SHAPE = AttentionShape(4, 2, 8, 8, torch.float32)
 LENS = [(3, 21), (1, 9), (9, 9), (0, 0), (2, 0)]

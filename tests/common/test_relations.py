@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common import mutants_features as wrong
-from common.emulation import Edits, Schedule
-from common.relations import Precondition, Result, broken
-from common.relations_math import RELATIONS
+from common.mutants import features as wrong
+from common.mutants.emulation import Edits, Schedule
+from common.relations.numbers import RELATIONS
+from common.relations.relation import Precondition, Result, broken
 from relation_batches import CASES, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, emulated, problem
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import require
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, Layout, SpecError, UnsupportedFeature
-from common.validation import validate, validate_output
+from common.spec.kernel import require
+from common.spec.validation import validate, validate_output
 
 SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
 LENS = [(1, 9), (3, 20), (0, 0)]

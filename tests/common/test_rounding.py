@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Precision
-from common.quantise import fill_where, quantise, scale_limit
-from common.reference import reference
-from common.rounding import Rounding, probabilities_of
-from common.spec import FP8, AttentionShape, Features
-from common.tolerance import budgets, check
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.rounding import Rounding, probabilities_of
+from common.oracle.tolerance import budgets, check
+from common.spec import AttentionShape, Features
+from common.spec.kernel import Precision
+from common.spec.paged_batch import FP8
+from common.spec.quantise import fill_where, quantise, scale_limit
 
 H, B = torch.float16, torch.bfloat16
 FN, FNUZ, _ = FP8

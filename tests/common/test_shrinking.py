@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from common.fills import FILLS
-from common.kit_cases import read, write
-from common.random_cases import random_case, values_of
-from common.shrinking import smallest
+from common.cases.fills import FILLS
+from common.cases.random_cases import random_case, values_of
+from common.kit.levels import read, write
+from common.kit.shrinking import smallest
 from common.spec import SpecError
 
 SEED = next(seed for seed in range(300) if values_of(seed)["sinks"] and values_of(seed)["companions"] == "decodes")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Precision
-from common.reference import reference
-from common.rounding import half_subnormal, unit_roundoff
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.rounding import half_subnormal, unit_roundoff
+from common.oracle.tolerance import Verdict, check
 from common.spec import AttentionShape, Features
-from common.tolerance import Verdict, check
+from common.spec.kernel import Precision
 
 SHAPE = AttentionShape(4, 2, 32, 16)
 LENS = [(1, 70), (5, 40), (3, 0), (30, 30)]
@@ -220,7 +220,7 @@ def test_chunks_do_not_matter(case, monkeypatch):
     out, lse = rounded(case), case[1].lse.float()
     out[33, 3, 1] += 0.1
     whole = judge(case, out, lse=lse)
-    monkeypatch.setattr("common.tolerance.CHUNK_ELEMENTS", 300)
+    monkeypatch.setattr("common.oracle.tolerance.CHUNK_ELEMENTS", 300)
     assert judge(case, out, lse=lse) == whole
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.batch import make_batch
-from common.kernel import Capacity
+from common.cases.batch import make_batch
+from common.cases.trial import ready
 from common.spec import AttentionShape, Features
-from common.trial import ready
+from common.spec.kernel import Capacity
 
 BATCH = make_batch([(3, 20), (1, 9)], AttentionShape(2, 1, 16))
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, Layout, SpecError
-from common.validation import validate, validate_output
+from common.spec.validation import validate, validate_output
 
 SHAPE = AttentionShape(num_query_heads=4, num_kv_heads=2, head_size=16, block_size=8, dtype=torch.float32)
 LENS = [(1, 9), (3, 20), (0, 0)]

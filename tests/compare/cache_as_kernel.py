@@ -4,8 +4,8 @@ import importlib
 
 import torch
 
-from common.cache import CacheWrite
-from common.kernel import Precision
+from common.spec.cache import CacheWrite
+from common.spec.kernel import Precision
 
 
 class Writes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from compare.crew import environment
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from common.kernel import Precision
-from common.reference import reference
+from common.oracle.reference import reference
 from common.spec import UnsupportedFeature
+from common.spec.kernel import Precision
 
 
 @dataclass(frozen=True)

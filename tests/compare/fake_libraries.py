@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from common.metadata import BatchStats, lens_of
-from common.reference import reference
+from common.oracle.reference import reference
 from common.spec import Features, PagedBatch
+from common.spec.metadata import BatchStats, lens_of
 
 KERNEL_FILE = """\
 import torch

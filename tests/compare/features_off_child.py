@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from common.batch import make_batch
-from common.kernel import Capacity
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
+from common.spec.kernel import Capacity
 from compare import jit
 from compare.compiled import from_triton
 

@@ -18,7 +18,7 @@ import simulated_compile
 import torch
 
 from common.gpus import resolve
-from common.reference import reference
+from common.oracle.reference import reference
 from common.spec import AttentionShape
 from compare import registry, timing, tune, tune_worker
 from compare.tune_arm import Machine

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from common.gpus import resolve
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from compare import ablations, registry
 from compare.compile_child import CompileJob, compile_in_child
 

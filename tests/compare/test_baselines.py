@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from common.case import build, outputs
-from common.cases import BY_NAME
-from common.guards import Guards
-from common.kernel import Capacity
-from common.reference import reference
+from common.cases.case import build, outputs
+from common.cases.named import BY_NAME
+from common.oracle.guards import Guards
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import UnsupportedFeature
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from compare import registry
 
 HERE = "compare.baselines."

@@ -10,7 +10,7 @@ from collections import deque
 
 import pytest
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 from compare import calibrate, calibrate_cases, calibrate_lanes
 from compare.baselines import sdpa
 

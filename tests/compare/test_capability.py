@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import children
-from common.cases import BY_NAME
+from common.cases.named import BY_NAME
 from compare import capability, capability_page, registry
 from compare.constructs import CONSTRUCTS, HELION_ON_GFX942
 

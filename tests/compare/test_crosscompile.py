@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
 from compare.asked import Ask

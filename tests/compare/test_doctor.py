@@ -10,9 +10,9 @@ import measuring_worker
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Precision
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
+from common.spec.kernel import Precision
 from compare import crew, doctor, environment, planted, registry, situation
 from compare.cost import info
 from compare.noise import read

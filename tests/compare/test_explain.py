@@ -5,11 +5,11 @@ import importlib.util
 import pytest
 import torch
 
-from common.choice import Choice
 from common.gpus import resolve
-from common.grid import on_grid
-from common.metadata import BatchStats
+from common.serving.choice import Choice
+from common.serving.grid import on_grid
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from compare import explain, registry
 from compare.workloads import Ask, parse_lens
 

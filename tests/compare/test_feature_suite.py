@@ -7,10 +7,10 @@ import synthetic_figures
 import torch
 
 from common.gpus import resolve
-from common.integrity import bits
-from common.kernel import asked_of
+from common.oracle.integrity import bits
 from common.spec import SpecError
-from common.validation import validate, validate_output
+from common.spec.kernel import asked_of
+from common.spec.validation import validate, validate_output
 from compare import feature_suite, figures_features, gate, registry
 from compare.arena import Arena
 from compare.cost import cost

@@ -4,7 +4,7 @@ from dataclasses import replace
 import fake_kernels
 import pytest
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 from compare import gate
 from compare.arena import Arena, page_sets
 from compare.gate import Rejected

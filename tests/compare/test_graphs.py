@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from common.reference import reference
+from common.oracle.reference import reference
 from common.spec import AttentionShape, Features, SpecError
 from compare import captured, graph_report, graphs, timing
 from compare.stage import Size, Stage

@@ -9,16 +9,16 @@ import pkgutil
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.call import PagedAttention
-from common.cases import BY_NAME
-from common.choice import Choice
+from common.cases.batch import make_batch
+from common.cases.named import BY_NAME
 from common.gpus import TABLE, resolve
-from common.grid import on_grid
-from common.metadata import EVERY_KEY
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.call import PagedAttention
+from common.serving.choice import Choice
+from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features
-from common.tolerance import check
+from common.spec.metadata import EVERY_KEY
 from compare import registry, suites
 from compare.compile_child import CompileJob, compile_in_child
 from compare.explain import path_of

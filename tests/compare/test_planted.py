@@ -5,7 +5,7 @@ import random
 import pytest
 from simulated_device import Device
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.spec import AttentionShape, Features
 from compare import arena, doctor, planted, timing

@@ -5,8 +5,8 @@ from typing import ClassVar
 import pytest
 
 from common.gpus import resolve
-from common.metadata import BatchStats
 from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.metadata import BatchStats
 from compare import plan, registry, sources
 from compare.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
 from compare.suites import pick, suite

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.cases import BY_NAME
+from common.cases.named import BY_NAME
 from compare import registry, sanitize
 
 

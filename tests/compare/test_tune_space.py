@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from common.choice import MOST_SEGMENTS
+from common.serving.choice import MOST_SEGMENTS
 from compare.tune_space import DEFAULT, Policy, Space, changed, flatten, policies
 
 

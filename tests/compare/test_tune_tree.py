@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from compare import tune_records, tune_tree
 from compare.tune_tree import Tree
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.cases import BY_NAME
+from common.cases.named import BY_NAME
 from compare import registry, vllm_cases
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from helion.runtime.kernel import BoundKernel, Kernel
 
-from common.batch import make_batch
-from common.guards import Guards
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.guards import Guards
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
-from common.tolerance import check
 from dsl_helion import binding, q_block
 
 LENS = [(1, 20), (3, 9)]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cache_cases import QUANTISED_WRITES, WRITES, judge
-from common.cache import CacheWrite
 from common.spec import SpecError
+from common.spec.cache import CacheWrite
 from dsl_helion import cache
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

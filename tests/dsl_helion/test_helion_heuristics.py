@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from common import gpus
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from dsl_helion import naive, parallel_softmax, q_block
 from dsl_helion.binding import fits
 from dsl_helion.heuristics import default

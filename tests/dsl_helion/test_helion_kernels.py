@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Capacity
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from dsl_helion import naive, parallel_softmax, q_block, split
 from far_caches import apart
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from common.cases import build, outputs
-from common.guards import Guards
+from common.cases.named import build, outputs
+from common.oracle.guards import Guards
 from common.spec import UnsupportedFeature
 from compare import registry
 from kernel_cases import conform

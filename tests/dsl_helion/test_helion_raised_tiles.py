@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.case import Case
+from common.cases.case import Case
 from compare import registry
 from kernel_cases import conform
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.kernel import Capacity
+from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity
 from dsl_helion import parallel_softmax
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)

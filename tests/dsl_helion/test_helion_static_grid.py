@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from capacity import at_capacity, bits, poisoned, random_lens
-from common.kernel import Capacity
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from dsl_helion import static_grid
 from dsl_helion.static_grid import Config, Part
 

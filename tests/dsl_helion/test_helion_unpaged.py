@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.case_features import with_scales
+from common.cases.ask import with_scales
+from common.cases.batch import make_batch
 from common.spec import Features
 from dsl_helion import binding, unpaged
 from dsl_helion.copy_pages import copy_pages

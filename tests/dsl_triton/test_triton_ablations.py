@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.cases import BY_NAME
-from common.kernel import Capacity
-from common.metadata import cumulative_q_blocks
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.cases.named import BY_NAME
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
-from common.tolerance import check
+from common.spec.kernel import Capacity
+from common.spec.metadata import cumulative_q_blocks
 from dsl_triton.ablations import cumulative, elementwise, fused, last_arriver
 from kernel_cases import conform
 

@@ -7,12 +7,12 @@ import torch
 import triton
 
 from common import gpus
-from common.batch import make_batch
-from common.kernel import Capacity
-from common.metadata import SHORT_QUERY, BatchStats
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, PagedBatch
-from common.tolerance import check
+from common.spec.kernel import Capacity
+from common.spec.metadata import SHORT_QUERY, BatchStats
 from dsl_triton import adjustable_tile, parallel_softmax
 from dsl_triton.adjustable_tile import Config, Prefill
 from dsl_triton.binding import fits

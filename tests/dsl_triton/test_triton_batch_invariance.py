@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.grid import on_grid
-from common.kernel import Capacity
+from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity
 from dsl_triton import adjustable_tile, auto, parallel_softmax, q_block, split, static_grid, unpaged
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.bfloat16)

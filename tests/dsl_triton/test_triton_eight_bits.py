@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from common import gpus
-from common.metadata import BatchStats
+from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
 from dsl_triton.heuristics import default, eight_bits
 from eight_bit_cases import DECODES, SHAPE, STORED

@@ -5,8 +5,8 @@ import torch
 import triton
 
 from common import gpus
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from dsl_triton.heuristics import default
 
 BATCHES = {

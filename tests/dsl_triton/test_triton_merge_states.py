@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
 from common.spec import AttentionShape, Features
-from common.states import merged
+from common.spec.states import merged
 from dsl_triton import merge_states as module
 from dsl_triton.merge_states import Config, merge_states
 from merge_cases import judge, judge_in_place, judge_refusals

@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.kernel import Capacity
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, UnsupportedFeature
+from common.spec.kernel import Capacity
+from common.spec.metadata import BatchStats
 from compare import registry
 from compare.compile_child import CompileJob, compile_in_child
 from compare.crew import environment
@@ -22,7 +22,7 @@ H200 = resolve("h200")
 KERNEL_ID = "triton/native.sm90_prefill"
 PRINT_TTGIR = """
 import torch
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.spec import AttentionShape, Features
 from compare.crosscompile import executing

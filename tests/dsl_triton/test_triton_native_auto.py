@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.grid import on_grid
-from common.integrity import same_bits
-from common.kernel import Capacity
-from common.metadata import BatchStats
-from common.reference import reference
+from common.oracle.integrity import same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, SpecError
-from common.tolerance import check
+from common.spec.kernel import Capacity
+from common.spec.metadata import BatchStats
 from compare import registry
 from dsl_triton import auto as portable
 from dsl_triton import native

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from common import gpus
-from common.cases import CASES
-from common.metadata import BatchStats
+from common.cases.named import CASES
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
 from dsl_triton.heuristics import default, h200, page_runs
 from kernel_cases import conform

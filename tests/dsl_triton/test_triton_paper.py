@@ -3,8 +3,8 @@
 import pytest
 
 from common.gpus import resolve
-from common.metadata import BatchStats
 from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
 from dsl_triton.heuristics import paper
 
 

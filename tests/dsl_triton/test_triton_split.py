@@ -7,12 +7,12 @@ import pytest
 import torch
 import triton
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import TABLE, resolve
-from common.metadata import BatchStats
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
-from common.tolerance import check
+from common.spec.metadata import BatchStats
 from dsl_triton import split
 from dsl_triton.heuristics import default
 

@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 
 from capacity import at_capacity, bits, poisoned, random_lens
-from common.kernel import Capacity
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from dsl_triton import static_grid
 from dsl_triton.features import bundle
 from dsl_triton.static_grid import Config, Part

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.case_features import with_scales
+from common.cases.ask import with_scales
+from common.cases.batch import make_batch
 from common.spec import Features
 from dsl_triton import unpaged
 from dsl_triton.copy_pages import copy_pages

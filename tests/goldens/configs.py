@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from common.gpus import resolve
-from common.kernel import asked_of_shape
-from common.metadata import BatchStats
 from common.spec import AttentionShape, Features, SpecError
+from common.spec.kernel import asked_of_shape
+from common.spec.metadata import BatchStats
 from compare import registry
 from compare.workloads import parse_lens
 from goldens.table import Rows

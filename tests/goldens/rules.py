@@ -5,8 +5,8 @@ How far it is from right is left out: the last digits of that are the processor'
 
 from __future__ import annotations
 
-from common.mutant_cases import Case, Mutant, Named
 from common.mutants import MUTANTS
+from common.mutants.mutant import Case, Mutant, Named
 from goldens.table import Rows
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cache_cases import WRITES, WriteCase, build, judge
-from common.cache_reference import written
-from common.guards import Guards
-from common.integrity import same_bits
+from common.oracle.cache import written
+from common.oracle.guards import Guards
+from common.oracle.integrity import same_bits
 
 
 @pytest.fixture(params=["triton", "helion"])

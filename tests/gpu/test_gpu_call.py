@@ -8,13 +8,13 @@ import random
 import pytest
 import torch
 
-from common.batch import make_batch
-from common.call import PagedAttention
-from common.integrity import same_bits
-from common.metadata import cdiv
-from common.reference import reference
+from common.cases.batch import make_batch
+from common.oracle.integrity import same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, SpecError
-from common.tolerance import check
+from common.spec.metadata import cdiv
 from compare import registry
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
@@ -90,7 +90,7 @@ def test_wrong_hints_cost_no_correctness_and_nothing_waits(dsl, mix):
             with no_wait():
                 call(**tensors(batch), **hints, out=out)
             judged(dsl, batch, out)
-        from common.arguments import batch_of
+        from common.serving.arguments import batch_of
 
         given = (*tensors(batch).values(), None, None)
         choice = auto(dsl).choose(

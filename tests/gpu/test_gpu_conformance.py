@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.cases import CASES
-from common.spec import DTYPES
+from common.cases.named import CASES
+from common.spec.paged_batch import DTYPES
 from compare import registry
 from conformance_child import meet
 from kernel_cases import cell

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from common.batch import make_batch
+from common.cases.batch import make_batch
 from common.gpus import detect
-from common.kernel import Capacity
 from common.spec import AttentionShape, Features
+from common.spec.kernel import Capacity
 from compare import registry
 from compare.compile_child import CompileJob, compile_in_child
 from compare.crosscompile import launched_facts

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common import case_layouts as layouts
-from common.batch import make_batch
-from common.call import PagedAttention
-from common.cases import CASES
+from common.cases import layouts
+from common.cases.batch import make_batch
+from common.cases.named import CASES
 from common.gpus import detect
-from common.metadata import BatchStats
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, UnsupportedFeature
-from common.tolerance import check
+from common.spec.metadata import BatchStats
 from compare import registry
 from dsl_triton.native import auto as native_auto
 from kernel_cases import conform

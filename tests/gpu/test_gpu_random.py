@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from common.random_cases import random_case
+from common.cases.random_cases import random_case
 from compare import registry
 from conformance_child import find, meet
 from conformance_run import dealt

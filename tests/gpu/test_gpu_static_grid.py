@@ -7,10 +7,10 @@ import torch
 
 from capacity import at_capacity, bits, random_lens, refill
 from common.gpus import detect
-from common.kernel import Capacity
-from common.reference import reference
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
-from common.tolerance import check
+from common.spec.kernel import Capacity
 from compare import registry
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)

@@ -101,9 +101,9 @@ def compiled_for(gpu_name: str) -> dict[str, list[str]]:
     """Mnemonic -> ids of the kernels whose code for this GPU has it. In a process of its own."""
     import torch
 
-    from common.batch import make_batch
+    from common.cases.batch import make_batch
     from common.gpus import resolve
-    from common.kernel import Capacity
+    from common.spec.kernel import Capacity
     from compare import amd_code, crosscompile, jit, registry, suites
     from compare.helion_target import helion_as
 

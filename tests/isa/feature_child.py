@@ -12,7 +12,7 @@ import time
 
 from fault_child import without
 
-from common.cases import CASES, build
+from common.cases.named import CASES, build
 from common.gpus import resolve
 from compare import registry
 from compare.crosscompile import executing

@@ -6,7 +6,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal", "sinks"})
 CONTRACT = Precision()

@@ -5,8 +5,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from common.kernel import Precision
 from common.spec import UnsupportedFeature
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal"})
 CONTRACT = Precision()

@@ -2,8 +2,8 @@
 
 from diptych_probe.triton_product import Config
 
-from common.kernel import Precision
-from common.reference import reference
+from common.oracle.reference import reference
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal"})
 CONTRACT = Precision()

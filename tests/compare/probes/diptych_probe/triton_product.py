@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal", "sinks"})
 CONTRACT = Precision()

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal"})
 CONTRACT = Precision()

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from diptych_probe.triton_product import Config
 
-from common.kernel import Precision
+from common.spec.kernel import Precision
 
 SUPPORTS = frozenset({"causal"})
 CONTRACT = Precision()

@@ -1,0 +1,208 @@
+"""What a named case is, and how it becomes a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from common.cases.ask import (
+    ScaleForm,
+    Spans,
+    alibi_slopes,
+    between_guards,
+    features_of,
+    spans_tensor,
+    tree_bias,
+    with_scales,
+)
+from common.cases.batch import CacheStyle, make_batch
+from common.cases.fills import Fill, structured
+from common.cases.layouts import Arrange, far_query, far_rows
+from common.oracle.guards import Guards
+from common.spec import AttentionShape, Features, Layout, PagedBatch
+from common.spec.kernel import asked_of_shape
+from common.spec.paged_batch import FP8
+
+HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
+
+
+@dataclass(frozen=True)
+class Case:
+    """One corner: a batch is a function of it and nothing else.
+
+    lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. sinks: "near" puts a sink of ln(n) +- 1 on
+    every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf; "some" -inf on
+    the even heads and "near" on the others; "heavy" one of +60, which leaves e^-60 to the keys.
+    loud: what the queries are multiplied by. fill: values that break kernels. new_kv: the step's new K and V are given
+    too. arrange: how the batch is laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size:
+    keys of a tile, where a kernel's config has such a thing. refused: the argument that the typed error must name,
+    where the case is one to refuse.
+    """
+
+    name: str
+    numbers: tuple[int, ...]
+    lens: tuple[tuple[int, int], ...]
+    heads: tuple[int, int] = (4, 2)
+    head_size: int = 32
+    block_size: int = 16
+    dtype: torch.dtype = torch.bfloat16
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: Literal["near", "off", "some", "heavy"] | None = None
+    loud: float = 1.0
+    fill: Fill | None = None
+    style: CacheStyle = "nhd"
+    shared_pages: int = 0
+    pad_tokens: int = 0
+    extra_columns: int = 3
+    spare_pages: int = 3
+    table_dtype: torch.dtype = torch.int32
+    new_kv: bool = False
+    layout: Layout = Layout.PAGED
+    arrange: Arrange | None = None
+    pad_out: bool = False
+    tile_size: int | None = None
+    large: bool = False
+    refused: str | None = None
+    alibi: Literal["linear", "sqrt", "zero"] | None = None
+    chunk: int | None = None
+    chunk_lookback: int = 0
+    spans: Spans | None = None
+    non_causal: tuple[int, ...] | None = None
+    cross: bool = False
+    tree: tuple[int, ...] | None = None
+    value_size: int | None = None
+    kv_dtype: torch.dtype | None = None
+    scales: ScaleForm | None = None
+    scale_factor: float = 1.0
+    fp8_query: torch.dtype | None = None
+    out_dtype: torch.dtype | None = None
+    out_scale: float = 1.0
+    batch_invariant: bool = False
+    apart: bool = False
+
+    @property
+    def shape(self) -> AttentionShape:
+        """Raises SpecError in a case that refuses the shape itself."""
+        dtypes = (self.fp8_query, self.fp8_query) if self.fp8_query else (self.dtype, self.kv_dtype)
+        sizes = (*self.heads, self.head_size, self.block_size)
+        return AttentionShape(*sizes, dtypes[0], self.value_size, dtypes[1])
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The members that a kernel's SUPPORTS must have; those of a launch without LSE."""
+        packed = {"x_packed"} if self.layout is Layout.X_PACKED else set()
+        return self.features().names() | asked_of_shape(self.shape) | packed
+
+    @property
+    def fp8(self) -> dict[str, torch.dtype]:
+        """The arguments that hold fp8, and which."""
+        named = {"query": self.fp8_query, "key_cache": self.fp8_query or self.kv_dtype, "out": self.out_dtype}
+        return {name: dtype for name, dtype in named.items() if dtype in FP8}
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(self.name.encode())
+
+    @property
+    def structured(self) -> bool:
+        """Whether the checker may not assume independent rounding errors."""
+        return self.loud != 1.0 or structured(self.fill)
+
+    def _sinks(self) -> torch.Tensor | None:
+        if self.sinks is None:
+            return None
+        mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
+        near = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
+        off = torch.full_like(near, -math.inf)
+        some = torch.where(torch.arange(self.heads[0]) % 2 == 0, off, near)
+        return {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[self.sinks]
+
+    def features(self, device: torch.device | str = "cpu") -> Features:
+        """But for scales of what a batch holds, which `build` adds."""
+        slopes, flags, bias = None, None, None
+        if self.alibi is not None:
+            slopes = torch.tensor(alibi_slopes(self.heads[0]))
+            slopes *= self.alibi != "zero"
+        if self.non_causal is not None:
+            flags = torch.tensor([seq not in self.non_causal for seq in range(len(self.lens))], dtype=torch.int32)
+        if self.tree is not None:
+            bias = tree_bias(self.tree, torch.Generator().manual_seed(self.seed))
+        drawn = {
+            "sinks": self._sinks(),
+            "alibi_slopes": slopes,
+            "spans": None if self.spans is None else spans_tensor(self.spans),
+            "causal_per_sequence": flags,
+            "tree_bias": bias,
+            "out_scale": None if self.out_dtype is None else torch.tensor([self.out_scale]),
+        }
+        return features_of(self, **{name: x if x is None else x.to(device) for name, x in drawn.items()})
+
+
+_BATCH_OPTIONS = (
+    "style", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype", "new_kv", "layout",
+)  # fmt: skip
+
+
+def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None = None) -> tuple[PagedBatch, Features]:
+    """The batch and the features of a case, every tensor between the bands of `guards`.
+
+    Deterministic on one device type. Raises SpecError in a case that refuses the shape itself.
+    """
+    guards = guards or Guards(device)
+    options = {name: getattr(case, name) for name in _BATCH_OPTIONS}
+    batch = make_batch(list(case.lens), case.shape, seed=case.seed, device=device, guards=guards, **options)
+    if case.loud != 1.0:
+        batch.query.mul_(case.loud)
+    features = case.features(device)
+    if case.fill is not None:
+        case.fill(batch, features)
+    if case.arrange is not None:
+        batch = case.arrange(batch, guards)
+    generator = torch.Generator().manual_seed(case.seed)
+    features = with_scales(features, batch, case.scales, case.scale_factor, generator)
+    return batch, between_guards(features, guards, case.apart)
+
+
+def outputs(
+    case: Case, batch: PagedBatch, guards: Guards, poison: float = math.nan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, lse) for a launch on `batch`, filled with `poison`, between guards."""
+    tokens, heads, size = *batch.query.shape[:2], batch.shape.value_lanes
+    if case.arrange is far_query:
+        out = far_rows(batch.query, "out", guards).fill_(poison)
+    else:
+        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.out_dtype or case.dtype, poison)
+    return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
+
+
+def config_for(case: Case, config: Any) -> Any:
+    """`config` with the case's tile size, where the case has one and the config, or a part of it, a `tile_size`."""
+    if case.tile_size is None or not dataclasses.is_dataclass(config):
+        return config
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changed = {name: config_for(case, part) for name, part in parts.items()}
+    return dataclasses.replace(config, **changed | ({"tile_size": case.tile_size} if "tile_size" in parts else {}))
+
+
+def decodes(*seq_lens: int) -> tuple[tuple[int, int], ...]:
+    return tuple((1, seq_len) for seq_len in seq_lens)
+
+
+def prompts(*query_lens: int) -> tuple[tuple[int, int], ...]:
+    return tuple((query_len, query_len) for query_len in query_lens)
+
+
+MIXED = ((1, 40), (9, 9), (1, 17), (5, 30))
+RAGGED = ((1, 45), (5, 20), (18, 18))
+ONE_HEAD = (1, 1)  # heads of cases with many tokens or keys: one program each
+
+
+def named(name: str, *numbers: int, lens: tuple[tuple[int, int], ...] = RAGGED, **options: object) -> Case:
+    return Case(name, numbers, lens, **options)

@@ -1,0 +1,176 @@
+"""Values that break attention kernels: each fill overwrites a batch's query, K and V in place.
+
+What a fill leaves alone is the random values of `common.cases.batch`. Those of INVISIBLE change only what no row sees:
+they change no result, so the statistical tier still judges. All others make structured values: the worst case judges
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.cases.batch import fill_new_tokens
+from common.oracle.visibility import Sight
+from common.spec import Features, PagedBatch
+from common.spec.metadata import lens_of
+from common.spec.quantise import fill_where
+
+Fill = Callable[[PagedBatch, Features], None]
+NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is under its largest number, 65504
+WIDE = 2.0**100  # bf16 and fp32: 1e30, where a square would overflow
+
+
+def _lens(batch: PagedBatch) -> list[tuple[int, int]]:
+    return lens_of(batch.query_start_loc, batch.seq_lens)
+
+
+def _live(batch: PagedBatch) -> Tensor:
+    return batch.query[: int(batch.query_start_loc[-1])]
+
+
+def _slots(batch: PagedBatch, seq: int, keys: range) -> tuple[Tensor, Tensor]:
+    """(page, slot) of some keys of one sequence."""
+    position = torch.arange(keys.start, keys.stop, device=batch.device)
+    return batch.block_table[seq].long()[position // batch.shape.block_size], position % batch.shape.block_size
+
+
+def _set(cache: Tensor, where: tuple[Tensor, Tensor], values: Tensor) -> None:
+    """cache[page, slot] = values [keys], the same in every head and lane."""
+    cache[where] = values.to(cache.dtype).view(-1, *[1] * (cache.dim() - 2)).expand_as(cache[where])
+
+
+def _logits(logit_of: Callable[[Tensor, int], Tensor]) -> Fill:
+    """q = 1, K = logit / (head_size * scale) in every lane: in every row key k of n has the logit `logit_of(k, n)`.
+
+    K is rounded to eight bits, so the logit is off by up to 2^-8 of itself, but all sums of products are exact in
+    float32, whatever their order: with equal lanes rounding errors would add up and not cancel.
+    """
+
+    def fill(batch: PagedBatch, features: Features) -> None:
+        _live(batch).fill_(1.0)
+        lane = 1.0 / (batch.shape.head_size * batch.softmax_scale)
+        for seq, (_, seq_len) in enumerate(_lens(batch)):
+            logits = logit_of(torch.arange(seq_len, device=batch.device).float(), seq_len)
+            _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), (logits * lane).bfloat16())
+        fill_new_tokens([batch])
+
+    return fill
+
+
+def _ramp(key: Tensor, seq_len: int) -> Tensor:
+    return 80.0 * key / max(1, seq_len - 1) - 40.0
+
+
+def _scaled(query: float, key: float, value: float) -> Fill:
+    """Query, K and V times a power of two each, which is exact."""
+
+    def fill(batch: PagedBatch, features: Features) -> None:
+        for tensor, factor in zip((_live(batch), *batch.by_token()), (query, key, value), strict=True):
+            tensor.mul_(factor)
+        fill_new_tokens([batch])
+
+    return fill
+
+
+def _by_dtype(narrow: Fill, wide: Fill) -> Fill:
+    def fill(batch: PagedBatch, features: Features) -> None:
+        (narrow if batch.query.dtype == torch.float16 else wide)(batch, features)
+
+    return fill
+
+
+def outlier(batch: PagedBatch, features: Features) -> None:
+    """The V of the middle key of every sequence times 1e4."""
+    for seq, (_, seq_len) in enumerate(_lens(batch)):
+        if seq_len:
+            page, slot = _slots(batch, seq, range(seq_len // 2, seq_len // 2 + 1))
+            batch.by_token()[1][page, slot] = batch.by_token()[1][page, slot].clamp(-6, 6) * 1e4
+    fill_new_tokens([batch])
+
+
+def minus_zeros(batch: PagedBatch, features: Features) -> None:
+    """Every negative number of query, K and V becomes -0.0."""
+    for tensor in (_live(batch), *batch.by_token()):
+        tensor.masked_fill_(tensor < 0, -0.0)
+    fill_new_tokens([batch])
+
+
+def seen_slots(batch: PagedBatch, features: Features) -> Tensor:
+    """bool [num_blocks, block_size]: the slots whose key some row sees."""
+    cache = batch.by_token()[0]
+    seen = torch.zeros(cache.shape[:2], dtype=torch.bool, device=batch.device)
+    for seq, (query_len, seq_len) in enumerate(_lens(batch)):
+        if query_len and seq_len:
+            sight = Sight.of(features, seq, query_len, seq_len)
+            first, last = sight.key_range(seq_len - query_len, seq_len - 1)
+            keys = torch.ones(last - first, dtype=torch.bool, device=batch.device)
+            if not sight.exact_range:
+                positions = torch.arange(seq_len - query_len, seq_len, device=batch.device)
+                keys = sight.visible(positions, torch.arange(first, last, device=batch.device)).any(0)
+            page, slot = _slots(batch, seq, range(first, last))
+            seen[page, slot] |= keys  # pages may be shared
+    return seen
+
+
+def _invisible(key: float, value: float) -> Fill:
+    """What no row sees: slots of nobody, the tail of last pages, keys left of a window, rows of padding."""
+
+    def fill(batch: PagedBatch, features: Features) -> None:
+        unseen = ~seen_slots(batch, features)
+        for cache, poison in zip(batch.by_token(), (key, value), strict=True):
+            fill_where(cache, unseen, poison)
+        batch.query[int(batch.query_start_loc[-1]) :] = key
+        fill_new_tokens([batch])
+
+    return fill
+
+
+_NOBODY = 3.0  # finite data of somebody else
+
+
+def holes(batch: PagedBatch, features: Features) -> None:
+    """Logits of 40, and a third of V is 0: lanes whose few values belong to keys of almost no weight."""
+    _live(batch).mul_(40.0)
+    value = batch.by_token()[1]
+    generator = torch.Generator().manual_seed(5)
+    hole = torch.rand(value.shape, generator=generator).to(value.device) < 1 / 3
+    # bytes, for torch masks none of fp8; a zero is all zeros in each type
+    value.view(torch.uint8 if value.element_size() == 1 else torch.int16).masked_fill_(hole, 0)
+
+
+INVISIBLE: dict[str, Fill] = {
+    "unseen-keys-nan": _invisible(math.nan, _NOBODY),
+    "unseen-values-nan": _invisible(_NOBODY, math.nan),
+    "unseen-nan": _invisible(math.nan, math.nan),
+    "unseen-keys-inf": _invisible(math.inf, _NOBODY),
+    "unseen-values-inf": _invisible(_NOBODY, -math.inf),
+    "unseen-inf": _invisible(math.inf, math.inf),
+    "unseen-data": _invisible(_NOBODY, _NOBODY),
+}
+FILLS: dict[str, Fill] = {
+    "logits-times-30": _scaled(30.0, 1.0, 1.0),
+    "logits-saturate-a-softcap": _scaled(3000.0, 1.0, 1.0),
+    "logits-rising": _logits(_ramp),
+    "logits-falling": _logits(lambda key, seq_len: -_ramp(key, seq_len)),
+    "logits-peak-at-the-first-key": _logits(lambda key, seq_len: 30.0 * (key == 0)),
+    "logits-peak-at-the-last-key": _logits(lambda key, seq_len: 30.0 * (key == seq_len - 1)),
+    "logits-equal": _logits(lambda key, seq_len: torch.full_like(key, 3.0)),
+    "logits-all-low": _logits(lambda key, seq_len: torch.full_like(key, -300.0)),
+    "tail-mass": _logits(lambda key, seq_len: -7.0 * (key != seq_len // 2)),
+    "value-outlier": outlier,
+    "values-tiny": _by_dtype(_scaled(1.0, 1.0, 2.0**-20), _scaled(1.0, 1.0, 1.0 / WIDE)),  # fp16: subnormal
+    "values-large": _by_dtype(_scaled(1.0, 1.0, NARROW), _scaled(1.0, 1.0, WIDE)),
+    "query-large-keys-small": _by_dtype(_scaled(NARROW, 1.0 / NARROW, 1.0), _scaled(WIDE, 1.0 / WIDE, 1.0)),
+    "products-past-fp16": _scaled(128.0, 128.0, 1.0),  # q.k, unscaled, passes 65504
+    "minus-zeros": minus_zeros,
+} | INVISIBLE
+_INVISIBLE = frozenset(INVISIBLE.values())
+
+
+def structured(fill: Fill | None) -> bool:
+    """Whether the checker may not assume independent rounding errors."""
+    return fill is not None and fill not in _INVISIBLE

@@ -1,0 +1,180 @@
+"""Ways to lay the same batch out in memory: slices, padding, offsets, page orders.
+
+Each returns a batch of equal meaning, but `page_twice`, `huge_query` and `tiny_query`. Every function takes (batch,
+guards) and allocates from `guards`, so that a write outside is still seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from common.oracle.guards import Guards
+from common.spec import PagedBatch
+from common.spec.metadata import cdiv
+from common.spec.quantise import fill_where
+
+Arrange = Callable[[PagedBatch, Guards], PagedBatch]
+GARBAGE = 2**31 - 1  # as a page id: past every pool
+
+
+def _used(batch: PagedBatch) -> list[int]:
+    """How many entries of each row of the block table a sequence uses."""
+    return [cdiv(seq_len, batch.shape.block_size) for seq_len in batch.seq_lens.tolist()]
+
+
+def _renumber(batch: PagedBatch, new_id: torch.Tensor) -> PagedBatch:
+    """Move physical page p to new_id[p], in place, and the block table with it. Pages must be in one row's use only."""
+    old_id = torch.argsort(new_id).to(batch.device)
+    for cache in (batch.key_cache, batch.value_cache):
+        cache.copy_(cache[old_id])
+    for seq, used in enumerate(_used(batch)):
+        row = batch.block_table[seq, :used]
+        row.copy_(new_id.to(batch.device)[row.long()])
+    return batch
+
+
+def _order(batch: PagedBatch, first: list[int]) -> torch.Tensor:
+    """new ids: the pages of `first` get 0, 1, 2, ... in that order, all others follow."""
+    chosen = set(first)
+    rest = [page for page in range(batch.key_cache.shape[0]) if page not in chosen]
+    return torch.argsort(torch.tensor(first + rest))
+
+
+def _pages(batch: PagedBatch) -> list[int]:
+    """Used pages, sequence by sequence."""
+    return [page for seq, used in enumerate(_used(batch)) for page in batch.block_table[seq, :used].tolist()]
+
+
+def reversed_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Page ids fall along every sequence."""
+    return _renumber(batch, _order(batch, _pages(batch)[::-1]))
+
+
+def last_pages(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The used pages have the highest ids of the pool; only they are moved, so a pool of gigabytes is not copied."""
+    pages, num_blocks = _pages(batch), batch.key_cache.shape[0]
+    wanted = torch.arange(num_blocks - len(pages), num_blocks, device=batch.device)
+    used = torch.tensor(pages, dtype=torch.long, device=batch.device)
+    for cache in (batch.key_cache, batch.value_cache):
+        values = cache[used]
+        fill_where(cache, used, float("nan"))
+        cache[wanted] = values
+    at = 0
+    for seq, count in enumerate(_used(batch)):
+        batch.block_table[seq, :count] = wanted[at : at + count].to(batch.block_table.dtype)
+        at += count
+    return batch
+
+
+def page_twice(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The first sequence reads its first page again as its second; the page it had there belongs to nobody."""
+    orphan = int(batch.block_table[0, 1])
+    batch.block_table[0, 1] = batch.block_table[0, 0]
+    for cache in (batch.key_cache, batch.value_cache):
+        fill_where(cache, torch.tensor([orphan], device=batch.device), float("nan"))
+    return batch
+
+
+def table_columns(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The block table is a range of columns of a wider one."""
+    rows, width = batch.block_table.shape
+    wide = guards.full("block_table_wide", (rows, width + 7), batch.block_table.dtype, GARBAGE)
+    wide[:, 2 : 2 + width] = batch.block_table
+    return batch.replace(block_table=wide[:, 2 : 2 + width])
+
+
+def table_rows(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The block table is every second row of a taller one."""
+    rows, width = batch.block_table.shape
+    tall = guards.full("block_table_tall", (2 * rows, width), batch.block_table.dtype, GARBAGE)
+    tall[::2] = batch.block_table
+    return batch.replace(block_table=tall[::2])
+
+
+def fused_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The query is the first part of a fused QKV projection's rows; the rest is NaN."""
+    tokens, heads, size = batch.query.shape
+    fused = guards.full("qkv", (tokens, heads + 2 * batch.key_cache.shape[2], size), batch.query.dtype, float("nan"))
+    fused[:, :heads] = batch.query
+    return batch.replace(query=fused[:, :heads])
+
+
+def padded_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Eight lanes of NaN behind every head of the query."""
+    tokens, heads, size = batch.query.shape
+    padded = guards.full("query_padded", (tokens, heads, size + 8), batch.query.dtype, float("nan"))
+    padded[..., :size] = batch.query
+    return batch.replace(query=padded[..., :size])
+
+
+def _odd(tensor: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
+    """The same values with odd strides and one element behind an aligned address."""
+    *outer, heads, size = tensor.shape
+    count = heads * (size + 1)
+    for dim in outer:
+        count *= dim
+    flat = guards.empty(name, (count + 1,), tensor.dtype)
+    fill_where(flat, torch.ones_like(flat, dtype=torch.bool), float("nan"))
+    view = flat[1:].view(*outer, heads, size + 1)[..., :size]
+    return view.copy_(tensor)
+
+
+def unaligned(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Query and caches one element behind a 16-byte boundary, all their strides odd multiples of odd numbers."""
+    names = ("query", "key_cache", "value_cache")
+    return batch.replace(**{name: _odd(getattr(batch, name), f"{name}_odd", guards) for name in names})
+
+
+def small_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The host integers claim a decode step of one key; the device tensors are right."""
+    return batch.replace(stats=replace(batch.stats, max_query_len=1, max_seq_len=1, total_seq_len=batch.num_seqs))
+
+
+def large_hints(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The host integers claim the longest context of a capture."""
+    return batch.replace(stats=replace(batch.stats, max_query_len=4096, max_seq_len=131072))
+
+
+def stale_tail(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Behind its used part every row of the block table names pages of the next sequence, as after a page was freed."""
+    rows = [row[:used].clone() for row, used in zip(batch.block_table, _used(batch), strict=True)]
+    for seq, used in enumerate(_used(batch)):
+        other = rows[(seq + 1) % len(rows)]
+        tail = batch.block_table[seq, used:]
+        if other.numel():
+            tail.copy_(other.repeat(-(-tail.numel() // other.numel()))[: tail.numel()])
+    return batch
+
+
+def _rows_apart(batch: PagedBatch, factor: float) -> PagedBatch:
+    """Each head's query 2^-11 of the one before, every fifth lane of one 2^-9 of its neighbours."""
+    _, heads, lanes = batch.query.shape
+    by_head = torch.exp2(-11.0 * torch.arange(heads)).view(1, heads, 1)
+    by_lane = torch.where(torch.arange(lanes) % 5 == 0, 2.0**-9, 1.0)
+    batch.query.mul_((factor * by_head * by_lane).to(batch.query))
+    return batch.replace(softmax_scale=batch.softmax_scale / factor)
+
+
+def huge_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Rows of the query of 1e30 and far smaller, with a softmax scale that makes logits of them; not for fp16."""
+    return _rows_apart(batch, 2.0**100)
+
+
+def tiny_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """Rows of the query of 1e-30 and far smaller, likewise."""
+    return _rows_apart(batch, 2.0**-60)
+
+
+def far_rows(like: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
+    """Uninitialised rows of the shape of `like`, the last 2^31 elements or more behind the first."""
+    tokens, heads, size = like.shape
+    step = cdiv(2**31, max(1, tokens - 1)) // 8 * 8 + 8
+    return guards.empty(name, (tokens, step), like.dtype)[:, : heads * size].unflatten(1, (heads, size))
+
+
+def far_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The last token of the query begins 2^31 elements behind the first, and `outputs` lays `out` out alike."""
+    return batch.replace(query=far_rows(batch.query, "query_apart", guards).copy_(batch.query))

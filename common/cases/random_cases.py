@@ -1,0 +1,217 @@
+"""Random cases: `random_case(seed)` is a function of the seed alone, `random-<seed>` its name.
+
+A case is one value on each of AXES and of FEATURE_AXES. The first `num_pairs()` seeds together hold every pair of
+values of any two of AXES that may go together, without features; the `num_triples()` behind them every triple of page
+size, context, query length and heads ratio; the `num_feature_pairs()` behind those every pair with a value of
+FEATURE_AXES. From there on an axis takes one of its values in 70% of the draws, and where it is a number any number,
+log-uniform, in 30%; each feature is on in one draw of eight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from common.cases import feature_axes, layouts
+from common.cases.case import Case
+from common.cases.covering import Rows, covering
+from common.cases.feature_axes import FEATURE_AXES
+from common.cases.fills import FILLS
+from common.spec import Layout
+from common.spec.paged_batch import DTYPES
+
+Values = dict[str, Any]  # one value per axis
+
+# The first value of an axis is the plain one. Contexts and windows in pages are relative to the page size.
+AXES: dict[str, tuple[Any, ...]] = {
+    "query": (1, 0, 2, 3, 5, 9, 15, 16, 17, 33),
+    "context": (
+        0, 1, 63, 64, 65, 130, "page - 1", "page", "page + 1", "to a whole page", "to 128 keys", "no keys",
+    ),
+    "companions": ("none", "decodes", "prompts", "mixed", "empty"),
+    "ratio": (2, 1, 3, 4, 5, 6, 7, 8, 12, 16, 17),
+    "kv_heads": (1, 2, 3),
+    "head_size": (32, 40, 64, 80, 96, 112, 120, 128, 192, 256),
+    "page": (16, 8, 24, 32, 48, 64, 128, 544),
+    "tile": (None, 16, 32, 64, 128),
+    "dtype": DTYPES,
+    "causal": (True, False),
+    "window": (None, 1, 33, "page - 1", "page", "page + 1", "all keys"),
+    "softcap": (None, 15.0, 50.0),
+    "sinks": (None, "near", "off", "some", "heavy"),
+    "style": ("nhd", "hnd", "stacked", "interleaved", "x_packed"),
+    "arrange": (
+        None, layouts.reversed_pages, layouts.last_pages, layouts.table_columns, layouts.table_rows, layouts.stale_tail,
+        layouts.fused_query, layouts.padded_query, layouts.unaligned, layouts.small_hints, layouts.large_hints,
+    ),
+    "shared_pages": (0, 2),
+    "pad_tokens": (0, 5),
+    "extra_columns": (3, 0, 1),
+    "spare_pages": (3, 0),
+    "table_dtype": (torch.int32, torch.int64),
+    "pad_out": (False, True),
+    "new_kv": (False, True),
+    "fill": (None, *FILLS),
+}  # fmt: skip
+ALL_AXES = AXES | FEATURE_AXES
+LARGE_HEAD = 256  # of draws; larger heads are the named cases'
+RANGES = {  # axis: (least, most, multiple of), drawn log-uniform
+    "query": (1, 70, 1), "context": (1, 400, 1), "ratio": (1, 24, 1), "kv_heads": (1, 5, 1), "page": (8, 1024, 8),
+    "head_size": (8, LARGE_HEAD, 8), "window": (1, 300, 1), "pad_tokens": (1, 40, 1), "extra_columns": (1, 40, 1),
+    "spare_pages": (1, 60, 1), "shared_pages": (1, 4, 1),
+}  # fmt: skip
+_TRIPLED = ("page", "context", "query", "ratio")
+TILE_ELEMENTS = 128 * 64  # 32 KiB of K in fp32: two stages of K and V fit into an SM's shared memory
+_MOVE_PAGES = (layouts.reversed_pages, layouts.last_pages)
+
+
+def may_go_together(some: Values) -> bool:
+    """Whether these values of some axes make a case, whatever the other axes are."""
+
+    def both(**wanted: Any) -> bool:
+        return all(axis in some and test(some[axis]) for axis, test in wanted.items())
+
+    apart = (
+        # moved pages must be in one sequence's use
+        both(arrange=_MOVE_PAGES.__contains__, shared_pages=bool),
+        # x is 16 bytes, which an odd offset would cut apart
+        both(style={"x_packed"}.__contains__, arrange={layouts.unaligned}.__contains__),
+        # P V would be a subnormal in fp32, which GPUs flush to 0
+        both(sinks={"heavy"}.__contains__, fill={"values-tiny"}.__contains__),
+        both(tile=bool, head_size=bool) and some["tile"] * some["head_size"] > TILE_ELEMENTS,
+        both(tile=bool, value_size=bool) and some["tile"] * some["value_size"] > TILE_ELEMENTS,
+    )
+    return not any(apart) and not feature_axes.apart(some)
+
+
+@lru_cache(maxsize=1)
+def _pairs() -> Rows:
+    return covering(AXES, may_go_together, seed=1)
+
+
+@lru_cache(maxsize=1)
+def _feature_pairs() -> Rows:
+    return covering(ALL_AXES, may_go_together, seed=3, of=FEATURE_AXES)
+
+
+@lru_cache(maxsize=1)
+def _triples() -> list[Values]:
+    """Every triple of the four axes of _TRIPLED, in as many rows as the three largest have triples.
+
+    The page follows from the sum of the other three places: with two of them held, the third takes it through all.
+    """
+    pages, *others = (AXES[axis] for axis in _TRIPLED)
+    rows = []
+    for places in itertools.product(*(range(len(values)) for values in others)):
+        chosen = [values[place] for values, place in zip(others, places, strict=True)]
+        rows.append(dict(zip(_TRIPLED, (pages[sum(places) % len(pages)], *chosen), strict=True)))
+    random.Random(2).shuffle(rows)
+    return rows
+
+
+def num_pairs() -> int:
+    """How many seeds, from 0, cover every pair."""
+    return len(_pairs())
+
+
+def num_triples() -> int:
+    """How many seeds behind those cover every triple of page, context, query and ratio."""
+    return len(_triples())
+
+
+def num_feature_pairs() -> int:
+    """How many seeds behind those cover every pair with a value of a feature."""
+    return len(_feature_pairs())
+
+
+def _log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) -> int:
+    drawn = math.exp(rng.uniform(math.log(least), math.log(most)))
+    return min(most, max(least, round(drawn / multiple) * multiple))
+
+
+def _draw(rng: random.Random, axis: str, given: Values) -> Any:
+    """A value of one axis beside those that are given: half of them plain, so that failures stay readable."""
+    if axis in FEATURE_AXES:
+        return rng.choice(FEATURE_AXES[axis]) if rng.random() < 1 / 8 else FEATURE_AXES[axis][0]
+    if axis in RANGES and rng.random() < 0.3 and not any(name in given for name in _TRIPLED):
+        return _log_uniform(rng, *RANGES[axis])
+    return AXES[axis][0] if rng.random() < 0.5 else rng.choice(AXES[axis])
+
+
+def values_of(seed: int) -> Values:
+    """The value of every axis."""
+    if seed < 0:
+        raise ValueError(f"seed: found {seed}, allowed 0 and above")
+    plain = {axis: values[0] for axis, values in FEATURE_AXES.items()}
+    if seed < num_pairs():
+        return _pairs()[seed] | plain
+    at = seed - num_pairs() - num_triples()
+    if 0 <= at < num_feature_pairs():
+        return dict(_feature_pairs()[at])
+    rng = random.Random(seed)
+    fixed = dict(_triples()[at + num_triples()]) if at < 0 else {}
+    values, axes = fixed | (plain if fixed else {}), AXES if fixed else ALL_AXES
+    for axis in rng.sample(list(axes), len(axes)):
+        if axis not in values:
+            options = (_draw(rng, axis, fixed) for _ in itertools.count())
+            values[axis] = next(v for v in options if may_go_together(values | {axis: v}))
+    return {axis: values[axis] for axis in ALL_AXES}
+
+
+def _in_pages(value: Any, page: int) -> Any:
+    return {"page - 1": page - 1, "page": page, "page + 1": page + 1}.get(value, value)
+
+
+def _sequence(query: int, context: Any, page: int) -> tuple[int, int]:
+    """(query_len, seq_len)."""
+    if context == "no keys":
+        return query, 0
+    if context in ("to a whole page", "to 128 keys"):
+        edge = page if context == "to a whole page" else 128
+        return query, -(-max(query, 1) // edge) * edge
+    return query, query + _in_pages(context, page)
+
+
+def _companions(rng: random.Random, kind: str) -> list[tuple[int, int]]:
+    def decode() -> tuple[int, int]:
+        return 1, _log_uniform(rng, 1, 150)
+
+    def prompt() -> tuple[int, int]:
+        length = rng.choice((2, 15, 16, 17, 31))
+        return length, length
+
+    if kind == "decodes":
+        return [decode() for _ in range(rng.randint(1, 4))]
+    if kind == "prompts":
+        return [prompt() for _ in range(rng.randint(1, 2))]
+    if kind == "mixed":
+        chunk = rng.randint(2, 18)
+        return rng.sample([decode(), prompt(), (chunk, chunk + _log_uniform(rng, 1, 100))], 3)
+    return rng.sample([(0, 0), (0, 7), (1, 0), (3, 0)], rng.randint(1, 2)) if kind == "empty" else []
+
+
+def random_case(seed: int) -> Case:
+    """The case of a seed, a non-negative integer. Raises ValueError for another one."""
+    values = values_of(seed)
+    rng = random.Random(~seed)
+    page, ratio, kv_heads = values["page"], values["ratio"], values["kv_heads"]
+    lens = _companions(rng, values["companions"])
+    lens.insert(rng.randint(0, len(lens)), _sequence(values["query"], values["context"], page))
+    features, lens = feature_axes.features_of(values, lens, rng)
+    window = _in_pages(values["window"], page)
+    if window == "all keys":
+        window = max(1, *(seq_len for _, seq_len in lens))
+    packed = values["style"] == "x_packed"
+    same = ("head_size", "dtype", "causal", "softcap", "sinks", "arrange", "shared_pages", "pad_tokens")
+    same += ("extra_columns", "spare_pages", "table_dtype", "pad_out", "new_kv")
+    return Case(
+        f"random-{seed}", (), tuple(lens), (ratio * kv_heads, kv_heads),
+        block_size=page, sliding_window=window, tile_size=values["tile"], fill=FILLS.get(values["fill"]),
+        style="nhd" if packed else values["style"], layout=Layout.X_PACKED if packed else Layout.PAGED,
+        **{name: values[name] for name in same}, **features,
+    )  # fmt: skip

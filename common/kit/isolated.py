@@ -1,0 +1,300 @@
+"""The child of `common.kit.isolate`: imports somebody's kernel and calls it on tensors that it is handed.
+
+Run as a script by its path, so that a package called `common` beside the kernel stays the kernel's. It holds no
+reference, no tolerance and no verdict: the bytes of every tensor go back, and the parent judges them. Standard library
+and torch only. `common/interpreter` is run, by its path too, before the kernel is imported, where argv names it.
+
+One JSON object a line each way over the socket argv[1]. Asked `describe`: what the kernel declares. Asked `call`: the
+tensors are read from a file into buffers that keep their addresses from call to call, and written to another file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import itertools
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+FEATURES = ("causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant")
+SCALES = ("key_scale", "value_scale", "query_scale", "out_scale")
+OPERANDS = ("sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", *SCALES)  # tensors
+IMPLIED = {"cross", "batch_invariant"}  # a kernel may do them without being told
+FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi is another: -slope |q - k|
+_memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
+_workspaces: dict[Any, Any] = {}
+
+
+class Declined(Exception):
+    """Something that the kernel returned or lacks, in one sentence."""
+
+
+def load(kernel: str) -> Any:
+    """`package.module` or `package.module:name`."""
+    path, _, attribute = kernel.partition(":")
+    found = importlib.import_module(path)
+    for name in filter(None, attribute.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def accepted(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """Names of the parameters, and whether any other keyword is taken too."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # an extension without a signature
+        return frozenset(), True
+    return frozenset(p.name for p in parameters), any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def adapter_of(target: Any) -> str:
+    """How a target is called: protocol, flash_attn_kvcache, flash_attn_varlen or paged."""
+    if hasattr(target, "launch") and hasattr(target, "workspace"):
+        return "protocol"
+    if not callable(target):
+        raise TypeError(f"kernel: found a {type(target).__name__}, allowed a callable or a module with launch")
+    names, _ = accepted(target)
+    if {"cache_seqlens", "k_cache"} <= names:
+        return "flash_attn_kvcache"
+    return "flash_attn_varlen" if "cu_seqlens_q" in names else "paged"
+
+
+def declared(kernel: str, target: Any, name: str) -> Any:
+    """What the callable, else its module, says of itself under `name`; None where neither does."""
+    owners = (target, sys.modules.get(kernel.partition(":")[0]))
+    return next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
+
+
+def _word(value: Any) -> Any:
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+
+
+def describe(kernel: str, adapter: str) -> dict[str, Any]:
+    """Plain values: adapter, supports, limits, contract, version."""
+    target = load(kernel)
+    supports, contract = declared(kernel, target, "SUPPORTS"), declared(kernel, target, "CONTRACT") or {}
+    read = contract.get if isinstance(contract, dict) else lambda name: getattr(contract, name, None)
+    said = {name: _word(read(name)) for name in ("probabilities", "accumulator", "dot") if read(name) is not None}
+    limits = declared(kernel, target, "LIMITS") or {}
+    listed = {k: [_word(v) for v in value] if isinstance(value, tuple | list) else value for k, value in limits.items()}
+    return {
+        "adapter": adapter_of(target) if adapter == "auto" else adapter,
+        "supports": None if supports is None else sorted(supports),
+        "limits": listed,
+        "contract": said,
+        "torch": torch.__version__,
+    }
+
+
+def buffers(request: dict[str, Any]) -> list[torch.Tensor]:
+    """One byte tensor a storage, at the addresses of the last call of these sizes, holding what the file holds."""
+    sizes = tuple(request["storages"])
+    if sizes not in _memory:
+        _memory.clear()
+        _memory[sizes] = [torch.empty(max(size, 1), dtype=torch.uint8, device=request["device"]) for size in sizes]
+    with open(request["inputs"], "rb") as file:
+        for size, buffer in zip(sizes, _memory[sizes], strict=True):
+            if size:
+                buffer.copy_(torch.frombuffer(bytearray(file.read(size)), dtype=torch.uint8))
+    return _memory[sizes]
+
+
+def views(request: dict[str, Any], memory: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, (storage, dtype, shape, stride, offset) in request["tensors"].items():
+        empty = torch.empty(0, dtype=getattr(torch, dtype), device=memory[storage].device)
+        found[name] = empty.set_(memory[storage].untyped_storage(), offset, shape, stride)
+    return found
+
+
+def asked_for(t: dict[str, torch.Tensor], call: dict[str, Any]) -> dict[str, Any]:
+    """What a case asks for beyond plain causal attention."""
+    on = {name: call[name] for name in FEATURES if (call[name] is False if name == "causal" else call[name])}
+    return on | {name: t[name] for name in OPERANDS if name in t}
+
+
+def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
+    """target(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, what it has a name for)."""
+    names, anything = accepted(target)
+    asked = asked_for(t, call)
+    if missing := set() if anything else set(asked) - names - IMPLIED:
+        raise Declined(f"SUPPORTS names {', '.join(sorted(missing))}, and there is no parameter of that name")
+    offered = {name: call[name] for name in ("softmax_scale", "max_query_len", "max_seq_len", *FEATURES)}
+    offered |= {name: t[name] for name in ("out", "lse", "key", "value") if name in t}
+    if "lse" in t:
+        if not anything and not names & {"lse", "return_lse"}:
+            raise Declined("SUPPORTS names lse, and there is no parameter lse to write to, and no return_lse")
+        offered["return_lse"] = True
+    options = {n: value for n, value in (asked | offered).items() if n in names or (anything and n in asked)}
+    return target(*(t[name] for name in INPUTS), **options)
+
+
+def _flash_options(t: dict[str, torch.Tensor], call: dict[str, Any], names: frozenset[str], anything: bool) -> dict:
+    """The arguments that FlashAttention's two calls share; its window counts keys beside the query's own."""
+    if missing := sorted(set(asked_for(t, call)) - FLASH):
+        raise NotImplementedError(f"FlashAttention's call has no argument for {', '.join(missing)}")
+    window = call["sliding_window"]
+    left = -1 if window is None else window - 1
+    both = (left, 0 if call["causal"] and window is not None else left)
+    options = {"softmax_scale": call["softmax_scale"], "causal": call["causal"], "window_size": both}
+    options |= {"softcap": call["softcap"]} if call["softcap"] else {}
+    if "sinks" in t:
+        options["s_aux" if "s_aux" in names or anything else "sinks"] = t["sinks"]
+    if "lse" in t:
+        options["return_softmax_lse"] = True
+    return options
+
+
+def _flash_result(found: Any, with_lse: bool) -> Any:
+    """FlashAttention's LSE is [heads, tokens]; ours is [tokens, heads]."""
+    out, *rest = found if isinstance(found, tuple) else (found,)
+    return (out, rest[0].t()) if with_lse and rest else out
+
+
+def flash_attn_varlen(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
+    names, anything = accepted(target)
+    options = _flash_options(t, call, names, anything)
+    options |= {"cu_seqlens_q": t["query_start_loc"], "block_table": t["block_table"]}
+    options |= {"max_seqlen_q": call["max_query_len"], "max_seqlen_k": call["max_seq_len"]}
+    if "seqused_k" in names or anything:
+        options["seqused_k"] = t["seq_lens"]
+    else:
+        options["cu_seqlens_k"] = torch.nn.functional.pad(t["seq_lens"].cumsum(0, dtype=torch.int32), (1, 0))
+    return _flash_result(target(t["query"], t["key_cache"], t["value_cache"], **options), "lse" in t)
+
+
+def flash_attn_kvcache(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
+    names, anything = accepted(target)
+    options = _flash_options(t, call, names, anything) | {"cache_seqlens": t["seq_lens"]}
+    options["page_table" if "page_table" in names else "block_table"] = t["block_table"]
+    if "cu_seqlens_q" in names or anything:
+        options |= {"cu_seqlens_q": t["query_start_loc"], "max_seqlen_q": call["max_query_len"]}
+        return _flash_result(target(t["query"], t["key_cache"], t["value_cache"], **options), "lse" in t)
+    starts = t["query_start_loc"].tolist()
+    if {b - a for a, b in itertools.pairwise(starts)} - {1}:
+        raise NotImplementedError("without cu_seqlens_q this call takes one query token a sequence")
+    tokens = starts[-1]
+    found = target(t["query"][:tokens, None], t["key_cache"], t["value_cache"], **options)
+    out, lse = (*found, None)[:2] if isinstance(found, tuple) else (found, None)
+    return (out.squeeze(1), lse.squeeze(-1)) if "lse" in t else out.squeeze(1)
+
+
+def protocol(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> None:
+    """A kernel of Diptych's Protocol, on the types that it imported itself; its workspace is kept, as servers do."""
+    try:
+        spec, kernel, metadata = (sys.modules[f"common.spec{name}"] for name in ("", ".kernel", ".metadata"))
+    except KeyError as error:
+        raise Declined("launch: the kernel imports no common.spec of Diptych; pass a plain function instead") from error
+    stats = metadata.BatchStats(**call["stats"])
+    new = {name: t[name] for name in ("key", "value") if name in t}
+    layout = spec.Layout(call["layout"])
+    batch = spec.PagedBatch(*(t[name] for name in INPUTS), call["softmax_scale"], stats, layout, **new)
+    features = spec.Features(**{"causal": True} | asked_for(t, call))
+    capacity, config = kernel.Capacity.of(batch), target.DEFAULT
+    key = (id(target), batch.shape, capacity)
+    if key not in _workspaces:
+        _workspaces[key] = target.workspace(batch.shape, capacity, config)
+    workspace = _workspaces[key]
+    if hasattr(target, "prepare"):
+        workspace = target.prepare(batch, features, config, workspace)
+    target.launch(batch, features, t["out"], config, workspace, lse=t.get("lse"))
+
+
+ADAPTERS = {f.__name__: f for f in (paged, flash_attn_varlen, flash_attn_kvcache, protocol)}
+
+
+def keep(name: str, found: Any, into: torch.Tensor, tokens: int) -> None:
+    """Copy what was returned into the tensor that goes back. Raises Declined where it is no such tensor."""
+    if type(found) is not torch.Tensor:
+        raise Declined(f"{name}: found a {type(found).__name__}, allowed a torch.Tensor and no class derived of it")
+    if found.dtype != into.dtype or found.device != into.device:
+        raise Declined(f"{name}: found {found.dtype} on {found.device}, allowed {into.dtype} on {into.device}")
+    if found.shape[1:] != into.shape[1:] or found.shape[0] < tokens:
+        raise Declined(f"{name}: found shape {tuple(found.shape)}, allowed {tuple(into.shape)}")
+    if found.data_ptr() != into.data_ptr():
+        into[:tokens].copy_(found[:tokens])
+
+
+def call(request: dict[str, Any]) -> dict[str, Any]:
+    memory = buffers(request)
+    t = views(request, memory)
+    found = ADAPTERS[request["adapter"]](load(request["kernel"]), t, request["call"])
+    found = found if isinstance(found, tuple) and len(found) in (1, 2) else (found,)
+    out, lse = (*found, None)[:2]
+    cuda = memory[0].is_cuda
+    if cuda:
+        torch.cuda.current_stream().synchronize()  # and no other stream: work that nobody waits for is not done
+    tokens = int(t["query_start_loc"][-1])
+    if out is not None:
+        keep("out", out, t["out"], tokens)
+    if lse is not None and "lse" in t:
+        keep("lse", lse, t["lse"], tokens)
+    with open(request["outputs"], "wb") as file:
+        for size, buffer in zip(request["storages"], memory, strict=True):
+            file.write(memoryview(buffer[:size].cpu().numpy()))
+    if cuda:
+        torch.cuda.synchronize()
+    return {"status": "ok"}
+
+
+def failed(error: BaseException) -> dict[str, Any]:
+    """The status of an exception, and a reason of one line."""
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    if isinstance(error, Declined):
+        return {"status": "incorrect", "reason": str(error)}
+    if isinstance(error, NotImplementedError) or hasattr(error, "argument"):
+        return {"status": "unsupported", "reason": reason, "argument": str(getattr(error, "argument", ""))}
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    return {"status": "oom" if memory else "crash", "reason": reason}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        if request["ask"] == "describe":
+            return {"status": "ok"} | describe(request["kernel"], request["adapter"])
+        return call(request)
+    except BaseException as error:  # SystemExit of a kernel too: it may not end the run
+        return failed(error)
+
+
+def limit_memory(num_bytes: int) -> None:
+    """On a CPU: so many bytes beyond what the imports took. A GPU's driver reserves address space without bounds."""
+    import resource
+
+    with open("/proc/self/statm") as file:
+        here = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (here + num_bytes, here + num_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    channel, interpreter, num_bytes, me = socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:4], os.getpid()
+    sys.path.insert(0, os.getcwd())
+    if interpreter:
+        spec = importlib.util.spec_from_file_location("diptych_interpreter", interpreter)
+        repairs = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(repairs)
+        repairs.install()
+    if int(num_bytes) and os.path.exists("/proc/self/statm"):
+        limit_memory(int(num_bytes))
+    for line in channel.makefile("r"):
+        request = json.loads(line)
+        channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
+        reply = answer(request)
+        if os.getpid() != me:
+            os._exit(0)  # a copy that the kernel forked came back from the call
+        channel.sendall(json.dumps(reply | {"nonce": request["nonce"]}).encode() + b"\n")
+        if reply["status"] == "crash" and "CUDA error" in reply["reason"]:
+            os._exit(3)  # the context answers no more; the parent starts another process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""One kernel from outside against the spec: three calls a case in a child, judged here from the bytes that come back.
+
+1. values A, outputs filled with NaN.  2. the same addresses and block table, other values.  3. values A again, outputs
+filled with 7.0: the bits of call 1. So an output that was kept from another call, or was not written, is wrong.
+The reference is computed in this process, on its CPU, after the child has answered.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import shlex
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.cases.case import Case, build, outputs
+from common.kit.isolate import Child, Reply
+from common.kit.levels import BEFORE, read, seeded, simpler, write
+from common.kit.wire import Image
+from common.oracle.guards import Guards
+from common.oracle.integrity import same_bits
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import Features, PagedBatch, fp8_types
+from common.spec.kernel import Precision, asked_of
+from common.spec.quantise import negate
+
+SUPPORTS = ("causal",)  # of a kernel that declares nothing
+OTHER = 7.0
+SHRINK_CALLS = 60
+LIMITS = ("dtype", "head_size", "block_size", "queries_per_kv", "max_query_len", "deterministic", "cases")
+
+
+class Unavailable(RuntimeError):
+    """The kernel cannot be imported, or what it declares cannot be understood; the message says why."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a kernel says of itself. limits: see docs/conformance.md; supports_given: whether it said so itself."""
+
+    adapter: str
+    supports: frozenset[str]
+    limits: dict[str, Any]
+    contract: Precision
+    supports_given: bool
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Declared:
+        unknown = set(said["limits"]) - set(LIMITS)
+        if unknown:
+            raise Unavailable(f"LIMITS: found {', '.join(sorted(unknown))}, allowed {', '.join(LIMITS)}")
+        contract = {k: v if k == "dot" else getattr(torch, v) for k, v in said["contract"].items()}
+        supports = frozenset(SUPPORTS if said["supports"] is None else said["supports"])
+        return cls(said["adapter"], supports, said["limits"], Precision(**contract), said["supports"] is not None)
+
+    def refusal(self, case: Case, batch: PagedBatch, features: Features) -> str:
+        """Why the kernel need not compute this, in its own words; empty where it must."""
+        if missing := asked_of(batch, features) - self.supports:
+            return f"not in SUPPORTS: {', '.join(sorted(missing))}"
+        for pattern, why in self.limits.get("cases", {}).items():
+            if fnmatch.fnmatch(case.name, pattern):
+                return f"LIMITS, cases: {why}"
+        shape = batch.shape
+        found = {name: getattr(shape, name) for name in ("head_size", "block_size", "queries_per_kv")}
+        for name, value in (found | {"dtype": str(shape.dtype).removeprefix("torch.")}).items():
+            if name in self.limits and value not in self.limits[name]:
+                return f"LIMITS, {name}: {value} is not among {', '.join(map(str, self.limits[name]))}"
+        longest = max((query_len for query_len, _ in case.lens), default=0)
+        if longest > self.limits.get("max_query_len", longest):
+            return f"LIMITS, max_query_len: {longest}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case. case: its expression. declared: an `unsupported` that the kernel announced."""
+
+    case: str
+    status: str
+    reason: str = ""
+    declared: bool = False
+    repro: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.status not in ("ok", "too_large") and not self.declared
+
+
+class _Wrong(Exception):
+    """A call that was not right: a status and one sentence."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass
+class Kit:
+    """Checks one kernel. child: where it runs; `close` ends it. command: how a repro line begins. outside: `supports`
+    or `limits` in place of the kernel's own word.
+    """
+
+    kernel: str
+    seed: int
+    child: Child
+    adapter: str = "auto"
+    device: str = "cpu"
+    command: str = "diptych-check"
+    outside: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    _declared: Declared | None = None
+    _before: str = ""  # the case that the child ran last
+    _folder: tempfile.TemporaryDirectory = field(default_factory=lambda: tempfile.TemporaryDirectory("", "diptych-"))
+
+    def close(self) -> None:
+        self.child.close()
+        self._folder.cleanup()
+
+    @property
+    def declared(self) -> Declared:
+        """Asks the kernel once. Raises Unavailable."""
+        if self._declared is None:
+            reply = self.child.ask({"ask": "describe", "kernel": self.kernel, "adapter": self.adapter})
+            if reply.status != "ok":
+                raise Unavailable(f"{self.kernel}: {reply.status}: {reply.reason}")
+            try:
+                self._declared = Declared.of(reply.said | self.outside)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise Unavailable(f"{self.kernel}: what it declares: {error}") from error
+        return self._declared
+
+    def repro(self, *cases: str) -> str:
+        """The line that runs these cases again, in this order, in a process of their own."""
+        words = [self.command, self.kernel, *(word for case in cases for word in ("--case", case))]
+        return shlex.join([*words, "--seed", str(self.seed), *self.options])
+
+    def run(self, expression: str) -> Result:
+        """One case; a failure is run again in a fresh child, so that its repro line is known to fail."""
+        result = self.once(expression)
+        before, self._before = self._before, expression
+        if not result.failed:
+            return result
+        lines = [(expression,), (before, expression)] if before else [(expression,)]
+        for cases in lines:
+            self.child.close()
+            again = [self.once(case) for case in cases][-1]
+            if again.failed:
+                return Result(again.case, again.status, again.reason, repro=self.repro(*cases))
+        reason = f"{result.reason}; not again alone in a fresh process: only behind the cases before it"
+        whole = shlex.join([self.command, self.kernel, "--seed", str(self.seed), *self.options])
+        return Result(result.case, result.status, reason, repro=whole)
+
+    def once(self, expression: str) -> Result:
+        """One case in the child that is there."""
+        case = self._fitting(expression)
+        name = write(case)
+        if case.large and self.device == "cpu":
+            return Result(name, "too_large", "for a GPU")
+        run = seeded(case, self.seed)
+        guards = Guards("cpu")
+        batch, features = build(run, "cpu", guards)
+        if why := self.declared.refusal(case, batch, features):
+            return Result(name, "unsupported", why, declared=True)
+        if error := fp8_types.refusal(case.fp8, fp8_types.target_of(torch.device(self.device))):
+            return Result(name, "unsupported", f"not asked of this GPU: {error}", declared=True)
+        try:
+            if case.name in BEFORE:
+                earlier = seeded(BEFORE[case.name], self.seed)
+                room = Guards("cpu")
+                self._call(earlier, *build(earlier, "cpu", room), room, math.nan)
+            self._thrice(run, batch, features, guards)
+        except _Wrong as wrong:
+            return Result(name, wrong.status, wrong.reason)
+        return Result(name, "ok")
+
+    def _fitting(self, expression: str) -> Case:
+        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for."""
+        case, known = read(expression), self.declared.limits.get("dtype")
+        own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
+        return case if own else read(f"{expression}@dtype={known[0]}")
+
+    def _thrice(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
+        first = self._judged(case, batch, features, guards, math.nan, "call 1")
+        flipped = [t for t in (batch.query, batch.value_cache, batch.value) if t is not None]
+        for tensor in flipped:
+            negate(tensor)
+        self._judged(case, batch, features, guards, math.nan, "call 2, other values at the same addresses")
+        for tensor in flipped:
+            negate(tensor)
+        third = self._judged(case, batch, features, guards, OTHER, "call 3, the values of call 1")
+        if self.declared.limits.get("deterministic", True) and not same_bits(first, third):
+            raise _Wrong("nondeterministic", "call 3 gave other bits than call 1 for the same values")
+
+    def _judged(
+        self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
+    ) -> torch.Tensor:
+        """The rows of `out` that tokens own. Raises _Wrong."""
+        try:
+            out, lse, damaged = self._call(case, batch, features, guards, poison)
+        except _Wrong as wrong:
+            raise _Wrong(wrong.status, f"{which}: {wrong.reason}") from wrong
+        expected = reference(batch, features)
+        if damaged:
+            raise _Wrong("incorrect", f"{which}: {'; '.join(damaged)}")
+        contract = self.declared.contract
+        verdict = check(out, lse, batch, features, contract, expected, structured=case.structured)
+        if not verdict.ok:
+            raise _Wrong("incorrect", f"{which}: {verdict.reason}")
+        return out[: expected.num_tokens].clone()
+
+    def _call(
+        self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[str]]:
+        """out and lse as they came back, and what else changed. Raises _Wrong where nothing came back."""
+        out, lse = outputs(case, batch, guards, poison)
+        written = {"out": out} | ({"lse": lse} if "lse" in self.declared.supports else {})
+        image = Image.of(batch, features, written)
+        folder = Path(self._folder.name)
+        request = image.request(folder) | {"ask": "call", "device": self.device}
+        reply = self.child.ask(request | {"kernel": self.kernel, "adapter": self.declared.adapter})
+        if reply.status != "ok":
+            raise _Wrong(*_named(reply))
+        found, damaged = image.returned(folder, int(batch.query_start_loc[-1]))
+        return found["out"], found.get("lse"), damaged
+
+    def smallest(self, expression: str, note: Callable[[str], None] = lambda _: None) -> Result:
+        """The smallest case, found by leaving things out, that still fails as this one does; alone in a fresh child."""
+        best, calls = self.once(expression), 0
+        improved = best.failed
+        while improved and calls < SHRINK_CALLS:
+            improved = False
+            for candidate in simpler(read(best.case)):
+                calls += 1
+                found = self.once(write(candidate))
+                if found.failed and found.status == best.status:
+                    best, improved = found, True
+                    note(best.case)
+                if improved or calls >= SHRINK_CALLS:
+                    break
+        return Result(**asdict(best) | {"repro": self.repro(best.case)})
+
+
+def _named(reply: Reply) -> tuple[str, str]:
+    """The status and reason of a call that did not end well; a refusal here is one that was not declared."""
+    if reply.status == "unsupported":
+        return reply.status, f"refused what SUPPORTS and LIMITS declare: {reply.reason}"
+    known = ("incorrect", "crash", "timeout", "oom")
+    return (reply.status, reply.reason) if reply.status in known else ("crash", f"answered {reply.status!r}")

@@ -1,0 +1,198 @@
+"""What the conformance kit runs: its levels, cases of its own, and case expressions that say a shrunk case in one word.
+
+An expression is the name of a case, then `@field=value` for each field that differs: `window-page@dtype=float16`,
+`query-15-16-17@lens=1/40.5/5@heads=2/1`. Any field of `common.cases.case.Case` that is a number, word, dtype or
+lengths.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from common.cases.case import Case, decodes, named
+from common.cases.named import CASES
+from common.cases.random_cases import num_pairs, random_case
+from common.spec import SpecError
+from common.spec.paged_batch import DTYPES
+
+_TWO_HEADS = {"heads": (2, 1)}
+# Longer than any case that is not large, and scratch that a longer batch left behind.
+LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
+AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
+AFTER_MORE = named("scratch-after-more", lens=decodes(45, 20), **_TWO_HEADS)
+BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the same process
+    AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
+    AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
+}
+KIT_CASES = tuple(case for case in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if case.refused is None)
+BY_NAME = {case.name: case for case in KIT_CASES}
+# Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
+SMOKE = (
+    "query-15-16-17", "query-0", "context-page-plus-1", "sequence-at-page", "sequence-at-tile", "sequence-1",
+    "one-empty-sequence", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
+    "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128", "ratio-5", "ratio-8", "kv-heads-3",
+    "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
+    "page-id-beyond-16-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
+    "window-1", "window-page", "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15",
+    "softcap-50-logits-4400", "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small",
+    "everything-at-once", "keys-4500", "scratch-after-longer", "scratch-after-more",
+)  # fmt: skip
+LEVELS = ("smoke", "full")
+
+
+def level(name: str) -> Iterator[str]:
+    """The expressions of a level. full: every case that is not one to refuse, in all three dtypes, and the random cases
+    that hold every pair of values of two axes."""
+    if name == "smoke":
+        yield from SMOKE
+    else:
+        yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in DTYPES)
+        yield from (f"random-{seed}" for seed in range(num_pairs()))
+
+
+_DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
+_INTEGERS = ("tree", "non_causal")
+_FLOATS = ("softcap", "loud", "scale_factor", "out_scale")
+
+
+@dataclass(frozen=True)
+class _Seeded(Case):
+    """A case whose tensors also depend on the kit's seed."""
+
+    kit_seed: int = 0
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(f"{self.name} {self.kit_seed}".encode())
+
+
+def seeded(case: Case, kit_seed: int) -> Case:
+    values = {field.name: getattr(case, field.name) for field in fields(Case)}
+    return _Seeded(**values, kit_seed=kit_seed)
+
+
+def _text(value: Any, field: str = "") -> str:
+    """A value of a field as one word."""
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple) and field == "spans":
+        return "_".join(".".join(f"{first}/{last}" for first, last in pairs) for pairs in value)
+    if isinstance(value, tuple) and field in _INTEGERS:
+        return ".".join(map(str, value))
+    if isinstance(value, tuple):
+        pairs = value if value and isinstance(value[0], tuple) else (value,)
+        return ".".join("/".join(map(str, pair)) for pair in pairs)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(last)) for first, last in (pair.split("/") for pair in filter(None, text.split("."))))
+
+
+def _value(field: str, text: str) -> Any:
+    """The inverse of _text for one field. Raises ValueError."""
+    words = {"none": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
+    if field in _DTYPES:
+        if not isinstance(found := getattr(torch, text, None), torch.dtype):
+            raise ValueError(text)
+        return found
+    if field == "lens":
+        return _pairs(text)
+    if field == "spans":
+        return tuple(map(_pairs, text.split("_")))
+    if field in _INTEGERS:
+        return tuple(int(number) for number in filter(None, text.split(".")))
+    if field == "heads":
+        query, key = map(int, text.split("/"))
+        return (query, key)
+    if field in ("style", "sinks", "alibi", "scales"):
+        return text
+    return float(text) if field in _FLOATS else int(text)
+
+
+_FIXED = {"name", "numbers", "layout", "large", "refused"}
+_FIELDS = [field.name for field in fields(Case) if field.name not in _FIXED]
+
+
+def _base(name: str) -> Case:
+    """The case of a name, or of `random-<seed>`. Raises SpecError for a name of none."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    if (seed := name.removeprefix("random-")) != name and seed.isdecimal():
+        return random_case(int(seed))
+    near = ", ".join(difflib.get_close_matches(name, BY_NAME, 3, 0.3)) or "keys-4500"
+    raise SpecError("case", repr(name), f"a named case, as {near}, or random-SEED")
+
+
+def write(case: Case) -> str:
+    """The expression of a case that was changed from the one of its name."""
+    base = _base(case.name)
+    changed = [name for name in _FIELDS if getattr(case, name) != getattr(base, name)]
+    return "@".join([case.name, *(f"{name}={_text(getattr(case, name), name)}" for name in changed)])
+
+
+def read(expression: str) -> Case:
+    """The case of an expression. Raises SpecError naming what is wrong with it."""
+    name, *changes = expression.split("@")
+    base, values = _base(name), {}
+    for change in changes:
+        field, _, text = change.partition("=")
+        if field not in _FIELDS or (field in ("arrange", "fill") and text != "none"):
+            allowed = f"field=value with one of {', '.join(_FIELDS)}; fill and arrange only none"
+            raise SpecError("case", repr(change), allowed)
+        try:
+            values[field] = _value(field, text)
+        except ValueError as error:
+            raise SpecError("case", repr(change), f"a value that {field} can have") from error
+    return replace(base, **values)
+
+
+def size(case: Case) -> tuple[int, int, int]:
+    """What makes a case small: keys that queries meet times heads, then the fields that are changed from plain."""
+    keys = sum(query_len * seq_len + seq_len + 1 for query_len, seq_len in case.lens)
+    plain = named("plain")
+    unplain = sum(getattr(case, name) != getattr(plain, name) for name in _FIELDS if name not in ("lens", "heads"))
+    return keys * case.heads[0], case.head_size * case.block_size + case.spare_pages, unplain
+
+
+# Whole features off: a field, and what means nothing without it.
+_OFF: tuple[dict[str, Any], ...] = (
+    {"sliding_window": None}, {"softcap": None}, {"sinks": None}, {"arrange": None}, {"fill": None}, {"loud": 1.0},
+    {"style": "nhd"}, {"shared_pages": 0}, {"pad_tokens": 0}, {"new_kv": False}, {"pad_out": False}, {"causal": True},
+    {"spare_pages": 3}, {"table_dtype": torch.int32}, {"block_size": 16}, {"head_size": 32}, {"alibi": None},
+    {"chunk": None, "chunk_lookback": 0}, {"chunk_lookback": 0}, {"spans": None}, {"non_causal": None}, {"tree": None},
+    {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
+    {"out_dtype": None, "out_scale": 1.0}, {"batch_invariant": False}, {"apart": False},
+)  # fmt: skip
+
+
+def _with_lens(case: Case, kept: list[int], lens: tuple[tuple[int, int], ...]) -> Case:
+    """The case of some of its sequences, with what it says of each."""
+    spans = None if case.spans is None else tuple(case.spans[i] for i in kept)
+    flags = None if case.non_causal is None else tuple(i for i, old in enumerate(kept) if old in case.non_causal)
+    return replace(case, lens=lens, spans=spans, non_causal=flags)
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases with one thing less, the boldest first; each smaller than `case` by `size`."""
+    lens, group, everyone = case.lens, case.heads[0] // case.heads[1], list(range(len(case.lens)))
+    half = len(lens) // 2
+    parts = [everyone[:half], everyone[half:]] if half else []
+    parts += [everyone[:i] + everyone[i + 1 :] for i in everyone if 1 < len(lens) <= 8]
+    candidates = [_with_lens(case, kept, tuple(lens[i] for i in kept)) for kept in parts]
+    for i, (query_len, seq_len) in enumerate(lens[:8]):
+        for q, s in ((1, seq_len), (query_len, query_len), (1, seq_len // 2), (1, seq_len - 16), (1, seq_len - 1)):
+            if 0 < q <= s and (q, s) != (query_len, seq_len):
+                candidates.append(_with_lens(case, everyone, (*lens[:i], (q, s), *lens[i + 1 :])))
+    candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
+    off = [values for values in _OFF if not (case.cross and "causal" in values)]
+    candidates += [replace(case, **values) for values in off]
+    yield from (each for each in candidates if size(each) < size(case))

@@ -1,0 +1,100 @@
+"""A batch as bytes for the child and back: whole storages, with their guard bands, in the layout that the case has."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.oracle.integrity import same_bits
+from common.spec import Features, PagedBatch
+
+_INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The whole storage under a tensor, as a view: uint8 [bytes]."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
+@dataclass(frozen=True)
+class Image:
+    """The tensors of one call by name, the storages under them, and what is no tensor."""
+
+    tensors: dict[str, Tensor]
+    written: frozenset[str]
+    storages: list[Tensor]
+    place: dict[str, int]
+    call: dict[str, Any]
+
+    @classmethod
+    def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> Image:
+        """written: out, and lse where it is asked for, filled with poison."""
+        tensors = {name: getattr(batch, name) for name in _INPUTS if getattr(batch, name) is not None}
+        asked = {field.name: getattr(features, field.name) for field in fields(features)}
+        tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
+        storages: dict[int, Tensor] = {}
+        for tensor in tensors.values():
+            storages.setdefault(tensor.untyped_storage().data_ptr(), _bytes(tensor))
+        order = list(storages)
+        place = {name: order.index(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
+        call = {name: value for name, value in asked.items() if not isinstance(value, Tensor)}
+        call |= {"softmax_scale": batch.softmax_scale, "layout": batch.layout.value, "stats": asdict(batch.stats)}
+        call |= {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
+        return cls(tensors, frozenset(written), list(storages.values()), place, call)
+
+    def request(self, folder: Path) -> dict[str, Any]:
+        """Write the storages to a file; what the child needs to know of them."""
+        inputs, outputs = folder / "inputs", folder / "outputs"
+        outputs.unlink(missing_ok=True)
+        with inputs.open("wb") as file:
+            for storage in self.storages:
+                file.write(memoryview(storage.numpy()))
+        described = {
+            name: [self.place[name], str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride()),
+                   t.storage_offset()]
+            for name, t in self.tensors.items()
+        }  # fmt: skip
+        sizes = [storage.numel() for storage in self.storages]
+        return {
+            "inputs": str(inputs),
+            "outputs": str(outputs),
+            "storages": sizes,
+            "tensors": described,
+            "call": self.call,
+        }
+
+    def returned(self, folder: Path, num_tokens: int) -> tuple[dict[str, Tensor], list[str]]:
+        """The written tensors as they came back, and one sentence for each thing that changed and should not have."""
+        path, sizes = folder / "outputs", [storage.numel() for storage in self.storages]
+        raw = bytearray(path.read_bytes()) if path.exists() else bytearray()
+        if len(raw) != sum(sizes):
+            return {name: self.tensors[name] for name in self.written}, ["did not send its tensors back whole"]
+        whole = torch.frombuffer(raw, dtype=torch.uint8)
+        # copies: frombuffer's parts begin anywhere, and views of wider dtypes need aligned storages
+        back = [part.clone() for part in whole.split(sizes)]
+        found = {name: self._view(name, back) for name in self.tensors}
+        kept = [storage.clone() for storage in self.storages]
+        damaged = []
+        for name, tensor in found.items():
+            if name in self.written:
+                self._view(name, kept)[:num_tokens] = tensor[:num_tokens]
+                if not same_bits(tensor[num_tokens:], self.tensors[name][num_tokens:]):
+                    damaged.append(f"wrote rows of {name} past query_start_loc[-1] = {num_tokens}")
+            elif not same_bits(tensor, self.tensors[name]):
+                damaged.append(f"changed its input {name}")
+        for place, (expected, got) in enumerate(zip(kept, back, strict=True)):
+            if not damaged and not torch.equal(expected, got):
+                names = [name for name, index in self.place.items() if index == place]
+                damaged.append(f"wrote outside {', '.join(names)}")
+        return {name: found[name] for name in self.written}, damaged
+
+    def _view(self, name: str, storages: list[Tensor]) -> Tensor:
+        like = self.tensors[name]
+        empty = torch.empty(0, dtype=like.dtype)
+        return empty.set_(
+            storages[self.place[name]].untyped_storage(), like.storage_offset(), like.shape, like.stride()
+        )

@@ -1,0 +1,173 @@
+"""What a mutant is: one edit of the emulation, how far it reaches, and the case that must expose it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+
+from common.cases import case
+from common.cases.batch import make_batch
+from common.cases.fills import Fill, structured
+from common.mutants.emulation import Edits, Schedule, emulate
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, damage
+from common.oracle.reference import reference
+from common.oracle.tolerance import RULES, Verdict, check
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Precision
+from common.spec.metadata import Lens
+
+Scope = Literal["all", "one sequence", "one head", "long"]  # long: sequences past 2,048 keys only
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch, and how the emulation runs it.
+
+    sink: the sinks are normal around this value, None for no sinks. loud: multiplies the queries; the data are then
+    structured and the W tier judges alone. fill: values that break kernels. lse: whether the LSE is asked for and
+    judged.
+    """
+
+    lens: Lens
+    shape: AttentionShape = field(default_factory=lambda: AttentionShape(8, 2, 64, 16))
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sink: float | None = None
+    tile: int = 64
+    segments: int = 1
+    loud: float = 1.0
+    lse: bool = False
+    spare_pages: int = 3
+    extra_columns: int = 3
+    fill: Fill | None = None
+    seed: int = 0
+
+    def features(self) -> Features:
+        sinks = None
+        if self.sink is not None:
+            generator = torch.Generator().manual_seed(self.seed)
+            sinks = self.sink + torch.randn(self.shape.num_query_heads, generator=generator)
+        return Features(self.causal, self.sliding_window, self.softcap, sinks)
+
+    @property
+    def structured(self) -> bool:
+        return self.loud != 1.0 or structured(self.fill)
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.tile, self.segments)
+
+    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
+        return self.batch(guards), self.features()
+
+    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
+        """Filled with NaN; lse where it is asked for."""
+        found = {"out": guards.full("out", tuple(batch.query.shape), self.shape.dtype, math.nan)}
+        if self.lse:
+            found["lse"] = guards.full("lse", tuple(batch.query.shape[:2]), torch.float32, math.nan)
+        return found
+
+    def batch(self, guards: Guards | None = None) -> PagedBatch:
+        options = {"seed": self.seed, "pad_tokens": 2, "spare_pages": self.spare_pages, "guards": guards}
+        batch = make_batch(self.lens, self.shape, extra_columns=self.extra_columns, **options)
+        batch.query.mul_(self.loud)
+        if self.fill is not None:
+            self.fill(batch, self.features())
+        return batch
+
+
+@dataclass(frozen=True)
+class Named:
+    """A case of `common.cases.case`, the LSE judged too, and how the emulation runs it."""
+
+    case: case.Case
+    tile: int = 32
+    segments: int = 1
+
+    @property
+    def structured(self) -> bool:
+        return self.case.structured
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.tile, self.segments)
+
+    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
+        return case.build(self.case, guards=guards)
+
+    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
+        return dict(zip(("out", "lse"), case.outputs(self.case, batch, guards), strict=True))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the gate would say: the checker's verdict, and what was damaged beside the output."""
+
+    verdict: Verdict
+    damage: list[str]
+
+    @property
+    def killed(self) -> bool:
+        return not self.verdict.ok or bool(self.damage)
+
+    @property
+    def by(self) -> str:
+        """The rule that killed: the tier of the checker, or what was touched."""
+        if self.verdict.ok:
+            return "untouched" if self.damage else "-"
+        return "exact" if math.isinf(self.verdict.worst) else RULES[self.verdict.rule]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`edits` is a fresh instance per run: some mutants remember what they saw."""
+
+    name: str
+    scope: Scope
+    case: Case | Named
+    edits: Callable[[], Edits]
+
+    def run(self) -> Outcome:
+        return judge(self.case, self.edits())
+
+
+def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable[[type[Edits]], type[Edits]]]:
+    """A decorator that appends an `Edits` to `mutants`, under its class's name in lower case with underscores."""
+
+    def mutant(scope: Scope, case: Case | Named) -> Callable[[type[Edits]], type[Edits]]:
+        def register(edits: type[Edits]) -> type[Edits]:
+            name = "".join("_" + c.lower() if c.isupper() else c for c in edits.__name__).lstrip("_")
+            mutants.append(Mutant(name, scope, case, edits))
+            return edits
+
+        return register
+
+    return mutant
+
+
+def judge(case: Case | Named, edits: Edits) -> Outcome:
+    """Run the emulation with `edits` on `case` between guards and poison, and check it as the gate checks a kernel."""
+    guards = Guards()
+    batch, features = case.problem(guards)
+    expected = reference(batch, features)
+    outputs = case.outputs(batch, guards)
+    before = Snapshot.of(batch, features)
+    out, lse = outputs["out"], outputs.get("lse")
+    emulate(batch, features, out, case.schedule, lse=lse, edits=edits)
+    verdict = check(out, lse, batch, features, Precision(), expected, structured=case.structured)
+    return Outcome(verdict, damage(before, batch, features, outputs, math.nan, guards))
+
+
+LONG = Case([(1, 2605), (1, 40), (2, 90)], segments=4)
+MIXED = Case([(1, 130), (17, 65), (33, 33), (5, 300)], tile=32)
+WINDOW = Case([(1, 2605), (33, 2100), (1, 40)], sliding_window=256, segments=2)
+SINKS = replace(LONG, sink=math.log(2605.0))  # about half of the mass of the longest sequence
+EMPTY = Case([(1, 50), (2, 0), (3, 40)], lse=True)
+SHORT_BEHIND_LONG = Case([(1, 300), (1, 20), (1, 200)], tile=16, segments=6)
+CAPPED = replace(MIXED, softcap=2.0)

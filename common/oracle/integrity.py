@@ -1,0 +1,97 @@
+"""What a kernel must leave alone: its inputs, the rows of `out` that nobody owns, and the bands around every tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.oracle.guards import Guards
+from common.spec import Features, PagedBatch
+from common.spec.features import OPERANDS
+
+CHUNK_ELEMENTS = 1 << 24  # 128 MB per int64 temporary
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))  # odd constants of SplitMix64, as int64
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The tensor's bits as integers, a view: NaN compares equal to the same NaN, and -0.0 differs from +0.0."""
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def words(tensor: Tensor) -> Tensor:
+    """The tensor's bits as the widest integers that its layout allows, a view: a quarter of the elements of bf16."""
+    for size in (8, 4, 2):
+        ratio = size // tensor.element_size()
+        apart = (tensor.storage_offset(), *tensor.stride()[:-1])
+        if ratio > 1 and tensor.stride(-1) == 1 and not any(n % ratio for n in (tensor.shape[-1], *apart)):
+            return tensor.view(_BITS[size])
+    return bits(tensor)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(bits(a), bits(b))
+
+
+def fingerprint(tensor: Tensor) -> Tensor:
+    """int64 []: a hash of the tensor's bits and of where they are. One changed element always changes it.
+
+    Each word is mixed with its index by steps that can be undone, and the results are added modulo 2^64: exchanged
+    elements show as well. Stays on the device, needs no copy of the tensor, takes views of any strides.
+    """
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    if not tensor.numel():
+        return total
+    rows = tensor[None] if tensor.dim() == 1 else tensor
+    step = max(1, CHUNK_ELEMENTS // max(1, rows[0].numel()))
+    for first in range(0, rows.shape[0], step):
+        part = words(rows[first : first + step])
+        offset, chunk = first * part[0].numel(), part.to(torch.int64).flatten()
+        x = chunk * _MIX[0] + torch.arange(offset, offset + chunk.numel(), device=tensor.device) * _MIX[1]
+        x = (x ^ ((x >> 31) & 0x1FFFFFFFF)) * _MIX[1]
+        total += (x ^ ((x >> 29) & 0x7FFFFFFFF)).sum()
+    return total
+
+
+def inputs_of(batch: PagedBatch, features: Features) -> dict[str, Tensor]:
+    """Every tensor that a call is given to read, by its name: those of the batch and of the features that are on."""
+    names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens", "key", "value")
+    found = {name: getattr(batch, name) for name in names}
+    found |= {name: getattr(features, name) for name in OPERANDS}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The inputs of one call as they were before it, by their fingerprints."""
+
+    prints: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, batch: PagedBatch, features: Features) -> Snapshot:
+        return cls({name: fingerprint(tensor) for name, tensor in inputs_of(batch, features).items()})
+
+    def changed(self, batch: PagedBatch, features: Features) -> list[str]:
+        """Names of the inputs that are not bit for bit what they were. Waits for the device."""
+        now = Snapshot.of(batch, features).prints
+        return [name for name, value in self.prints.items() if int(value) != int(now[name])]
+
+
+def padding_written(out: Tensor, num_tokens: int, poison: float) -> bool:
+    """Do rows of `out` (or `lse`) past `num_tokens` hold anything but the `poison` they were filled with?"""
+    padding = out[num_tokens:]
+    return not same_bits(padding, torch.full_like(padding, poison))
+
+
+def damage(
+    snapshot: Snapshot, batch: PagedBatch, features: Features, outputs: dict[str, Tensor], poison: float, guards: Guards
+) -> list[str]:
+    """One sentence for each thing that a call changed and should not have; `outputs` were poisoned before the call."""
+    found = [f"changed its input {name}" for name in snapshot.changed(batch, features)]
+    num_tokens = int(batch.query_start_loc[-1])
+    for name, tensor in outputs.items():
+        if padding_written(tensor, num_tokens, poison):
+            found.append(f"wrote rows of {name} past query_start_loc[-1] = {num_tokens}")
+    return found + [f"wrote outside {name}" for name in guards.violated()]

@@ -1,0 +1,190 @@
+"""The only definition of correct: paged attention in float64, a loop over sequences, from the tensors as stored.
+
+Beside the result it delivers the sums that the checker's budgets are made of (`common.oracle.tolerance`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from common.oracle.attend import Rows, attend
+from common.oracle.visibility import Sight
+from common.spec import Features, PagedBatch, is_per_token
+from common.spec.metadata import lens_of
+
+LIVE_COPIES = (
+    6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul; a
+    # bias of every head comes instead of the magnitude
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every kernel must return for one batch, and what its rounding may cost. All float64 but `num_visible`.
+
+    With P the softmax of one row (token, query head), its sink included in the denominator:
+
+    out          [num_tokens, num_query_heads, value size] sum of P V; 0 where a row sees no key
+    lse          [num_tokens, num_query_heads]             natural log of the denominator; -inf where a row sees no key
+    weighted     [num_tokens, num_query_heads, value size] sum of P |V|
+    weighted_rms [num_tokens, num_query_heads, value size] sqrt(sum of P^2 V^2)
+    visible      [num_tokens, num_kv_heads, value size]    sum of |V| over the visible keys
+    visible_rms  [num_tokens, num_kv_heads, value size]    sqrt(sum of V^2 over the visible keys)
+    denominator  [num_tokens, num_query_heads]             sum of e^(s - max), at least 1; inf where a row sees no key
+    logit_size   [num_tokens, num_query_heads]             largest |logit| of the visible ones, before any bias; or,
+                 where that is more, norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is
+                 near 0 because its products cancel carries no smaller error than its neighbours
+    bias_size    [num_tokens, num_query_heads]             largest |bias| that ALiBi and a tree add to a visible key
+    num_visible  int64 [num_tokens]                        how many keys the token sees
+    With `out_scale` the five sums of V are divided by it; none is cut to the range of a type.
+    num_tokens   query_start_loc[-1]: rows past it belong to nobody and are NaN above
+    """
+
+    out: Tensor
+    lse: Tensor
+    weighted: Tensor
+    weighted_rms: Tensor
+    visible: Tensor
+    visible_rms: Tensor
+    denominator: Tensor
+    logit_size: Tensor
+    bias_size: Tensor
+    num_visible: Tensor
+    num_tokens: int
+
+
+_SUMS = ("out", "weighted", "weighted_rms", "visible", "visible_rms")  # of V
+FLOATS = tuple(f.name for f in fields(Expected) if f.name not in ("num_visible", "num_tokens"))
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """begin: its first row of query. keys, values: float64 [seq_len, num_kv_heads, size], worth what the scales say."""
+
+    begin: int
+    sight: Sight
+    keys: Tensor
+    values: Tensor
+
+
+def _blank(batch: PagedBatch) -> Expected:
+    shape = batch.shape
+    tokens, heads, kv_heads, size = batch.num_tokens, shape.num_query_heads, shape.num_kv_heads, shape.value_lanes
+
+    def nan(*sizes: int) -> Tensor:
+        return torch.full(sizes, math.nan, dtype=torch.float64, device=batch.device)
+
+    return Expected(
+        out=nan(tokens, heads, size),
+        lse=nan(tokens, heads),
+        weighted=nan(tokens, heads, size),
+        weighted_rms=nan(tokens, heads, size),
+        visible=nan(tokens, kv_heads, size),
+        visible_rms=nan(tokens, kv_heads, size),
+        denominator=nan(tokens, heads),
+        logit_size=nan(tokens, heads),
+        bias_size=nan(tokens, heads),
+        num_visible=torch.zeros(tokens, dtype=torch.int64, device=batch.device),
+        num_tokens=int(batch.query_start_loc[-1]),
+    )
+
+
+def gather(cache: Tensor, pages: Tensor, seq_len: int, scale: Tensor | None = None) -> Tensor:
+    """One sequence's rows of a cache, float64 [seq_len, num_kv_heads, head_size]: page by page, in order.
+
+    cache: one of `PagedBatch.by_token`. scale: what its elements are multiplied by, in one of the forms of
+    `Features.key_scale`.
+    """
+    used = pages[: -(-seq_len // cache.shape[1])].long()
+    rows = cache[used].flatten(0, 1)[:seq_len].flatten(2).double()
+    if scale is None:
+        return rows
+    if is_per_token(scale):
+        scale = scale[used].flatten(0, 1)[:seq_len]
+    return rows * scale.double()[..., None]
+
+
+def _chunks(query_len: int, seq_len: int, kv_heads: int, group: int, limit: int) -> Iterator[tuple[slice, slice]]:
+    """(rows, KV heads) of one sequence such that `LIVE_COPIES` float64 arrays of logits fit in `limit` bytes."""
+    row = max(1, LIVE_COPIES * 8 * group * seq_len)  # bytes per query token and KV head
+    heads = max(1, min(kv_heads, limit // row))
+    rows = max(1, min(query_len, limit // (row * heads)))
+    for first_head in range(0, kv_heads, heads):
+        for first_row in range(0, query_len, rows):
+            yield slice(first_row, min(first_row + rows, query_len)), slice(first_head, first_head + heads)
+
+
+def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Tensor]) -> None:
+    """Write the fields that `attend` found for some tokens and KV heads, then those of tokens that see no key."""
+    kv_heads = expected.visible.shape[1]
+    for name, values in found.items():
+        store = getattr(expected, name)[tokens]
+        grouped = store if name.startswith("visible") else store.unflatten(1, (kv_heads, -1))
+        grouped[:, heads] = values
+    blind = expected.num_visible[tokens] == 0
+    for name in FLOATS:  # no key: output 0, LSE -inf (a sink alone is no key), and no budget at all
+        empty = {"lse": -math.inf, "denominator": math.inf}.get(name, 0.0)
+        getattr(expected, name)[tokens][blind] = empty
+
+
+def _scaled(found: dict[str, Tensor], features: Features) -> dict[str, Tensor]:
+    """The sums of V in units of `out_scale`."""
+    if features.out_scale is None:
+        return found
+    return found | {name: found[name] / features.out_scale.double() for name in _SUMS if name in found}
+
+
+def _rows(batch: PagedBatch, features: Features, seq: _Sequence, rows: slice, heads: slice) -> Rows:
+    """What some query tokens of a sequence and some KV heads attend to."""
+    kv_heads, group = batch.shape.num_kv_heads, batch.shape.queries_per_kv
+    positions = torch.arange(rows.start, rows.stop, device=batch.device) + seq.sight.context_len
+    first, last = seq.sight.key_range(seq.sight.context_len + rows.start, seq.sight.context_len + rows.stop - 1)
+    keys = torch.arange(first, last, device=batch.device)
+    bias, sinks = seq.sight.bias(positions, keys), features.sinks
+    if bias is not None:  # [heads or 1, rows, keys] -> [KV heads, group, rows, keys]
+        bias = bias.expand(kv_heads * group, -1, -1).unflatten(0, (kv_heads, group))[heads]
+    tokens = batch.query[seq.begin + rows.start : seq.begin + rows.stop]
+    return Rows(
+        query=tokens.unflatten(1, (kv_heads, group))[:, heads].double(),
+        key=seq.keys[first:last, heads],
+        value=seq.values[first:last, heads],
+        seen=seq.sight.visible(positions, keys),
+        bias=bias,
+        sinks=None if sinks is None else sinks.double().view(kv_heads, group)[heads],
+    )
+
+
+def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _Sequence, limit: int) -> None:
+    """Fill in the rows of one sequence."""
+    sight, shape = seq.sight, batch.shape
+    scale = batch.softmax_scale * (1.0 if features.query_scale is None else float(features.query_scale))
+    for rows, heads in _chunks(sight.query_len, sight.seq_len, shape.num_kv_heads, shape.queries_per_kv, limit):
+        at = _rows(batch, features, seq, rows, heads)
+        tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
+        expected.num_visible[tokens] = at.seen.sum(-1)
+        found = attend(at, scale, features.softcap) if at.seen.shape[1] else {}
+        _store(expected, tokens, heads, _scaled(found, features))
+
+
+def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 30) -> Expected:
+    """Attention over one batch, on its device, with about `chunk_bytes` of logits at most, beside inputs and result.
+
+    Tokens past query_start_loc[-1] are absent from the result: NaN. Expects a validated batch; reads its lengths on
+    the host.
+    """
+    expected = _blank(batch)
+    scales = features.key_scale, features.value_scale
+    begin = 0
+    for number, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
+        if query_len:
+            pages = batch.block_table[number]
+            rows = [gather(c, pages, seq_len, s) for c, s in zip(batch.by_token(), scales, strict=True)]
+            sight = Sight.of(features, number, query_len, seq_len)
+            _sequence(expected, batch, features, _Sequence(begin, sight, *rows), chunk_bytes)
+        begin += query_len
+    return expected

@@ -1,0 +1,104 @@
+"""What one declared precision costs: the symbols of the budgets in `common.oracle.tolerance`, for one batch and its
+features.
+
+u, eta of P: of the dtype in which it enters P.V (`probabilities_of`). In fp8 P is multiplied by 256 (e4m3fn) or 128
+(e4m3fnuz) first, so its smallest subnormal is worth that much less. u_o, eta_o: of `out`.
+A bf16 query over a cache of 8 bits may be multiplied in fp16, which holds such a cache exactly, with P times 2^15: u
+stays that of bf16, eightfold, but P under 2^-39 of a row's largest is lost, so eta is 2^-40. Without it a lane of V
+that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
+eps: of the products. fp32 operands declared as tf32 have 10 bits; Hopper's fp8 products keep about 14 bits of their
+sums (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
+
+What features cost in float32, each rounding at most 2^-24 of what it rounds:
+- scales of Q or K: their product with the softmax scale, two roundings, and one of a column's: 3 S
+- a bias b, of ALiBi or a tree: three of log2(e) * slope * distance or two for a square root's last place, one of the
+  sum, eight of what follows the sum, as for a logit: 12 |b|
+- scales of V, or of `out`: the reciprocal, two products and one of P's columns: four more roundings beside those of a
+  sum
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.spec import Features, PagedBatch, is_per_token
+from common.spec.kernel import Precision
+from common.spec.paged_batch import FP8
+
+TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
+FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
+FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
+HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
+P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # of P before it is cut to fp8
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to nearest: 2^-8 for bf16, 2^-11 for fp16, 2^-24 for fp32, 2^-4 for e4m3."""
+    return torch.finfo(dtype).eps / 2
+
+
+def half_subnormal(dtype: torch.dtype) -> float:
+    """Largest absolute error of rounding to nearest near zero: 2^-25 for fp16, 2^-134 for bf16, 2^-10 for e4m3."""
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps / 2
+
+
+def probabilities_of(contract: Precision, batch: PagedBatch, features: Features) -> torch.dtype:
+    """The dtype of P in P.V: the contract's, or the query's; bf16 where fp16 could not hold P times a token's scale."""
+    if contract.probabilities is not None:
+        return contract.probabilities
+    narrow = is_per_token(features.value_scale) and batch.query.dtype == torch.float16
+    return torch.bfloat16 if narrow else batch.query.dtype
+
+
+def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> float:
+    eta = max(half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0), FLUSHED)
+    half = probabilities == torch.bfloat16 and batch.query.dtype == torch.bfloat16
+    quantised = batch.shape.cache_dtype.itemsize == 1 and not is_per_token(features.value_scale)
+    return max(eta, HALF_ETA) if half and quantised else eta
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """u, eta, u_out, eta_out, u_acc, eps: as above. statistical: whether S may judge.
+
+    bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
+    sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
+    is under 2^-8.
+    """
+
+    u: float
+    eta: float
+    u_out: float
+    eta_out: float
+    u_acc: float
+    eps: float
+    statistical: bool
+    bias: float = 12.0
+    scales: float = 0.0
+    sums: float = 4.0
+    spill: float = 1.0
+
+    @classmethod
+    def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
+        """For `out` of that dtype; raises TypeError if the contract names something that is no float dtype."""
+        query, probabilities = batch.query.dtype, probabilities_of(contract, batch, features)
+        tf32 = contract.dot == "tf32" and query == torch.float32
+        u = max(unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0)
+        fp8_sums = FP8_SUM_ROUNDOFF if query in FP8 else 0.0
+        scaled = features.key_scale is not None or features.query_scale is not None
+        ends_scaled = features.value_scale is not None or features.out_scale is not None
+        return cls(
+            u=u,
+            eta=_eta(probabilities, batch, features),
+            u_out=unit_roundoff(out),
+            eta_out=half_subnormal(out),
+            u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),
+            eps=max(2.0**-10 if tf32 else 2.0**-24, fp8_sums),
+            statistical=unit_roundoff(probabilities) >= 2.0**-11 and not tf32,
+            scales=3.0 if scaled else 0.0,
+            sums=8.0 if ends_scaled else 4.0,
+            spill=1.0 + unit_roundoff(out) if out in FP8 else 1.0,
+        )

@@ -1,0 +1,246 @@
+"""Is a result right? Every element and row against what the declared precision may cost, and against the exact rules.
+
+The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
+8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
+
+S  random inputs    element  |e| <= u_o |o| + 3 u B + 3 eta W2 + eta_o
+                    row      ||e|| <= ||(u_o o, u B, eta W2, eta_o)||
+W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o
+LSE                 |e| <= delta + 2^-22 max(1, |lse|)
+with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
+
+3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
+its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
+
+o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_rms`, `logit_size` and `bias_size` of
+`Expected`; W1, W2 are `visible`, `visible_rms` over
+`denominator`; eps is 2^-24, or 2^-10 where fp32 operands are declared to be multiplied as tf32. The last term of delta
+is what tanh(x) = 1 - 2 / (e^2x + 1) and sink * log2(e) lose in float32, however small the logits are.
+
+S assumes many independent rounding errors. So it judges neither structured inputs nor a P of more than 16 bits nor
+rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its row rule no head size under 32. Where V
+has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10 norm(B)^2 count as such.
+
+Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.oracle.reference import Expected
+from common.oracle.rounding import Rounding
+from common.spec import Features, PagedBatch, SpecError, is_per_token
+from common.spec.kernel import Precision
+from common.spec.paged_batch import FP8
+from common.spec.validation import validate_output
+
+CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
+RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE"}
+FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
+SMALL_HEAD = (
+    32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker says of one result.
+
+    tier: the tiers that applied, "S+W" or "W".
+    element, row, worst_case, lse: the largest error as a part of its budget under the S element, S row, W and LSE
+        rules; 0.0 where a rule did not apply, inf where an exact rule is broken.
+    index: (token, head, lane) of the element that used most of its budget, (token, head) where that was a row or an
+        LSE; None without rows.
+    reason: "" when ok, else one sentence.
+    """
+
+    ok: bool
+    tier: str
+    element: float
+    row: float
+    worst_case: float
+    lse: float
+    index: tuple[int, ...] | None
+    reason: str
+
+    @property
+    def rule(self) -> str:
+        """The rule that came closest to its budget, or furthest past it."""
+        return max(RULES, key=lambda rule: getattr(self, rule))
+
+    @property
+    def worst(self) -> float:
+        return getattr(self, self.rule)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
+
+    out: Tensor  # [tokens, heads, size]
+    o: Tensor
+    a: Tensor
+    b: Tensor
+    w1: Tensor
+    w2: Tensor
+    delta: Tensor  # [tokens, heads]
+    blind: Tensor  # bool [tokens]: sees no key
+    few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
+    zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
+
+    @classmethod
+    def of(cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, uneven: bool) -> _Rows:
+        group = out.shape[1] // expected.visible.shape[1]
+        share = 1.0 / expected.denominator[tokens, :, None]
+        most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
+        a, b = expected.weighted[tokens], expected.weighted_rms[tokens]
+        few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
+        if uneven:
+            few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
+        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
+        return cls(
+            out=found.double(),
+            o=expected.out[tokens].clamp(-most, most),
+            a=a,
+            b=b,
+            w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
+            w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
+            delta=delta,
+            blind=expected.num_visible[tokens] == 0,
+            few=few,
+            zero=(found == 0) & ~torch.signbit(found),
+        )
+
+
+def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:
+    """[num_tokens, num_query_heads]: the absolute error that a logit may have."""
+    beside = torch.tensor(features.softcap or 0.0, device=expected.out.device)
+    if features.sinks is not None:
+        beside = beside + features.sinks.double().abs().masked_fill(features.sinks == -math.inf, 0.0)
+    size = expected.logit_size
+    products = rounding.eps * size * (math.sqrt(batch.shape.head_size) + 8)
+    return products + 2.0**-24 * (8 * beside + rounding.bias * expected.bias_size + rounding.scales * size)
+
+
+def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
+    """error / budget; 0 where there is no error, inf where it has no budget or an exact rule is `broken`."""
+    part = (error / budget).masked_fill(error == 0, 0.0)
+    return part.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(broken, math.inf)
+
+
+def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
+    """The W budget of every element."""
+    u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
+    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1) + r.eta_out
+
+
+def budgets(
+    out: Tensor, batch: PagedBatch, features: Features, contract: Precision, expected: Expected
+) -> tuple[Tensor, Tensor]:
+    """What an element of `out` [num_tokens, heads, size] and an LSE [num_tokens, heads] may be off at most: the W tier.
+
+    For two results of one kernel that should agree: they differ by no more than their two budgets.
+    """
+    tokens = slice(0, expected.num_tokens)
+    rounding = Rounding.of(contract, batch, features, out.dtype)
+    delta = _delta(expected, batch, features, rounding)
+    lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
+    rows = _Rows.of(out, expected, tokens, delta[tokens], False)
+    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse
+
+
+def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
+    """Every error as a part of its budget, under each rule that applies."""
+    finite = rows.o.isfinite()
+    broken = (finite != rows.out.isfinite()) | (rows.blind[:, None, None] & ~rows.zero)
+    error = (rows.out - rows.o).abs().masked_fill(~finite, 0.0)
+    output = r.u_out * rows.o.abs()
+    parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
+    if statistical:
+        few = rows.few
+        budget = output + 3 * r.spill * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
+        parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
+        if rows.o.shape[-1] >= SMALL_HEAD:
+            before = (r.u * rows.b).square() + (r.eta * rows.w2).square()
+            terms = output.square() + r.spill**2 * before + r.eta_out**2
+            norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
+            parts["row"] = _part(error.square().sum(-1).sqrt(), norm, broken.any(-1)).masked_fill(few, 0.0)
+    return parts
+
+
+def _lse_part(lse: Tensor, expected: Expected, tokens: slice, delta: Tensor) -> Tensor:
+    """[tokens, heads]: the error of the LSE as a part of its budget."""
+    wanted, found = expected.lse[tokens], lse[tokens].double()
+    blind = expected.num_visible[tokens, None] == 0
+    finite = wanted.isfinite()
+    broken = (finite != found.isfinite()) | (blind & (found != -math.inf))
+    error = (found - wanted).abs().masked_fill(~finite, 0.0)
+    return _part(error, delta + 2.0**-22 * wanted.abs().clamp(min=1.0), broken)
+
+
+def _worst(parts: dict[str, Tensor], first: int, worst: dict[str, tuple[float, tuple[int, ...]]]) -> None:
+    """Update `worst[rule] = (part, index)` from a chunk whose first token is `first`."""
+    for rule, part in parts.items():
+        value, flat = part.flatten().max(0)
+        if float(value) > worst.get(rule, (-1.0, ()))[0]:
+            token, *rest = (int(i) for i in torch.unravel_index(flat, part.shape))
+            worst[rule] = (float(value), (token + first, *rest))
+
+
+def _reason(rule: str, part: float, index: tuple[int, ...], out: Tensor, lse: Tensor | None, expected: Expected) -> str:
+    where = f"token {index[0]}, head {index[1]}" + (f", lane {index[2]}" if len(index) == 3 else "")
+    sees = f"that sees {int(expected.num_visible[index[0]])} keys"
+    if rule == "row":
+        row, wanted = out[index].double(), expected.out[index]
+        norm = float((row - wanted).norm())
+        return f"{RULES[rule]}: error norm {norm:.4g} at {where} {sees} is {part:.3g} of its budget"
+    found, wanted = (lse, expected.lse) if rule == "lse" else (out, expected.out)
+    values = f"found {float(found[index]):.6g}, expected {float(wanted[index]):.6g}"
+    spent = "breaks an exact rule" if math.isinf(part) else f"is {part:.3g} of its budget"
+    return f"{RULES[rule]}: {values} at {where} {sees}: {spent}"
+
+
+def check(
+    out: Tensor,
+    lse: Tensor | None,
+    batch: PagedBatch,
+    features: Features,
+    contract: Precision,
+    expected: Expected,
+    *,
+    structured: bool = False,
+) -> Verdict:
+    """Judge `out` (and `lse`, natural logarithm, where asked for) against `expected = reference(batch, features)`.
+
+    structured: the inputs are not independent random numbers: the W tier alone.
+    Rows past query_start_loc[-1] are not looked at (`common.oracle.integrity` does). A wrong shape or dtype is a
+    verdict too.
+    """
+    statistical = Rounding.of(contract, batch, features, batch.query.dtype).statistical and not structured
+    tier = "S+W" if statistical else "W"
+    try:
+        validate_output(batch, out, lse, features)
+    except SpecError as error:
+        return Verdict(False, tier, math.inf, math.inf, math.inf, math.inf, None, str(error))
+    rounding = Rounding.of(contract, batch, features, out.dtype)
+    step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
+    delta = _delta(expected, batch, features, rounding)
+    uneven = is_per_token(features.value_scale)
+    worst: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for first in range(0, expected.num_tokens, step):
+        tokens = slice(first, min(first + step, expected.num_tokens))
+        parts = _parts(_Rows.of(out, expected, tokens, delta[tokens], uneven), rounding, statistical)
+        if lse is not None:
+            parts["lse"] = _lse_part(lse, expected, tokens, delta[tokens])
+        _worst(parts, first, worst)
+    ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}
+    rule = max(worst, key=lambda name: worst[name][0], default=None)
+    index = worst[rule][1] if rule else None
+    ok = all(part <= 1.0 for part in ratios.values())
+    reason = "" if ok else _reason(rule, ratios[rule], index, out, lse, expected)
+    return Verdict(ok, tier, **ratios, index=index, reason=reason)

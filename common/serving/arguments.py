@@ -1,0 +1,95 @@
+"""The arguments of the public call: the batch and the features that they stand for, and their signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import gcd
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from common.serving.grid import hinted_stats
+from common.spec import Features, Layout, PagedBatch, SpecError
+from common.spec.paged_batch import E4M3
+
+# AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
+WITHIN = 2**31 - 1 if torch.version.hip else None
+_PLAIN = Features()
+_FIELDS = attrgetter(*(field.name for field in fields(Features)))
+_RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
+
+
+def features_of(causal: bool, sliding_window: int | None, features: Features | None) -> Features:
+    """`features`, or those that the two short forms name. Raises SpecError where both are given."""
+    if features is None:
+        return _PLAIN if causal is True and sliding_window is None else Features(causal, sliding_window)
+    if causal is not True or sliding_window is not None:
+        found = f"causal={causal}, sliding_window={sliding_window} beside features"
+        raise SpecError("features", found, "features, or causal and sliding_window")
+    return features
+
+
+def batch_of(
+    tensors: Sequence[Any], softmax_scale: float | None, hints: tuple[int | None, int | None, int | None]
+) -> PagedBatch:
+    """The batch of a call.
+
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: max_query_len,
+    max_seq_len, num_decodes. Only what its stats need is looked at. Raises SpecError.
+    """
+    query, key_cache, _, block_table, _, seq_lens, key, value = tensors
+    for (name, ranks), tensor in zip({**_RANKS, "seq_lens": (1,)}.items(), tensors, strict=False):
+        if not isinstance(tensor, torch.Tensor):
+            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
+        if tensor.dim() not in ranks:
+            raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{' or '.join(map(str, ranks))} dimensions")
+    for name, hint in zip(("max_query_len", "max_seq_len", "num_decodes"), hints, strict=True):
+        if hint is not None and (not isinstance(hint, int) or isinstance(hint, bool)):
+            raise SpecError(name, repr(hint), "None or an integer")
+    packed = key_cache.dim() == 5
+    most_keys = block_table.shape[1] * key_cache.shape[3 if packed else 1]
+    stats = hinted_stats(seq_lens.shape[0], query.shape[0], most_keys, *hints)
+    scale = max(query.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
+    layout = Layout.X_PACKED if packed else Layout.PAGED
+    return PagedBatch(*tensors[:6], scale, stats, layout, key, value)
+
+
+def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
+    """What a call's signature holds of its features, `...` for each tensor; and those tensors, in order."""
+    values = _FIELDS(features)
+    tensors = tuple([value for value in values if isinstance(value, torch.Tensor)])
+    return tuple([... if isinstance(value, torch.Tensor) else value for value in values]), tensors
+
+
+def new_out(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, features: Features | None
+) -> torch.Tensor:
+    """`out` of a call without one. Raises SpecError where its dtype is for the caller to choose."""
+    if query.dtype in E4M3 or (features is not None and features.out_scale is not None):
+        raise SpecError("out", None, "a tensor beside an fp8 query or out_scale: its dtype says what is written")
+    lanes = value_cache.shape[2 if key_cache.dim() == 5 else -1]
+    if lanes == query.shape[-1]:
+        return torch.empty_like(query)
+    return torch.empty(*query.shape[:-1], lanes, dtype=query.dtype, device=query.device)
+
+
+def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tuple) -> tuple:
+    """All that the host code of a launch and Triton's specialisation read of a call, but the addresses.
+
+    Finer than Triton's own key, which keeps of a stride whether it is 1 and whether 16 divides it: two calls with one
+    signature launch the same binaries with the same arguments. `others` holds what is no tensor, and which are None.
+    """
+    facts = tuple([(t.shape, t.stride(), t.dtype, t.get_device()) for t in given])
+    return others, facts, 0 if aligned(pointers) else tuple([pointer & 15 for pointer in pointers])
+
+
+def aligned(pointers: Sequence[int]) -> bool:
+    """Whether 16 divides them all."""
+    return gcd(16, *pointers) == 16
+
+
+def beyond(given: Sequence[torch.Tensor]) -> tuple[bool, ...] | None:
+    """Which storages make AMD's compiler take other instructions."""
+    return tuple([t.untyped_storage().size() > WITHIN for t in given]) if WITHIN else None

@@ -1,0 +1,268 @@
+"""FlashAttention's two calls over paged caches, for clients written for it, around any `paged_attention`.
+
+Arguments carry the names that FlashAttention 2, 3 and vLLM's fork give them; their orders differ after q, k, v, so the
+rest is by keyword. What only steers FlashAttention's speed is accepted and ignored (IGNORED); what would change the
+result and is not implemented is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from common.serving.arguments import new_out
+from common.spec import Features, SpecError, UnsupportedFeature
+from common.spec.paged_batch import FP8
+from common.spec.refusals import expect, expect_tensor
+
+# Steer FlashAttention's schedule, never its result.
+IGNORED = frozenset({
+    "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata", "fa_version", "deterministic", "rotary_interleaved",
+    "cp_rank",
+})  # fmt: skip
+# Change the result: refused unless the value is the one that means "off".
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "dropout_p": (0.0,),
+    "q_v": (None,),
+    "qv": (None,),
+    "rotary_cos": (None,),
+    "rotary_sin": (None,),
+    "rotary_seqlens": (None,),
+    "cache_leftpad": (None,),
+    "cu_seqlens_k_new": (None,),
+    "seqused_q": (None,),
+    "return_attn_probs": (False,),
+    "cp_world_size": (None, 1),
+    "cp_tot_seqused_k": (None,),
+}
+
+
+def _refuse(call: str, others: dict[str, Any]) -> None:
+    """Raises UnsupportedFeature for an argument that changes the result, TypeError for one that nobody knows."""
+    for name, value in others.items():
+        if name in IGNORED:
+            continue
+        if name not in REFUSED:
+            raise TypeError(f"{call}: found argument {name!r}, allowed FlashAttention's arguments")
+        if not any(value is off or (not isinstance(value, torch.Tensor) and value == off) for off in REFUSED[name]):
+            raise UnsupportedFeature(call, name, " or ".join(map(str, REFUSED[name])))
+
+
+def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
+    """FlashAttention's [batch, kv_heads] as one number, or one per KV head. Beside other dtypes than fp8 FlashAttention
+    ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
+    if descale is None or tensor.dtype not in FP8:
+        return None
+    if not isinstance(descale, torch.Tensor) or descale.dim() != 2 or (descale.stride(0) and descale.shape[0] > 1):
+        found = f"strides {descale.stride()}" if isinstance(descale, torch.Tensor) else type(descale).__name__
+        raise SpecError(name, found, "[batch, kv_heads] expanded over the batch: one number, or one per KV head")
+    if descale.shape[0] == 0:  # nothing is read
+        return None
+    return descale[0, :1] if descale.stride(1) == 0 else descale[0]
+
+
+def _expect_one(name: str, scale: torch.Tensor | None) -> torch.Tensor | None:
+    if scale is not None and scale.numel() > 1:
+        raise SpecError(name, f"{scale.numel()} numbers", "one number, expanded over batch and heads")
+    return scale
+
+
+def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
+    """FlashAttention's slopes [heads] weigh -|q - k|, which is ours where no key lies behind its query."""
+    if slopes is not None and not (causal and isinstance(slopes, torch.Tensor) and slopes.dim() == 1):
+        found = f"slopes {tuple(getattr(slopes, 'shape', ()))}, causal={causal}"
+        raise UnsupportedFeature("flash_attn_varlen_func", "alibi_slopes", f"float32 [heads], causal=True; not {found}")
+    return slopes
+
+
+def _float(number: Any) -> Any:
+    """FlashAttention takes an integer for a float."""
+    return float(number) if isinstance(number, int) else number
+
+
+def _features(causal: bool, window_size: Any, softcap: float, sinks: torch.Tensor | None) -> Features:
+    """FlashAttention's window (left, right) counts keys beside the query's own, -1 = no bound; ours counts its own."""
+    window = (-1, -1) if window_size is None else window_size
+    if not isinstance(window, tuple | list) or [isinstance(n, int) for n in window] != [True, True]:
+        raise SpecError("window_size", repr(window), "None or two integers, (left, right)")
+    left, right = window
+    softcap = _float(softcap)
+    if causal or right == 0:
+        return Features(True, None if left < 0 else left + 1, softcap or None, sinks)
+    if left != right and not (left < 0 and right < 0):
+        raise SpecError("window_size", (left, right), "(left, 0), (n, n), (-1, -1), or causal=True")
+    return Features(False, None if left < 0 else left + 1, softcap or None, sinks)
+
+
+def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
+    """int32 [num_seqs] keys of each sequence, on the device; `seqused_k` wins, as in FlashAttention."""
+    if seqused_k is not None:
+        return seqused_k
+    if cu_seqlens_k is None:
+        raise SpecError("seqused_k", None, "int32 [num_seqs], or cu_seqlens_k [num_seqs + 1]")
+    expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
+    return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+
+
+def _one_of(**given: Any) -> Any:
+    """The one argument that is not None of several names for the same; None where all are."""
+    found = [name for name, value in given.items() if value is not None]
+    if len(found) > 1:
+        raise SpecError(found[1], "a value", f"one of {' and '.join(given)}")
+    return given[found[0]] if found else None
+
+
+@dataclass(frozen=True)
+class FlashAttention:
+    """`paged_attention` is the public call of a DSL's package, or any callable of its signature."""
+
+    paged_attention: Callable[..., Any]
+
+    def flash_attn_varlen_func(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        cu_seqlens_q: torch.Tensor,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        cu_seqlens_k: torch.Tensor | None = None,
+        seqused_k: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] | list[int] | None = None,
+        softcap: float = 0.0,
+        s_aux: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        attention_chunk: int = 0,
+        q_descale: torch.Tensor | None = None,
+        k_descale: torch.Tensor | None = None,
+        v_descale: torch.Tensor | None = None,
+        return_softmax_lse: bool = False,
+        out: torch.Tensor | None = None,
+        **others: Any,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """q [total_q, heads, head_size] over the paged caches k, v [num_blocks, block_size, kv_heads, head_size].
+
+        Returns out, or (out, lse float32 [heads, total_q]); a row that sees no key has lse -inf. Reads no device value.
+        Raises SpecError, UnsupportedFeature naming the argument, TypeError for an argument that nobody knows.
+        """
+        _refuse("flash_attn_varlen_func", others)
+        for name, tensor, rank in (("q", q, 3), ("k", k, 4), ("v", v, 4)):
+            expect_tensor(tensor, name, rank)
+        if block_table is None:
+            raise SpecError("block_table", None, "int32 [num_seqs, max_blocks]: K and V are read from a paged cache")
+        features = replace(
+            _features(causal, window_size, softcap, _one_of(s_aux=s_aux, sinks=sinks)),
+            alibi_slopes=_alibi(alibi_slopes, causal), chunk=attention_chunk or None,
+            query_scale=_expect_one("q_descale", _descale("q_descale", q_descale, q)),
+            key_scale=_descale("k_descale", k_descale, k), value_scale=_descale("v_descale", v_descale, k),
+        )  # fmt: skip
+        lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if return_softmax_lse else None
+        out = self.paged_attention(
+            q,
+            k,
+            v,
+            block_table,
+            cu_seqlens_q,
+            _lengths(seqused_k, cu_seqlens_k),
+            max_query_len=max_seqlen_q,
+            max_seq_len=max_seqlen_k,
+            out=new_out(q, k, v, features) if out is None else out,
+            lse=None if lse is None else lse.t(),
+            softmax_scale=_float(softmax_scale),
+            features=features,
+        )
+        return out if lse is None else (out, lse)
+
+    def flash_attn_with_kvcache(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        k: torch.Tensor | None = None,
+        v: torch.Tensor | None = None,
+        *,
+        cache_seqlens: torch.Tensor | int | None = None,
+        cache_batch_idx: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        page_table: torch.Tensor | None = None,
+        cu_seqlens_q: torch.Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        return_softmax_lse: bool = False,
+        out: torch.Tensor | None = None,
+        **others: Any,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """q [batch, seqlen_q, heads, head_size], or [total_q, heads, head_size] with cu_seqlens_q.
+
+        k_cache, v_cache [num_blocks, block_size, kv_heads, head_size]; without a block table they are FlashAttention's
+        dense cache [batch_cache, seqlen_cache, ...], served as one page a sequence. k, v: appending is refused; write
+        them into the pages first. Returns out like q, or (out, lse float32 [batch, heads, seqlen_q], or [heads,
+        total_q] with cu_seqlens_q). Raises what flash_attn_varlen_func raises.
+        """
+        for name, value in (("k", k), ("v", v)):
+            if value is not None:
+                raise UnsupportedFeature("flash_attn_with_kvcache", name, "None, the new tokens already in the cache")
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            expect_tensor(cache, name, 4)
+        expect_tensor(q, "q", 4 if cu_seqlens_q is None else 3, "[batch, seqlen_q, heads, head_size], or cu_seqlens_q")
+        table = _one_of(block_table=block_table, page_table=page_table)
+        if table is None:
+            table = _dense_table(q, k_cache, cu_seqlens_q, cache_batch_idx)
+        elif cache_batch_idx is not None:
+            raise SpecError("cache_batch_idx", "a value beside block_table", "None: the table names the pages")
+        expect_tensor(table, "block_table", 2)
+        lengths = _cache_lengths(cache_seqlens, table, k_cache)
+        options = dict(seqused_k=lengths, block_table=table, return_softmax_lse=return_softmax_lse, **others)
+        if cu_seqlens_q is not None:
+            options |= dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, out=out)
+            return self.flash_attn_varlen_func(q, k_cache, v_cache, **options)
+        sizes = batch, queries = q.shape[:2]
+        expect(batch == table.shape[0], "q", f"a batch of {batch}", f"{table.shape[0]}, the rows of block_table")
+        starts = torch.arange(0, batch * queries + 1, queries or 1, dtype=torch.int32, device=q.device)
+        options |= dict(cu_seqlens_q=starts if queries else starts.expand(batch + 1).contiguous(), max_seqlen_q=queries)
+        options |= dict(out=None if out is None else _joined(out, sizes))
+        found = self.flash_attn_varlen_func(q.flatten(0, 1), k_cache, v_cache, **options)
+        if not return_softmax_lse:
+            return found.unflatten(0, sizes)
+        return found[0].unflatten(0, sizes), found[1].unflatten(1, sizes).transpose(0, 1)
+
+
+def _dense_table(
+    q: torch.Tensor, cache: torch.Tensor, starts: torch.Tensor | None, rows: torch.Tensor | None
+) -> torch.Tensor:
+    """int32 or int64 [batch, 1]: the one page of each sequence of a dense cache. Raises SpecError."""
+    if rows is not None:
+        expect_tensor(rows, "cache_batch_idx", 1)
+        return rows.unsqueeze(1)
+    if starts is not None:
+        expect_tensor(starts, "cu_seqlens_q", 1)
+    batch = q.shape[0] if starts is None else starts.shape[0] - 1
+    expect(batch <= cache.shape[0], "k_cache", f"{cache.shape[0]} rows", f"{batch}, the batch, or cache_batch_idx")
+    return torch.arange(batch, dtype=torch.int32, device=q.device).unsqueeze(1)
+
+
+def _cache_lengths(lengths: Any, table: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    """int32 [batch] of one number for all, of None, which is all that is there, or as given. Raises SpecError."""
+    most = table.shape[1] * cache.shape[1]
+    lengths = most if lengths is None else lengths
+    if isinstance(lengths, int):
+        expect(0 <= lengths <= most, "cache_seqlens", lengths, f"0 to {most}, what a row of the table can hold")
+        return torch.full((table.shape[0],), lengths, dtype=torch.int32, device=table.device)
+    expect_tensor(lengths, "cache_seqlens", 1, "None, an integer or a torch.Tensor")
+    return lengths
+
+
+def _joined(out: Any, sizes: tuple[int, int]) -> torch.Tensor:
+    """[batch, seqlen_q, heads, size] as [batch * seqlen_q, heads, size] of the same memory. Raises SpecError."""
+    expect_tensor(out, "out", 4)
+    expect(out.shape[:2] == sizes, "out", tuple(out.shape), f"[{sizes[0]}, {sizes[1]}, heads, value size]")
+    if min(sizes) > 1 and out.stride(0) != sizes[1] * out.stride(1):  # flatten would copy, and `out` stay as it is
+        raise SpecError("out", f"strides {out.stride()}", "one batch entry right behind another")
+    return out.flatten(0, 1)

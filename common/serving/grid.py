@@ -1,0 +1,107 @@
+"""The grid of host integers that choices are made on: few points, so that all that a capacity can reach are enumerable.
+
+Sequences and keys are rounded up to powers of two and one and a half times those, tokens of the longest query to powers
+of two. Hints become a point of it (`hinted_stats`), and what a capacity can reach is compiled before the first request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats, cdiv
+
+TILE = 64  # keys of a decode's smallest tile on most GPUs; with a tile less than there are one segment takes two
+# 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two and one and a half times
+GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
+
+
+def rounded(n: int) -> int:
+    """The smallest of GRID that is at least n."""
+    return GRID[bisect_left(GRID, n)]
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:
+    """Stats rounded up to the grid that trees are asked on.
+
+    Decodes are a power of two of them, or all but one; none only where there is none: a single one over a long context
+    is what the launch of short queries waits for. Tokens and keys follow from the four: every sequence that is no
+    decode as long as the longest.
+    """
+    seqs, longest = rounded(num_seqs), power_of_two(max_query_len)
+    decodes = seqs if longest <= 1 else min(power_of_two(num_decodes) if num_decodes > 0 else 0, seqs - 1)
+    tokens, keys = decodes + (seqs - decodes) * longest, max(rounded(max_seq_len), longest)
+    return BatchStats(seqs, tokens, decodes, longest, keys, seqs * keys)
+
+
+def few_rows(shape: AttentionShape, stats: BatchStats) -> bool:
+    """Do all query tokens of a sequence fit into one Q Block of 16 rows (or into one per token, above that ratio)?"""
+    return stats.max_query_len * shape.queries_per_kv <= max(16, shape.queries_per_kv)
+
+
+def seen(shape: AttentionShape, stats: BatchStats, sees: int) -> BatchStats:
+    """Stats of decodes with no more keys than their tokens see, each at most `sees` (`Features.sees`), on the grid.
+
+    Segments, runs and reductions are for keys that programs walk: 128 decodes over 8192 keys with a window of 1024 are
+    chosen for as over 1536, 127 us for 143 (compare.estimate). Decodes are what has `few_rows`. Longer queries keep
+    their context: they would lose the segments that fill the units, and a chunk of 128 tokens over 8192 keys with that
+    window would take 33 us for 16.
+    """
+    most = sees + stats.max_query_len - 1 + TILE - 1  # they begin inside a tile
+    if most >= stats.max_seq_len or not few_rows(shape, stats):
+        return stats
+    keys = min(stats.max_seq_len, rounded(most))
+    return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=min(stats.total_seq_len, stats.num_seqs * keys))
+
+
+def hinted_stats(
+    num_seqs: int,
+    num_tokens: int,
+    most_keys: int,
+    max_query_len: int | None,
+    max_seq_len: int | None,
+    num_decodes: int | None,
+) -> BatchStats:
+    """Stats on the grid from shapes and hints; a hint that shapes refute is corrected, None is filled in from shapes.
+
+    most_keys: what a row of the block table can hold. The longest query has at least the mean; of the others as many
+    are decodes as the token count allows. A hint is never trusted with more than time.
+    """
+    mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
+    longest = num_tokens if max_query_len is None else max_query_len
+    if max_query_len is None and num_tokens <= num_seqs:
+        longest = 1
+    longest = max(1, mean, min(longest, num_tokens))
+    keys = most_keys if max_seq_len is None else max(1, min(max_seq_len, most_keys))
+    if num_decodes is None:
+        prompts = cdiv(max(num_tokens - num_seqs, 0), longest - 1) if longest > 1 else 0
+        num_decodes = num_seqs - prompts
+    return on_grid(num_seqs, max(0, min(num_decodes, num_seqs)), longest, keys)
+
+
+def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
+    """Every point of the grid that `hinted_stats` can give for batches of this capacity."""
+    for seqs in _grid(max_seqs, rounded):
+        for longest in _grid(max_tokens, power_of_two):
+            for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
+                for keys in _grid(max_seq_len, rounded):
+                    yield on_grid(seqs, decodes, longest, keys)
+
+
+def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:
+    """1 .. step(most) on the grid."""
+    at = 1
+    while True:
+        yield at
+        if at >= most:
+            return
+        at = step(at + 1)
+
+
+INVARIANT = on_grid(8, 7, 2048, 8192)  # what a batch-invariant choice is made for, whatever the batch

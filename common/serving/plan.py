@@ -1,0 +1,270 @@
+"""A plan: what a serving engine prepares once, so that its launches allocate nothing, compile nothing and wait for
+nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from common.device import gpu_of
+from common.serving import scratch
+from common.serving.call import PagedAttention
+from common.serving.choice import Choice, Family
+from common.serving.grid import GRID, hinted_stats, on_grid, seen
+from common.serving.library import named
+from common.serving.prepared import Prepared
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
+from common.spec.kernel import Capacity, asked_of, asked_of_shape
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
+from common.spec.refusals import expect, expect_integer
+
+_PLAIN = Features()
+PER_SEQUENCE = ("spans", "causal_per_sequence")  # features' tensors with an entry per sequence
+
+
+class Plan(PagedAttention):
+    """`paged_attention` for calls of one shape up to a capacity, over scratch that the plan owns.
+
+    `out` has to be given. Raises SpecError beyond the capacity, too.
+    choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
+    workspace: uint8, as large as the largest of them needs; one call at a time may use it.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        shape: AttentionShape,
+        max_tokens: int,
+        max_seqs: int,
+        max_seq_len: int,
+        device: torch.device | str,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
+    ) -> None:
+        """As `plan_paged_attention` says. Raises SpecError."""
+        for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
+            expect_integer(value, name, 1)
+        if max_keys is not None:
+            expect_integer(max_keys, "max_keys", 0)
+        for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
+            expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
+        if kernel is not None:
+            _expect_kernel(family, kernel)
+        super().__init__(family)
+        self.plan = named(self)
+        self.shape, self.features, self.kernel = shape, features, kernel
+        self.device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
+        self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
+        self.max_keys = max_seq_len if max_keys is None else max_keys
+        self.choices = self._choices()
+        self._layouts = {choice: self._layout(choice, reached) for choice, reached in self.choices.items()}
+        size = max(layout.num_bytes for layout in self._layouts.values())
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    @property
+    def _needs(self) -> frozenset[str]:
+        return self.features.names() | asked_of_shape(self.shape)
+
+    def _choices(self) -> dict[Choice, list[BatchStats]]:
+        gpu, limits = gpu_of(self.device), (self.max_tokens, self.max_seqs, self.max_seq_len)
+        if self.kernel is None:
+            return self.family.reachable(self.shape, gpu, *limits, self._needs, self.features.sees)
+        stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
+        asked = seen(self.shape, stats, self.features.sees)
+        return {self.family.named(self.kernel, self.shape, asked, gpu): [stats]}
+
+    def _layout(self, choice: Choice, reached: list[BatchStats]) -> scratch.Layout:
+        """Scratch for the largest batch that gets this choice; tokens in sixteens as in calls without a plan."""
+        tokens, seqs = self.max_tokens, self.max_seqs
+        if self.kernel is None:
+            tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
+            seqs = min(seqs, max(stats.num_seqs for stats in reached))
+        capacity = Capacity(cdiv(tokens, 16) * 16, seqs, self.device, self.max_keys)
+        return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
+
+    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+        """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
+        if batch.shape != self.shape:
+            raise SpecError("query, key_cache", batch.shape, f"the plan's shape, {self.shape}")
+        if batch.num_tokens > self.max_tokens:
+            raise SpecError("query", f"{batch.num_tokens} tokens", f"at most the plan's {self.max_tokens}")
+        if batch.num_seqs > self.max_seqs:
+            raise SpecError("seq_lens", f"{batch.num_seqs} sequences", f"at most the plan's {self.max_seqs}")
+        choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
+        if choice not in self._layouts:
+            raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
+        return Prepared(self.family, choice, self._layouts[choice])
+
+    def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
+        beyond the plan's as the plan's: what it owns and warmed up is enough for every call."""
+        if self.kernel is not None:
+            return next(iter(self.choices))
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        sees = min(sees, self.features.sees)
+        return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
+
+    def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
+        """(tokens, sequences) of each kind that a call with these stats can have."""
+        if self.kernel is not None:
+            for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
+                yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
+            return
+        below = GRID[bisect_left(GRID, stats.num_seqs) - 1] if stats.num_seqs > 1 else 0
+        seqs_at_most = min(stats.num_seqs, self.max_seqs)
+        for seqs in {seqs_at_most, seqs_at_most - 1, seqs_at_most // 16 * 16}:
+            if seqs > below:
+                most = min(self.max_tokens, seqs * stats.max_query_len)
+                short = min(most, seqs * SHORT_QUERY)
+                tokens = {1, short, short - 1, most, most - 1, most // 16 * 16}
+                yield from ((count, seqs) for count in tokens - {0})
+
+    def sizes(self) -> Iterator[tuple[int, int, BatchStats]]:
+        """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.
+
+        Compilers tell sizes apart by whether they are 1 and whether 16 divides them, kernels by whether there are more
+        than SHORT_QUERY tokens a sequence (partial results then lie by sequence). So every choice is met with each kind
+        of token and sequence count that it can come with; a kernel may launch more where a batch is large. The parts
+        of a config (prefill, decode) are those of launches of their own: a choice whose parts were all met in others
+        needs none. Of Triton's 237 choices for 8192 tokens, 256 sequences and 131072 keys on an H200 141 are launched.
+        """
+        given = set()
+        for largest in (False, True):  # the smallest and the largest batch of each kind
+            seen = set()
+            for choice, points in sorted(self.choices.items(), key=lambda item: _work(item[1], largest)):
+                mine = pieces(choice)
+                for stats in points[::-1] if largest else points:
+                    for tokens, seqs in self._counts(stats):
+                        met = {(*piece, *_kind(tokens, seqs)) for piece in mine}
+                        if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
+                            seen |= met
+                            given.add((tokens, seqs, stats))
+        yield from sorted(given, key=str)
+
+    def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
+        """What a call of these sizes, hinted as `_hints` does, gets."""
+        hints = self._hints(seqs, stats).values()
+        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self._needs)
+
+    def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
+        decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        return {"max_query_len": stats.max_query_len, "max_seq_len": keys, "num_decodes": decodes}
+
+    def warmup(
+        self,
+        *,
+        key_cache: torch.Tensor | None = None,
+        value_cache: torch.Tensor | None = None,
+        block_table: torch.Tensor | None = None,
+        lse: bool = False,
+        new_kv: bool = False,
+        out_dtype: torch.dtype | None = None,
+    ) -> int:
+        """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
+
+        Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
+        block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
+        lse, new_kv: whether these will have `lse`, and `key` and `value`. out_dtype: of `out`, where that is not the
+        query's. Features' tensors with an entry per page need caches of their sizes; those with one per sequence need
+        max_seqs of them.
+        """
+        shape, count = self.shape, 0
+        width = cdiv(self.max_seq_len, shape.block_size)
+        page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
+        make = partial(torch.zeros, device=self.device)
+        given = zip((key_cache, value_cache), lanes, strict=True)
+        caches = [make((*page, size), dtype=shape.cache_dtype) if c is None else c for c, size in given]
+        table = make(self.max_seqs, width, dtype=torch.int32) if block_table is None else block_table
+        starts, lens = make(self.max_seqs + 1, dtype=torch.int32), make(self.max_seqs, dtype=torch.int32)
+        query = make(self.max_tokens, shape.num_query_heads, shape.head_size, dtype=shape.dtype)
+        rows = (self.max_tokens, shape.num_kv_heads)
+        new = [make(*rows, size, dtype=shape.dtype) for size in lanes] if new_kv else None
+        out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
+        sums = make(query.shape[:2]) if lse else None
+        for tokens, seqs, stats in self.sizes():
+            key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
+            self(
+                query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
+                lse=None if sums is None else sums[:tokens], key=key, value=value,
+                features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
+            )  # fmt: skip
+            count += 1
+        return count
+
+    def check(self) -> None:
+        """Raise SpecError where a kernel met a batch beyond what it was captured for. Waits for the device."""
+        for choice, layout in self._layouts.items():
+            kernel = self.family.kernel(choice.kernel)
+            if hasattr(kernel, "check"):
+                kernel.check(layout.place(self.workspace))
+
+
+def _expect_kernel(family: Family, name: object) -> None:
+    """That the family has a kernel's file of this name."""
+    try:
+        known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
+    except ModuleNotFoundError:
+        known = False
+    expect(known, "kernel", repr(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")
+
+
+def _of_seqs(features: Features, seqs: int) -> Features:
+    """`features` for the first `seqs` sequences."""
+    given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
+    return dataclasses.replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})
+
+
+def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
+    """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts."""
+    config = choice.config
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
+    parts = {name: getattr(config, name) for name in names}
+    if not any(map(dataclasses.is_dataclass, parts.values())):
+        return [(choice.kernel, "", config)]
+    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
+    return [(choice.kernel, name, (value, rest)) for name, value in parts.items() if dataclasses.is_dataclass(value)]
+
+
+def _work(points: list[BatchStats], largest: bool) -> int:
+    """Orders choices by the tokens of their smallest batch, or of their largest, that one first."""
+    tokens = [stats.num_seqs * stats.max_query_len for stats in points]
+    return -max(tokens) if largest else min(tokens)
+
+
+def _kind(tokens: int, seqs: int) -> tuple[str, str, bool]:
+    """What a launch is compiled for by its sizes."""
+    of_tokens, of_seqs = ("one" if size == 1 else "sixteens" if size % 16 == 0 else "other" for size in (tokens, seqs))
+    return of_tokens, of_seqs, tokens > seqs * SHORT_QUERY
+
+
+def planner(family: Family) -> Callable[..., Plan]:
+    """`plan_paged_attention` over the kernels of one DSL."""
+
+    def plan_paged_attention(
+        shape: AttentionShape,
+        max_tokens: int,
+        max_seqs: int,
+        max_seq_len: int,
+        device: torch.device | str,
+        *,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
+    ) -> Plan:
+        """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
+
+        features: what the calls will ask for. kernel: the one that shall serve them all (`static_grid`, for one
+        captured graph); None: `auto`'s choice for each. max_keys: keys of all long queries together that scratch can
+        hold, max_seq_len by default; a batch of more costs time.
+        """
+        return Plan(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
+
+    return plan_paged_attention

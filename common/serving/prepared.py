@@ -1,0 +1,94 @@
+"""A call that was checked, chosen and launched once, ready to be launched again on other tensors of its signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from common.device import gpu_of
+from common.serving import handle, scratch
+from common.serving.arguments import asked_of_call
+from common.serving.choice import Choice, Family
+from common.serving.tape import Tape
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Capacity, asked_of
+from common.spec.metadata import cdiv
+
+MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator for at most
+
+
+class Prepared:
+    """The choice for one signature, the place of its scratch, and the tape of its launches where it can have one.
+
+    num_bytes: scratch that each call needs.
+    """
+
+    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "tape")
+
+    def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
+        self.family, self.choice, self._layout = family, choice, layout
+        self.kernel = family.kernel(choice.kernel)
+        self.num_bytes = layout.num_bytes
+        self.tape: Tape | None = None
+        self._recorded = "full_graph" not in self.kernel.SUPPORTS  # its launches follow the hints, not the shapes alone
+
+    @classmethod
+    def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+        """buffer: the caller's scratch. Raises SpecError where it is too small."""
+        choice = choice_for(family, batch, features)
+        return cls(family, choice, _fitting(family.kernel(choice.kernel), choice, batch, buffer))
+
+    @property
+    def needs_buffer(self) -> bool:
+        return bool(self._layout.offsets)
+
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        buffer: torch.Tensor | None,
+    ) -> None:
+        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers."""
+        workspace = self._layout.place(buffer)
+        if self._recorded:
+            self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
+            return
+        with self.family.recorded(batch.device) as launches, handle.waits(launches, batch.device):
+            self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
+        self._recorded = True
+        if launches:
+            slots = (
+                out, batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
+                batch.seq_lens, *asked_of_call(features)[1], batch.key, batch.value, lse,
+            )  # fmt: skip
+            given = [slot for slot in slots if slot is not None]
+            stream = handle.current_stream(batch.device.index)
+            self.tape = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
+
+
+def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:
+    return family.choose(batch.shape, batch.stats, gpu_of(batch.device), asked_of(batch, features), sees=features.sees)
+
+
+def capacity_of(batch: PagedBatch) -> Capacity:
+    """What scratch must hold: tokens in sixteens, so that its strides are divisible alike at every batch, and keys of
+    the sequences that are no decodes, at most what the cache holds."""
+    stats, cache = batch.stats, batch.by_token()[0]
+    keys = min((stats.num_seqs - stats.num_decodes) * stats.max_seq_len, cache.shape[0] * cache.shape[1])
+    return Capacity(max(cdiv(batch.num_tokens, 16), 1) * 16, batch.num_seqs, batch.device, keys)
+
+
+def _fitting(kernel: Any, choice: Choice, batch: PagedBatch, buffer: torch.Tensor | None) -> scratch.Layout:
+    """The scratch for this batch, its room for keys halved until it fits into `buffer`, or into MOST_SCRATCH."""
+    if buffer is not None:
+        scratch.check_buffer(buffer, 0)
+    limit = MOST_SCRATCH if buffer is None else buffer.numel()
+    capacity = capacity_of(batch)
+    while True:
+        layout = scratch.Layout.of(kernel, batch.shape, capacity, choice.config)
+        if layout.num_bytes <= limit or capacity.num_keys == 0:
+            return layout
+        capacity = Capacity(capacity.num_tokens, capacity.num_seqs, capacity.device, capacity.num_keys // 2)

@@ -1,0 +1,123 @@
+"""What can be asked of attention beyond plain causal rows: one dataclass, one meaning for both DSLs and the reference.
+
+Order of the math: scales of K -> softmax scale -> softcap -> ALiBi and tree bias -> mask -> softmax with the sink as
+one extra logit -> P.V -> scales of V and of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import get_args, get_type_hints
+
+import torch
+
+from common.spec.metadata import EVERY_KEY
+
+# field: the member of SUPPORTS that it needs
+_MEMBERS = {
+    "sliding_window": "sliding_window", "softcap": "softcap", "sinks": "sinks", "chunk": "chunked_local",
+    "spans": "prefix_lm", "causal_per_sequence": "causal_per_sequence", "tree_bias": "tree_bias",
+    "out_scale": "fp8_out",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is asked beyond plain causal attention; a feature that is off is None, or False.
+
+    A query at position q of its sequence and the key at k; q counts from the sequence's first token.
+
+    causal: key k is visible when k <= q (False: every key of the sequence).
+    sliding_window: W counts the query's own token: keys q - W + 1 .. q; when not causal also up to q + W - 1.
+    softcap: x > 0: logits become x * tanh(logit / x), after the scale and before the mask.
+    sinks: float [num_query_heads]: one extra logit per head, neither scaled nor soft-capped, whose value is zero.
+    alibi_slopes: float32 [num_query_heads]: logit + slope * (k - q). vLLM's kernel adds slope * (k - context length),
+        the same but for a constant of the row, which `out` does not show (sinks and LSE do).
+    alibi_sqrt: with slopes: logit - slope * sqrt(q - k) instead; nothing is added for k > q.
+    chunk: chunked-local attention: of the keys k <= q those with q // chunk - k // chunk <= chunk_lookback.
+    spans: int32 [num_seqs, max_spans, 2]: first and last position, both inclusive, of stretches (an image's tokens)
+        whose queries see all their keys, beside what the masks above let them see. One with first >= last is none;
+        those of one sequence do not overlap.
+    causal_per_sequence: int32 or bool [num_seqs]: 0: this sequence is not causal. `causal` is True beside it.
+    cross: the keys are those of another sequence (an encoder's): not causal, and any number of keys, 0 included.
+    tree_bias: float [N, N]: logit + bias[i, k - context length] for the i-th query token of a sequence and its keys
+        from the context length on, both below N; -inf hides a key (a draft tree's other branches).
+    key_scale, value_scale: float32, what a stored element of a quantised cache is multiplied by: [1], [num_kv_heads] or
+        [num_blocks, block_size, num_kv_heads]; None: 1.
+    query_scale: float32 [1]: the same of a quantised query.
+    out_scale: float32 [1]: `out` is fp8: the result / out_scale, cut to the largest number of the type.
+    batch_invariant: a row has the same bits whatever the other sequences of the batch are.
+    """
+
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+    alibi_slopes: torch.Tensor | None = None
+    alibi_sqrt: bool = False
+    chunk: int | None = None
+    chunk_lookback: int = 0
+    spans: torch.Tensor | None = None
+    causal_per_sequence: torch.Tensor | None = None
+    cross: bool = False
+    tree_bias: torch.Tensor | None = None
+    key_scale: torch.Tensor | None = None
+    value_scale: torch.Tensor | None = None
+    query_scale: torch.Tensor | None = None
+    out_scale: torch.Tensor | None = None
+    batch_invariant: bool = False
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing is asked for behind the first four fields: what most launches can skip looking at."""
+        return all(getattr(self, name) is default for name, default in _OFF.items())
+
+    def names(self) -> frozenset[str]:
+        """The features that a kernel must list in SUPPORTS to serve this.
+
+        What follows from a batch's tensors (fp8_kv, int8_kv, fp8_query, value_size, head_size_512, x_packed)
+        `common.spec.kernel.asked_of` adds.
+        """
+        return self._names
+
+    @cached_property
+    def sees(self) -> int:
+        """Keys that one query token sees at most, whatever the batch; EVERY_KEY where only the sequence bounds them.
+
+        Spans, whose lengths are on the device, take a row past its window or chunk; a row that is not causal has a
+        window to both sides.
+        """
+        if self.spans is not None:
+            return EVERY_KEY
+        if self.chunk is not None:
+            return (self.chunk_lookback + 1) * self.chunk
+        if self.sliding_window is None:
+            return EVERY_KEY
+        both = not self.causal or self.causal_per_sequence is not None
+        return 2 * self.sliding_window - 1 if both else self.sliding_window
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        asked = {"causal" if self.causal else "cross" if self.cross else "non_causal"}
+        asked |= {member for name, member in _MEMBERS.items() if getattr(self, name) is not None}
+        if self.alibi_slopes is not None:
+            asked.add("alibi_sqrt" if self.alibi_sqrt else "alibi")
+        if self.batch_invariant:
+            asked.add("batch_invariant")
+        return frozenset(asked)
+
+
+def operands_of(kind: type[Features]) -> tuple[str, ...]:
+    """The fields that hold tensors, in their order."""
+    hints = get_type_hints(kind)
+    return tuple(field.name for field in fields(kind) if torch.Tensor in get_args(hints[field.name]))
+
+
+def is_per_token(scale: torch.Tensor | None) -> bool:
+    """Whether a scale of K or V is [num_blocks, block_size, num_kv_heads]: one for each token and KV head."""
+    return scale is not None and scale.dim() == 3
+
+
+OPERANDS = operands_of(Features)
+_OFF = {field.name: field.default for field in fields(Features)[4:]}

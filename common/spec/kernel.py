@@ -1,0 +1,212 @@
+"""What a kernel module must define, and the precision it promises.
+
+A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or
+anybody's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import torch
+
+from common.spec.metadata import ANY_QUERY
+from common.spec.paged_batch import (
+    FP8,
+    AttentionShape,
+    Features,
+    Layout,
+    PagedBatch,
+    SpecError,
+    UnsupportedFeature,
+    is_per_token,
+)
+from common.spec.validation import validate, validate_output
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the checker holds a kernel to; declared, so that a silent downgrade is a failure and not a speed-up.
+
+    probabilities: dtype of P when it enters P.V; None = the query's, but bf16 for an fp16 query where V has a scale per
+        token, which P is multiplied by.
+    accumulator: dtype of the running sums.
+    dot: how fp32 operands are multiplied: "ieee", or "tf32" with 10 bits of mantissa.
+    """
+
+    probabilities: torch.dtype | None = None
+    accumulator: torch.dtype = torch.float32
+    dot: Literal["ieee", "tf32"] = "ieee"
+
+
+MEMBERS = frozenset({
+    "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
+    "fp8_out", "fp8_query", "full_graph", "head_size_512", "int8_kv", "lse", "non_causal", "prefix_lm", "sinks",
+    "sliding_window", "softcap", "tree_bias", "value_size", "x_packed",
+})  # fmt: skip
+MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The largest batch that a workspace must serve.
+
+    num_keys: keys of all sequences together that scratch should hold. A hint, as lengths are on the device: a batch
+    with more of them costs time, never correctness.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    device: torch.device
+    num_keys: int = 0
+
+    @classmethod
+    def of(cls, batch: PagedBatch) -> Capacity:
+        """Enough for any batch of these shapes where that is at most MOST_KEYS keys, else for the lengths hinted at."""
+        possible = batch.num_seqs * batch.block_table.shape[1] * batch.shape.block_size
+        keys = possible if possible <= MOST_KEYS else batch.stats.total_seq_len
+        return cls(batch.num_tokens, batch.num_seqs, batch.device, keys)
+
+
+class Kernel(Protocol):
+    """A paged-attention kernel.
+
+    `Config` is a frozen dataclass of ints, strings and bools. `space` yields every config worth trying on `gpu`
+    (a common.gpus.Gpu), already filtered by what fits. `workspace` is the only place that allocates; it may return
+    None. `launch` writes out[:query_start_loc[-1]] (and lse likewise) and nothing else: no allocation, no sync, no
+    environment.
+    Members of SUPPORTS, beside full_graph (the grid and the config follow from shapes and hints that hold for a whole
+    capture): MEMBERS. What `Features` ask for: causal, non_causal, sliding_window, softcap, sinks, alibi, alibi_sqrt,
+    chunked_local, prefix_lm (spans), causal_per_sequence, cross, tree_bias, fp8_out, batch_invariant. What a batch's
+    tensors ask for: x_packed (Layout.X_PACKED), fp8_kv, int8_kv (the dtype of the caches), fp8_query, value_size (V's
+    lanes are not as many as K's), head_size_512 (more than 256 lanes of K or of V). And lse.
+    """
+
+    SUPPORTS: frozenset[str]
+    CONTRACT: Precision
+    DEFAULT: Any
+
+    def space(self, shape: AttentionShape, gpu: Any) -> Iterable[Any]: ...
+    def workspace(self, shape: AttentionShape, capacity: Capacity, config: Any) -> Any: ...
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        config: Any,
+        workspace: Any,
+        *,
+        lse: torch.Tensor | None = None,
+    ) -> None: ...
+
+
+def asked_of(batch: PagedBatch, features: Features) -> frozenset[str]:
+    """The members that SUPPORTS must have to serve this batch: of its features, its layout, its dtypes and sizes."""
+    asked = features.names() | asked_of_shape(batch.shape)
+    return asked | {"x_packed"} if batch.layout is Layout.X_PACKED else asked
+
+
+@lru_cache(maxsize=1024)
+def asked_of_shape(shape: AttentionShape) -> frozenset[str]:
+    """The members that a batch of these sizes and dtypes asks for."""
+    asked = {
+        "fp8_kv": shape.cache_dtype in FP8,
+        "int8_kv": shape.cache_dtype == torch.int8,
+        "fp8_query": shape.dtype in FP8,
+        "value_size": shape.value_size is not None,
+        "head_size_512": max(shape.head_size, shape.value_lanes) > 256,
+    }
+    return frozenset(name for name, holds in asked.items() if holds)
+
+
+def require(
+    kernel: str,
+    supports: frozenset[str],
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    """Refuse, by name and before any launch, what `kernel` does not implement or could not address.
+
+    Reads no device memory.
+    Raises UnsupportedFeature for a feature outside `supports`, SpecError for a malformed batch or output.
+    """
+    validate(batch, features, values=False)
+    validate_output(batch, out, lse, features)
+    asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
+    for feature in sorted(asked - supports):
+        raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))
+
+
+def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
+
+    That is where they are not given (never beside `cross`, whose keys are another sequence's), where the cache holds
+    other numbers than they do (it is quantised), and where a feature speaks of absolute positions: new tokens are
+    counted from the first.
+    """
+    absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
+    if batch.shape.quantised or any(one is not None for one in absolute):
+        return None, None
+    return batch.key, batch.value
+
+
+def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
+    asked = features.key_scale, features.value_scale
+    return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream beside the caller's; None where launches run at once (a CPU)."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What is launched inside begins after what the current stream holds, and runs beside what follows, until `join`.
+
+    In a captured graph they are two branches.
+    """
+    if stream is None:
+        yield
+    else:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            yield
+
+
+def join(stream: torch.cuda.Stream | None) -> None:
+    """The current stream goes on when `stream` has ended."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+def has_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> bool:
+    """Whether the scratch of a parallel tiled softmax holds what so many segments leave for the sequences of at most
+    `longest_query` query tokens: kernels write to it unasked.
+
+    acc: its float32 [segments, tokens, query heads, value lanes], None where there is none.
+    """
+    if acc is None:
+        return False
+    segments, tokens, *row = acc.shape
+    enough = segments >= num_segments and tokens >= _tokens(batch, longest_query)
+    return enough and row == [batch.shape.num_query_heads, batch.shape.value_lanes]
+
+
+def ensure_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> None:
+    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
+    if num_segments > 1 and not has_room(acc, batch, num_segments, longest_query):
+        found = "none" if acc is None else f"scratch {list(acc.shape)}"
+        sizes = num_segments, _tokens(batch, longest_query), batch.shape.num_query_heads, batch.shape.value_lanes
+        raise SpecError("workspace", found, f"at least {list(sizes)}: segments, tokens, heads, lanes")
+
+
+def _tokens(batch: PagedBatch, longest_query: int) -> int:
+    return min(batch.num_tokens, batch.num_seqs * longest_query)

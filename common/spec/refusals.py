@@ -1,0 +1,70 @@
+"""Single refusals that the validators are made of: each raises SpecError naming the argument, found and allowed.
+
+What runs for every tensor of every launch forms its messages only when they are needed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from common.spec.paged_batch import DTYPES, PagedBatch, SpecError
+
+FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
+# Kernels hold a factor in float32, where a smaller one is a subnormal, which GPUs flush to 0, and a larger one is
+# infinite once log2 e is folded in: both would give NaN.
+LEAST, MOST, FACTOR = 2.0**-126, 2.0**127, "a float from 2^-126 to 2^127"
+
+
+def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
+    if not ok:
+        raise SpecError(argument, found, allowed)
+
+
+def expect_integer(value: object, name: str, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise SpecError(name, repr(value), f"an integer from {least} to 2^31 - 1")
+
+
+def is_factor(value: object) -> bool:
+    return isinstance(value, float) and LEAST <= value <= MOST
+
+
+def expect_tensor(value: object, name: str, rank: int, allowed: str = "a torch.Tensor") -> None:
+    if not isinstance(value, torch.Tensor):
+        raise SpecError(name, type(value).__name__, allowed)
+    if value.dim() != rank:
+        raise SpecError(name, f"shape {tuple(value.shape)}", f"{rank} dimensions")
+
+
+def expect_contiguous_rows(tensor: torch.Tensor, name: str) -> None:
+    """Kernels address the last dimension without a stride."""
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
+
+
+def expect_same_device(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
+    if tensor.device != batch.query.device:
+        raise SpecError(name, f"on {tensor.device}", f"the device of query, {batch.device}")
+
+
+def expect_operand(
+    value: object, name: str, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[torch.dtype, ...], batch: PagedBatch
+) -> None:
+    """A tensor of a feature: one of `shapes`, one of `dtypes`, on the batch's device; contiguous below two dimensions.
+
+    -1 stands for any size of at least 1.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise SpecError(name, type(value).__name__, "None or a torch.Tensor")
+    found = tuple(value.shape)
+    fits = any(
+        len(shape) == len(found) and all(a == b or (a == -1 and b > 0) for a, b in zip(shape, found, strict=True))
+        for shape in shapes
+    )
+    if not fits:
+        raise SpecError(name, found, " or ".join(str(list(shape)).replace("-1", "any") for shape in shapes))
+    if value.dtype not in dtypes:
+        raise SpecError(name, value.dtype, ", ".join(str(dtype) for dtype in dtypes))
+    expect_same_device(value, name, batch)
+    if len(found) == 1 and not value.is_contiguous():
+        raise SpecError(name, f"stride {value.stride()}", "contiguous")
