@@ -32,13 +32,14 @@ from common.oracle.tolerance import check
 from common.serving.grid import on_grid
 from common.spec import Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of
-from compare import registry, rundir, sources
+from compare.bench.subject import device_is_sick
 from compare.calibrate_cases import CLASSES, case_name, random_lens
 from compare.calibrate_lanes import CannotResume, Found, Plain, Progress, Slice, alternating, lanes, run
+from compare.competitors import registry, sources
 from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
-from compare.situation import situation
-from compare.store import Busy
-from compare.subject import device_is_sick
+from compare.plan.situation import situation
+from compare.record import folder as run_folder
+from compare.record.store import Busy
 from compare.tally import Tally, table
 
 KERNELS = "baseline/sdpa,baseline/flash_attn3,triton/*,helion/*"
@@ -165,8 +166,8 @@ def identity(calibration: Calibration) -> dict[str, Any]:
         "kernels": {kernel_id: sources.of_kernel(kernel_id) for kernel_id in calibration.tallies},
         "gpu": gpu.name if gpu else None,
         "longest": calibration.longest,
-        "spec_hash": rundir.spec_hash(),
-        "versions": rundir.versions(),
+        "spec_hash": run_folder.spec_hash(),
+        "versions": run_folder.versions(),
     }
 
 
@@ -179,9 +180,9 @@ def write(
         "what": "largest error as a part of its budget, per kernel, dtype and rule, over random cases (1 rejects)",
         "command": " ".join(["python", "-m", "compare.calibrate", *argv]),
         "gpu": {"name": gpu.name, "title": gpu.title} if gpu else None,
-        "commit": rundir.commit(),
-        "spec_hash": rundir.spec_hash(),
-        "versions": rundir.versions(),
+        "commit": run_folder.commit(),
+        "spec_hash": run_folder.spec_hash(),
+        "versions": run_folder.versions(),
         "cases": done,
         "planned": arguments.cases,
         "first_seed": arguments.first,
@@ -239,8 +240,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         now, kernels = situation(arguments.gpu, None), registry.select(arguments.kernels)
         if arguments.out:
-            rundir.ensure_writable(Path(arguments.out).parent)
-    except (UnknownGpu, registry.UnknownKernel, rundir.CannotWrite) as error:
+            run_folder.ensure_writable(Path(arguments.out).parent)
+    except (UnknownGpu, registry.UnknownKernel, run_folder.CannotWrite) as error:
         print(error, file=sys.stderr)
         return USAGE
     if not kernels:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare.tune_records import Log
+from compare.tune.records import Log
 
 SLICE = 5  # cases that a process takes at once: as many are lost of each where the run is killed
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from common.oracle.tolerance import RULES, Verdict
-from compare.records import Status
-from compare.subject import failure
+from compare.bench.subject import failure
+from compare.record.records import Status
 
 PROBLEMS = 5  # that many are kept in words, per kernel
 

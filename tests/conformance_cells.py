@@ -19,7 +19,7 @@ from typing import Any
 from common.cases.named import CASES, Case
 from common.kit import levels
 from common.spec.paged_batch import DTYPES
-from compare import registry
+from compare.competitors import registry
 from kernel_cases import lacking
 
 SMOKE, FULL = levels.LEVELS

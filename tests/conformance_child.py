@@ -23,7 +23,7 @@ def meet(kernel_id: str, case: Any, device: str = "cuda") -> dict[str, str]:
     from triton.runtime.errors import OutOfResources
 
     from common.cases.named import BY_NAME
-    from compare import registry
+    from compare.competitors import registry
     from kernel_cases import chosen, conform
 
     kernel = registry.load(kernel_id)

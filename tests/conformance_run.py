@@ -43,7 +43,7 @@ def named(kernels: Iterable[str], pattern: str, dtypes: str, large: bool) -> Ite
 def dealt(kernels: Iterable[str], seeds: Iterable[int]) -> Iterator[Asked]:
     """Each random case by one kernel of each family that supports it, in turn."""
     from common.cases.random_cases import random_case
-    from compare import registry
+    from compare.competitors import registry
     from kernel_cases import lacking
 
     families: dict[str, list[str]] = {}
@@ -99,8 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     from rich.progress import track
 
     from common import interpreter
-    from compare import registry, rundir
+    from compare.competitors import registry
     from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
+    from compare.record import folder as run_folder
 
     interpreter.install()
     gpus = torch.cuda.device_count()
@@ -112,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     except registry.UnknownKernel as error:
         print(error, file=sys.stderr)
         return USAGE
-    met = had(asked.out, asked.besides, commit := rundir.commit())
+    met = had(asked.out, asked.besides, commit := run_folder.commit())
     listed = dealt(kernels, asked.random) if asked.random else named(kernels, asked.cases, asked.dtypes, asked.large)
     cells = [cell for cell in listed if cell not in met]
     processes = asked.processes or (LARGE_A_GPU * max(gpus, 1) if asked.large else len(os.sched_getaffinity(0)))

@@ -28,7 +28,7 @@ CELLS = {}  # (kernel, case, dtype) -> what a conformance test said of it
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--conformance-out", metavar="FILE", help="write what conformance tests saw, for compare.capability"
+        "--conformance-out", metavar="FILE", help="write what conformance tests saw, for compare.studies.capability"
     )
 
 
@@ -49,7 +49,7 @@ def pytest_runtest_logreport(report):
 def pytest_sessionfinish(session):
     out = session.config.getoption("--conformance-out")
     if out and CELLS and not hasattr(session.config, "workerinput"):
-        from compare import capability
+        from compare.studies import capability
 
         here = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU, interpreted"
         capability.write(Path(out), CELLS.values(), here)

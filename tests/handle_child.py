@@ -20,9 +20,9 @@ from triton.runtime.jit import JITFunction
 from common import gpus
 from common.serving import arguments, handle, prepared
 from common.serving.call import PagedAttention
-from compare.crosscompile import code_key
-from compare.helion_target import helion_as
-from compare.jit import Launch, flatten
+from compare.static.crosscompile import code_key
+from compare.static.helion_target import helion_as
+from compare.static.jit import Launch, flatten
 from planted_changes import CHANGES, UNCHANGED, base, prompts
 
 GPU = gpus.resolve(sys.argv[2])

@@ -15,7 +15,7 @@ from common.oracle.tolerance import check
 from common.spec import SpecError, UnsupportedFeature, fp8_types
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
-from compare import registry
+from compare.competitors import registry
 
 OTHER = 7.0  # the second poison: what is not written shows as a difference of bits
 
@@ -78,6 +78,7 @@ def chosen(kernel_id: str, kernel: Any, case: Case) -> Any:
 
 
 def cell(kernel_id: str, case: Case, outcome: dict[str, str] | None = None) -> dict[str, str]:
-    """What a conformance test tells compare.capability, by record_property; without an outcome, that it began."""
+    """What a conformance test tells compare.studies.capability, by record_property; without an outcome, that it
+    began."""
     dtype = str(case.dtype).removeprefix("torch.")
     return {"kernel": kernel_id, "case": case.name, "dtype": dtype} | (outcome or {"outcome": "failed"})

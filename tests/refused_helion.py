@@ -1,4 +1,4 @@
-"""Kernels that Helion refuses, one construct each: compare.constructs says what each wanted.
+"""Kernels that Helion refuses, one construct each: compare.studies.constructs says what each wanted.
 
     python -m tests.refused_helion [NAME ...]
 
@@ -222,8 +222,8 @@ def refusal(name: str) -> str:
 
 def _main(names: list[str]) -> None:
     from common.gpus import resolve
-    from compare.constructs import CONSTRUCTS
-    from compare.crosscompile import executing
+    from compare.static.crosscompile import executing
+    from compare.studies.constructs import CONSTRUCTS
 
     names = names or [c.probe[1] for c in CONSTRUCTS if c.probe and c.probe[0].startswith("helion")]
     with executing(resolve("mi300"), lambda launch: None):

@@ -1,4 +1,4 @@
-"""Kernels that Triton refuses, one construct each: compare.constructs says what each wanted.
+"""Kernels that Triton refuses, one construct each: compare.studies.constructs says what each wanted.
 
     python -m tests.refused_triton [NAME ...]
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.cases.named import CASES, Case
 from common.kit import levels
-from compare import registry
+from compare.competitors import registry
 from conformance_cells import FULL, SMOKE, cells, form, helion_daily, supported
 from kernel_cases import cell, conform
 

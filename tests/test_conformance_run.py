@@ -10,7 +10,7 @@ import conformance_run
 import planted_children
 from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
-from compare import registry
+from compare.competitors import registry
 from compare.exits import NO_GPU, USAGE
 
 

@@ -12,19 +12,13 @@ import pytest
 
 import diptych_check
 from common import gpus
-from compare import (
-    calibrate,
-    cli,
-    exits,
-    feature_costs,
-    figures_paper,
-    means,
-    records,
-    registry,
-    selection,
-    situation,
-    summary,
-)
+from compare import calibrate, exits
+from compare.analysis import means, summary
+from compare.competitors import registry
+from compare.plan import selection, situation
+from compare.record import records
+from compare.report import feature_costs, paper
+from compare.run import options
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -135,7 +129,7 @@ def refused(command: str) -> str:
 
 
 def _run_refuses(words: list[str]) -> str:
-    arguments = cli.parser().parse_args(words)
+    arguments = options.parser().parse_args(words)
     if arguments.gpu not in (None, "auto"):
         gpus.resolve(arguments.gpu)
     arguments.trace = None  # the file is the reader's
@@ -201,13 +195,13 @@ def test_every_status_and_rung_is_documented():
 
 
 def test_what_is_included_of_a_run_is_what_a_report_has():
-    sources = [path.read_text() for path in (ROOT / "compare").glob("report_*.py")]
+    sources = [path.read_text() for path in (ROOT / "compare" / "report").glob("*.py")]
     headings = [title for text in sources for title in re.findall(r'Section\(\s*"\w+",\s*"([^"]+)"', text)]
     asked = [include.ASKED.fullmatch(b["what"]) for d in DOCUMENTS for b in include.BLOCK.finditer(d.read_text())]
     of_runs = [a for a in asked if a["path"].startswith("docs/results/")]
     assert of_runs
     assert not [a["name"] for a in of_runs if a["path"].endswith(".md") and a["name"] not in headings]
-    drawn = {*summary.KINDS, *figures_paper.CAPTIONS, "waves"}
+    drawn = {*summary.KINDS, *paper.CAPTIONS, "waves"}
     assert not [a["path"] for a in of_runs if a["path"].endswith(".svg") and Path(a["path"]).stem not in drawn]
 
 
@@ -238,9 +232,9 @@ def test_a_section_ends_at_the_next_heading_and_its_links_lead_from_here(tmp_pat
     [
         (lambda text: broken_links(text, ROOT), "[a](docs/nothing.md)"),
         (missing_paths, "see `compare/nothing.py`"),
-        (unknown_names, "`compare.run.nothing`"),
-        (unknown_names, "`compare.run.Run.nothing`"),
-        (wrong_values, "`compare.timing.MIN_ROUNDS = 11`"),
+        (unknown_names, "`compare.run.command.nothing`"),
+        (unknown_names, "`compare.run.command.Run.nothing`"),
+        (wrong_values, "`compare.bench.timing.MIN_ROUNDS = 11`"),
     ],
     ids=["link", "path", "name", "member", "value"],
 )

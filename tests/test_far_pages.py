@@ -12,7 +12,7 @@ from common.cases.ask import with_scales
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from compare import registry
+from compare.competitors import registry
 from far_caches import apart
 
 if os.environ.get("TRITON_INTERPRET") != "1":

@@ -33,13 +33,13 @@ PUBLIC_CALL = {
 }
 LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
 CROSSCOMPILE = {
-    "compare.crosscompile",
-    "compare.jit",
-    "compare.nvidia_code",
-    "compare.compile_child",
-    "compare.helion_target",
+    "compare.static.crosscompile",
+    "compare.static.jit",
+    "compare.static.nvidia_code",
+    "compare.static.compile",
+    "compare.static.helion_target",
 }
-COMPILERS = CROSSCOMPILE | {"compare.codeobject", "compare.tune", "compare.baselines"}
+COMPILERS = CROSSCOMPILE | {"compare.static.codeobject", "compare.tune.tune", "compare.competitors.baselines"}
 
 
 def module_of(path: Path) -> str:
@@ -94,12 +94,12 @@ def allowed(importer: str, module: str, inside: bool) -> bool:
     if owner in ("dsl_triton", "dsl_helion"):
         return top in {"torch", owner.removeprefix("dsl_")} or within(module, CONTRACT | PUBLIC_CALL)
     if top in ("dsl_triton", "dsl_helion"):
-        return importer == "compare.registry"
+        return importer == "compare.competitors.registry"
     if top in LIBRARIES | {"common"}:
         return True
-    if importer == "compare.clocks" and top == "pynvml":
+    if importer == "compare.bench.clocks" and top == "pynvml":
         return inside  # optional: nvidia-smi answers without it
-    if within(importer, {"compare.baselines"}):
+    if within(importer, {"compare.competitors.baselines"}):
         return inside  # the vendor's package, whatever it is called
     return inside and top in {"triton", "helion"} and within(importer, COMPILERS)
 
@@ -163,12 +163,12 @@ def test_imports_follow_the_layers(path):
         ("dsl_triton.naive", "import dsl_helion.naive"),
         ("dsl_helion.naive", "import triton"),
         ("dsl_helion.naive", "def f():\n import triton"),
-        ("compare.gate", "from dsl_triton import naive"),
-        ("compare.gate", "import importlib\nimportlib.import_module('dsl_triton.naive')"),
-        ("compare.gate", "def f():\n import triton"),
-        ("compare.crosscompile", "import triton"),
-        ("compare.baselines.sdpa", "import flash_attn"),
-        ("compare.report", "import seaborn"),
+        ("compare.bench.gate", "from dsl_triton import naive"),
+        ("compare.bench.gate", "import importlib\nimportlib.import_module('dsl_triton.naive')"),
+        ("compare.bench.gate", "def f():\n import triton"),
+        ("compare.static.crosscompile", "import triton"),
+        ("compare.competitors.baselines.sdpa", "import flash_attn"),
+        ("compare.report.report", "import seaborn"),
     ],
 )
 def test_a_forbidden_import_is_seen(importer, statement):

@@ -133,7 +133,7 @@ def test_a_changed_environment_is_noticed(environment, tmp_path):
     assert environment.differing(wanted, [str(tmp_path)]) == ["triton 3.6.0", "helion missing"]
 
 
-@pytest.mark.parametrize("statement", ["import compare", "import compare.records", "import compare.run"])
+@pytest.mark.parametrize("statement", ["import compare", "import compare.record.records", "import compare.run"])
 def test_a_strangers_common_is_refused_and_both_paths_named(tmp_path, statement):
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "__init__.py").write_text("")

@@ -7,7 +7,7 @@ import pytest
 from common.relations.numbers import RELATIONS
 from common.relations.relation import Precondition, broken
 from common.spec.kernel import asked_of
-from compare import registry
+from compare.competitors import registry
 from relation_batches import CAPPED, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, interpreted, problem
 
 if os.environ.get("TRITON_INTERPRET") != "1":

@@ -9,7 +9,7 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
-from compare import registry
+from compare.competitors import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS = [(1, 200), (3, 150)]

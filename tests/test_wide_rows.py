@@ -8,7 +8,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from compare import registry
+from compare.competitors import registry
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float16)
 ROW = 2**29 + 64  # elements from token to token: the fifth begins behind 2^31

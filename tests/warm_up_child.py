@@ -17,8 +17,8 @@ import common.serving.plan
 from common import gpus
 from common.cases.batch import make_batch
 from common.spec import AttentionShape
-from compare import jit
-from compare.helion_target import helion_as
+from compare.static import jit
+from compare.static.helion_target import helion_as
 
 SHAPE = AttentionShape(16, 1, 64, 16, torch.bfloat16)
 STEPS = 400

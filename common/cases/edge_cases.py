@@ -1,6 +1,6 @@
 """Named cases after bugs of published kernels, values that break kernels, and corners of the numbers left open.
 
-The numbers are those of `common.cases.named`; `compare.case_numbers` says which of the 100 each case stands for.
+The numbers are those of `common.cases.named`; `compare.pages.cases` says which of the 100 each case stands for.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def seen(shape: AttentionShape, stats: BatchStats, sees: int) -> BatchStats:
     """Stats of decodes with no more keys than their tokens see, each at most `sees` (`Features.sees`), on the grid.
 
     Segments, runs and reductions are for keys that programs walk: 128 decodes over 8192 keys with a window of 1024 are
-    chosen for as over 1536, 127 us for 143 (compare.estimate). Decodes are what has `few_rows`. Longer queries keep
-    their context: they would lose the segments that fill the units, and a chunk of 128 tokens over 8192 keys with that
-    window would take 33 us for 16.
+    chosen for as over 1536, 127 us for 143 (compare.static.estimate). Decodes are what has `few_rows`. Longer queries
+    keep their context: they would lose the segments that fill the units, and a chunk of 128 tokens over 8192 keys with
+    that window would take 33 us for 16.
     """
     most = sees + stats.max_query_len - 1 + TILE - 1  # they begin inside a tile
     if most >= stats.max_seq_len or not few_rows(shape, stats):

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from common.cases.named import CASES
-from compare.case_numbers import CORNERS, ELSEWHERE, PAGE, cases_of, render
+from compare.pages.cases import CORNERS, ELSEWHERE, PAGE, cases_of, render
 
 NUMBERS = range(1, 101)
 
@@ -17,11 +17,11 @@ def test_every_corner_has_a_case_or_says_why_not():
 
 
 def test_the_page_is_fresh():
-    assert PAGE.read_text(encoding="utf-8") == render(), "python -m compare.case_numbers --write"
+    assert PAGE.read_text(encoding="utf-8") == render(), "python -m compare.pages.cases --write"
 
 
 def test_a_wrong_argument_is_a_usage_error():
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "compare.case_numbers", "--wrong"]
+    command = [sys.executable, "-m", "compare.pages.cases", "--wrong"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 2 and "usage" in done.stderr

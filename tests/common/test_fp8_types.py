@@ -12,7 +12,7 @@ from common.spec import AttentionShape, Features, SpecError, fp8_types
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8
 from common.spec.validation import validate, validate_output
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
 
 E4M3FN, FNUZ, E5M2 = FP8
 TRITONS = {"fp8e4nv": E4M3FN, "fp8e4b8": FNUZ, "fp8e5": E5M2}

@@ -104,11 +104,11 @@ def test_install_without_helion():
 
 # What the children of the tests, of the kit and of compare's crew import beside the kernel.
 @pytest.mark.parametrize(
-    "modules", ["compare.worker", "compare.crew", "kernel_cases, conformance_child", "common.kit.kit"]
+    "modules", ["compare.bench.worker", "compare.process.crew", "kernel_cases, conformance_child", "common.kit.kit"]
 )
 def test_a_triton_kernel_imports_no_helion(modules):
     run(
-        f"sys.path.insert(0, 'tests'); import {modules}; from compare import registry; "
+        f"sys.path.insert(0, 'tests'); import {modules}; from compare.competitors import registry; "
         "registry.load('triton/split'); interpreter.install(); assert 'helion' not in sys.modules"
     )
 

@@ -27,7 +27,7 @@ FEATURES = {"non-causal-with-window", "softcap-15", *DECODES} - {"all-decode"}
         ("plain", "paged", FEATURES),
         ("varlen", "flash_attn_varlen", set()),
         ("kvcache", "flash_attn_kvcache", CASES - DECODES),
-        ("compare.baselines.sdpa", "protocol", {case for case in CASES if "softcap" in case}),
+        ("compare.competitors.baselines.sdpa", "protocol", {case for case in CASES if "softcap" in case}),
     ],
 )
 def test_a_right_kernel_passes_behind_each_signature(name, adapter, skipped, child):

@@ -13,7 +13,7 @@ import torch
 
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
-from compare.crew import environment
+from compare.process.crew import environment
 
 SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
 
@@ -32,8 +32,8 @@ def _main(config, arches):
 
     from diptych_probe import triton_product as probe
 
-    from compare import jit
-    from compare.compiled import from_triton
+    from compare.static import jit
+    from compare.static.compiled import from_triton
 
     batch = make_batch(((64, 64),), SHAPE)
     with jit.recorded() as launches:

@@ -14,8 +14,8 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from compare import jit
-from compare.compiled import from_triton
+from compare.static import jit
+from compare.static.compiled import from_triton
 
 ARCHES = ("sm_90", "gfx942")
 SHAPE, LENS = AttentionShape(4, 2, 32, 16, torch.bfloat16), ((40, 50), (1, 40))

@@ -6,8 +6,8 @@
 import sys
 from pathlib import Path
 
-from compare.records import Record, Status, WorkloadInfo
-from compare.store import Store, load
+from compare.record.records import Record, Status, WorkloadInfo
+from compare.record.store import Store, load
 
 KERNELS = {"fake/honest": Status.OK, "fake/lies": Status.INCORRECT, "fake/dies": Status.CRASH}
 

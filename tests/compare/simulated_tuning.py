@@ -20,9 +20,11 @@ import torch
 from common.gpus import resolve
 from common.oracle.reference import reference
 from common.spec import AttentionShape
-from compare import registry, timing, tune, tune_worker
-from compare.tune_arm import Machine
-from compare.tune_space import flatten
+from compare.bench import timing
+from compare.competitors import registry
+from compare.tune import tune, worker
+from compare.tune.arm import Machine
+from compare.tune.space import flatten
 from compare.workloads import Workload
 
 SHAPE = AttentionShape(4, 2, 64, 16, torch.bfloat16)
@@ -90,12 +92,12 @@ def first_launch_us(launch, sets: int) -> float:
 def time_by_formula() -> None:
     real = registry.load
     registry.load = lambda kernel_id: Kernel(real(kernel_id))
-    tune_worker.page_sets = lambda *_: 1
-    tune_worker.FINAL_S = 0.01
-    tune_worker.device_is_sick = lambda device: False
+    worker.page_sets = lambda *_: 1
+    worker.FINAL_S = 0.01
+    worker.device_is_sick = lambda device: False
     timing.make_clock = lambda device: SimpleNamespace()
     timing.GraphRunner, timing.first_launch_us = Graph, first_launch_us
-    tune_worker.main()
+    worker.main()
 
 
 def machine(cores: int = 4, devices: tuple[str, ...] = ("",)) -> Machine:

@@ -3,10 +3,10 @@
 import synthetic_run
 
 from common.gpus import resolve
-from compare import figure_suites
-from compare.cost import cost, floor_us, info
-from compare.records import Derived, Status
-from compare.suites import suite
+from compare.record.records import Derived, Status
+from compare.workloads import figure_suites
+from compare.workloads.cost import cost, floor_us, info
+from compare.workloads.suites import suite
 
 LAUNCH_US = {"triton": 6.0, "helion": 7.0, "baseline": 9.0}
 OVER_FLOOR = {  # of prompts, of decodes

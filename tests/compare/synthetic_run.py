@@ -2,7 +2,7 @@
 
 import json
 
-from compare.records import Derived, Evidence, GateResult, Record, Status, Timing, WorkloadInfo
+from compare.record.records import Derived, Evidence, GateResult, Record, Status, Timing, WorkloadInfo
 
 SPEED = {  # a kernel's time over FA3's
     "triton/naive": 22.0,

@@ -10,8 +10,9 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from compare import ablations, registry
-from compare.compile_child import CompileJob, compile_in_child
+from compare.competitors import registry
+from compare.static.compile import CompileJob, compile_in_child
+from compare.studies import ablations
 
 ROOT = Path(__file__).parents[2]
 FACTS = ROOT / "docs" / "ablation-facts.md"
@@ -78,4 +79,4 @@ def test_the_facts_are_those_of_these_sources(gpu):
     if ablations.versions() not in text:
         pytest.skip(f"docs/ablation-facts.md is of other versions than triton {version('triton')}")
     section = text.split(f"## {resolve(gpu).arch}\n")[1].split("## ")[0]
-    assert section.strip() == "\n".join(ablations.table(resolve(gpu))), "run `python -m compare.ablations`"
+    assert section.strip() == "\n".join(ablations.table(resolve(gpu))), "run `python -m compare.studies.ablations`"

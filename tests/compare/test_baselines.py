@@ -18,9 +18,9 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import UnsupportedFeature
 from common.spec.kernel import Capacity
-from compare import registry
+from compare.competitors import registry
 
-HERE = "compare.baselines."
+HERE = "compare.competitors.baselines."
 ALWAYS_HERE = ("/sdpa", "/sdpa_dense", "/flex")
 ABSENT = [name for name in registry.BASELINES + registry.ON_REQUEST if not name.endswith(ALWAYS_HERE)]
 

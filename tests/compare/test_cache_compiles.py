@@ -7,7 +7,7 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from common.spec.kernel import Precision
 from compare import calibrate, calibrate_cases, calibrate_lanes
-from compare.baselines import sdpa
+from compare.competitors.baselines import sdpa
 
 
 def test_writes_the_worst_ratios(tmp_path, capsys):

@@ -9,8 +9,10 @@ import pytest
 
 import children
 from common.cases.named import BY_NAME
-from compare import capability, capability_page, registry
-from compare.constructs import CONSTRUCTS, HELION_ON_GFX942
+from compare.competitors import registry
+from compare.pages import capability as capability_page
+from compare.studies import capability
+from compare.studies.constructs import CONSTRUCTS, HELION_ON_GFX942
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "capability.md"
@@ -87,7 +89,7 @@ def test_the_cover_has_every_aspect():
 
 
 def test_the_committed_page_is_what_the_committed_run_says():
-    """`python -m compare.capability_page --write docs/capability.md` makes it so."""
+    """`python -m compare.pages.capability --write docs/capability.md` makes it so."""
     assert capability_page.main(["--check", str(PAGE)]) == 0
 
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from synthetic_run import failed, timed, workload
 
-from compare.cells import by_cell, combined
-from compare.records import Status
+from compare.analysis.cells import by_cell, combined
+from compare.record.records import Status
 
 LOAD = workload("q1s512", "decode", 1, 1, 512)
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import synthetic_run
 
-from compare import choosing, choosing_blocks, choosing_costs, costs
-from compare.choosing_blocks import BLOCKS, Committed
+from compare.pages import choosing, choosing_blocks, choosing_costs
+from compare.pages.choosing_blocks import BLOCKS, Committed
+from compare.studies.costs import costs
 
 EMPTY = "".join(f"<!-- evidence: {name} -->\n<!-- end -->\n" for name in BLOCKS)
 
@@ -19,7 +20,7 @@ def results(tmp_path):
 
 
 def test_the_page_is_what_the_committed_runs_say():
-    """`python -m compare.choosing --write` makes it so."""
+    """`python -m compare.pages.choosing --write` makes it so."""
     assert choosing.main([]) == 0
 
 
@@ -55,7 +56,7 @@ def test_the_first_block_keeps_the_names_of_the_runs(results, tmp_path):
 
 def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
     row = {"cost": "compile", "kernel": "triton/naive", "state": "cold", "status": "ok", "ran_on": "a CPU, 2 cores"}
-    row |= {name: 1.5 for name in costs.cost_compile.FIELDS}
+    row |= {name: 1.5 for name in costs.compile_cost.FIELDS}
     trace = {"cost": "trace", "kernel": "helion/auto", "status": "ok", "steps": 9, "specialisations": 4, "choices": 2,
              "compile_cpu_s": 61.0, "trace": "a trace", "ran_on": "a CPU"}  # fmt: skip
     (tmp_path / "costs").mkdir()

@@ -10,11 +10,16 @@ from pathlib import Path
 import measuring_worker
 import pytest
 
-from compare import cli, crew, rows, run, selection, situation, staticfacts, warm
-from compare.compile_child import Outcome
-from compare.records import Evidence
-from compare.store import read_records
-from compare.suites import pick, suite
+from compare.bench import warm
+from compare.plan import selection, situation
+from compare.process import crew
+from compare.record.records import Evidence
+from compare.record.store import read_records
+from compare.run import command as run
+from compare.run import options, rows
+from compare.static import facts as static_facts
+from compare.static.compile import Outcome
+from compare.workloads.suites import pick, suite
 
 ROWS = ["prefill-33", "window-17", "non-causal"]
 SUITE = ["--suite", "smoke", "--workload", ",".join(ROWS), "--gpu", "h200", "--max-time", "0.05"]
@@ -32,8 +37,8 @@ def facts(jobs, gpu, limit_s):
 @pytest.fixture
 def measuring(monkeypatch, tmp_path):
     measuring_worker.pretend(monkeypatch, tmp_path)
-    monkeypatch.setattr("compare.report.write", lambda folder: folder)
-    monkeypatch.setattr(staticfacts, "compile_in_child", facts)
+    monkeypatch.setattr("compare.report.report.write", lambda folder: folder)
+    monkeypatch.setattr(static_facts, "compile_in_child", facts)
 
 
 def command(*kernels, processes=2, where="--out"):
@@ -136,9 +141,9 @@ def test_a_process_lost_in_the_second_chunk_costs_one_cell_and_its_successor_com
 
 
 def made(*argv):
-    arguments = cli.parser().parse_args(["--gpu", "h200", *argv])
+    arguments = options.parser().parse_args(["--gpu", "h200", *argv])
     now = run.situation(None, None)
-    return rows.Rows("run", arguments, now, selection.selection(arguments, now), cli.contract(arguments, now))
+    return rows.Rows("run", arguments, now, selection.selection(arguments, now), options.contract(arguments, now))
 
 
 @pytest.mark.parametrize(

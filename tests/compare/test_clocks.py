@@ -6,8 +6,8 @@ import types
 import pytest
 import torch
 
-from compare import clocks
-from compare.clocks import Clocks, Reading, reasons
+from compare.bench import clocks
+from compare.bench.clocks import Clocks, Reading, reasons
 
 SAID = {  # tool: what it prints
     "nvidia-smi": "1830, 0x0000000000000005",

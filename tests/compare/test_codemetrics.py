@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from compare import capability, codemetrics, registry
+from compare.competitors import registry
+from compare.studies import capability, sizes
 
 
 def functions(text):
@@ -29,13 +30,13 @@ def f(
 
 
 def test_comments_docstrings_annotations_names_and_layout_cost_nothing():
-    assert codemetrics.normalised(*functions(PLAIN)) == codemetrics.normalised(*functions(DRESSED))
-    assert codemetrics.measure(functions(PLAIN)) == codemetrics.measure(functions(DRESSED))
+    assert sizes.normalised(*functions(PLAIN)) == sizes.normalised(*functions(DRESSED))
+    assert sizes.measure(functions(PLAIN)) == sizes.measure(functions(DRESSED))
 
 
 def test_constexpr_is_code():
     one, two = functions("def f(n: tl.constexpr): return n"), functions("def f(n): return n")
-    assert codemetrics.measure(one).tokens == codemetrics.measure(two).tokens + 4
+    assert sizes.measure(one).tokens == sizes.measure(two).tokens + 4
 
 
 @pytest.mark.parametrize(
@@ -53,32 +54,30 @@ def test_constexpr_is_code():
     ],
 )
 def test_the_cyclomatic_number_is_one_and_the_branches(body, branches):
-    assert codemetrics.measure(functions(f"def f(a, b, c):\n {body}\n")).cyclomatic == 1 + branches
+    assert sizes.measure(functions(f"def f(a, b, c):\n {body}\n")).cyclomatic == 1 + branches
 
 
 def test_escapes_and_questions_of_the_platform_are_counted():
     text = "def f(x, gpu):\n tl.extra.cuda.gdc_wait()\n hl.inline_triton('')\n return x if gpu.vendor == 'amd' else x\n"
-    size = codemetrics.measure(functions(text))
+    size = sizes.measure(functions(text))
     assert (size.escapes, size.platform) == (2, 1)
-    assert codemetrics.measure(functions("def f(x): return tl.sum(x)")).escapes == 0
+    assert sizes.measure(functions("def f(x): return tl.sum(x)")).escapes == 0
 
 
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_a_kernel_is_what_its_launch_reaches_in_its_own_folder(dsl):
-    naive, q_block, parts = (
-        codemetrics.of_kernel(f"{dsl}/{rung}") for rung in ("naive", "q_block", "parallel_softmax")
-    )
+    naive, q_block, parts = (sizes.of_kernel(f"{dsl}/{rung}") for rung in ("naive", "q_block", "parallel_softmax"))
     assert naive.device.functions == 1  # the textbook stands alone
     assert q_block.device.functions > 10  # the primitives of an attention kernel
     assert parts.device.tokens > q_block.device.tokens  # and the reduction
-    assert codemetrics.of_kernel(f"{dsl}/auto").device.functions == 0
+    assert sizes.of_kernel(f"{dsl}/auto").device.functions == 0
 
 
 def test_helion_has_no_escapes_and_no_triton_helper_is_counted_as_host_code():
     for kernel in (*registry.OWN, *registry.ABLATIONS):
-        source = codemetrics.of_kernel(kernel)
+        source = sizes.of_kernel(kernel)
         assert not (kernel.startswith("helion/") and source.escapes), kernel
-    assert set(codemetrics.of_kernel("triton/parallel_softmax").escapes) == {
+    assert set(sizes.of_kernel("triton/parallel_softmax").escapes) == {
         "tl.extra.cuda.gdc_launch_dependents",
         "tl.extra.cuda.gdc_wait",
     }
@@ -97,19 +96,19 @@ def cell(kernel, case="query-1", outcome="supported", **more):
 
 def test_kernels_of_unequal_capability_have_no_ratio():
     equal = results(cell("triton/naive"), cell("helion/naive"))
-    ratios = {row["rung"]: row for row in codemetrics.pairs(equal)}
+    ratios = {row["rung"]: row for row in sizes.pairs(equal)}
     assert ratios["naive"]["ratio_tokens"] == pytest.approx(
         ratios["naive"]["helion_tokens"] / ratios["naive"]["triton_tokens"], abs=1e-3
     )
     assert "is not in the conformance run" in ratios["q_block"]["unequal"] and ratios["q_block"]["ratio_lines"] is None
     failed = results(cell("triton/naive"), cell("helion/naive", outcome="failed", reason="nan"))
-    (row, *_) = codemetrics.pairs(failed)
+    (row, *_) = sizes.pairs(failed)
     assert "supported against failed" in row["unequal"] and row["ratio_tokens"] is None
 
 
 def test_the_command_prints_a_row_a_kernel(capsys):
-    assert codemetrics.main(["--kernels", "*/naive", "--json"]) == 0
+    assert sizes.main(["--kernels", "*/naive", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["kernel"] for row in rows] == ["triton/naive", "helion/naive"]
-    assert codemetrics.main(["--kernels", "baseline/sdpa"]) == 5
-    assert codemetrics.main(["--kernels", "triton/nothing"]) == 2
+    assert sizes.main(["--kernels", "baseline/sdpa"]) == 5
+    assert sizes.main(["--kernels", "triton/nothing"]) == 2

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from compiled_child import compiled
 
-from compare import amd_code, nvidia_code
-from compare.codeobject import UnreadableCode, pass_flops, product_flops, read
-from compare.compiled import NoCodeObject, from_triton
+from compare.static import amd_code, nvidia_code
+from compare.static.codeobject import UnreadableCode, pass_flops, product_flops, read
+from compare.static.compiled import NoCodeObject, from_triton
 
 SASS = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;                          /* 0x00000a00ff017b82 */

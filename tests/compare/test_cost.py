@@ -5,9 +5,9 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.cost import cost, floor_us, touched_keys, visible_keys
-from compare.suites import pick, suite
 from compare.workloads import Ask, Workload
+from compare.workloads.cost import cost, floor_us, touched_keys, visible_keys
+from compare.workloads.suites import pick, suite
 
 
 def seen(query_len, seq_len, ask):

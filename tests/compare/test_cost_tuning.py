@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from compare import cost_tuning, costs
+from compare.studies.costs import costs, tuning
 
 
 def timed(t, row, policy, us, arm="triton", kernel="triton/q_block", **more):
@@ -27,7 +27,7 @@ LOG = [
 
 
 def test_the_curve_counts_a_candidate_from_its_first_time_with_its_last_word():
-    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
+    points = tuning.curve(LOG, "triton", "triton/q_block")
     assert [t for t, _ in points] == [2.0, 3.0, 5.0]  # 2 s: both rows have one; p1 of `a` counts from 3 s, with 50 us
     assert points[0][1] == pytest.approx((50 / 100 * 40 / 50) ** 0.5)
     assert points[1][1] == pytest.approx((1.0 * 40 / 50) ** 0.5)
@@ -35,21 +35,21 @@ def test_the_curve_counts_a_candidate_from_its_first_time_with_its_last_word():
 
 
 def test_the_time_to_a_share_is_the_first_second_that_has_it():
-    points = cost_tuning.curve(LOG, "triton", "triton/q_block")
-    assert [cost_tuning.time_to(points, share) for share in (0.6, 0.85, 0.9, 0.99)] == [2.0, 3.0, 5.0, 5.0]
-    assert cost_tuning.time_to([(1.0, 0.5)], 0.9) is None
+    points = tuning.curve(LOG, "triton", "triton/q_block")
+    assert [tuning.time_to(points, share) for share in (0.6, 0.85, 0.9, 0.99)] == [2.0, 3.0, 5.0, 5.0]
+    assert tuning.time_to([(1.0, 0.5)], 0.9) is None
 
 
 def test_across_arms_the_best_known_is_anybodys():
     other = [timed(1.0, row, "default", 20.0, arm="helion", kernel="helion/q_block") for row in "ab"]
-    points = cost_tuning.curve(LOG + other, "triton", "triton/q_block", across=True)
+    points = tuning.curve(LOG + other, "triton", "triton/q_block", across=True)
     assert points[-1][1] == pytest.approx((20 / 50 * 20 / 40) ** 0.5)
-    assert cost_tuning.curve(LOG + other, "triton", "triton/q_block")[-1][1] == pytest.approx(1.0)
+    assert tuning.curve(LOG + other, "triton", "triton/q_block")[-1][1] == pytest.approx(1.0)
 
 
 def test_a_tuning_run_becomes_a_row_an_arm_and_kernel(tmp_path):
     (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
-    (row,) = cost_tuning.rows([tmp_path])
+    (row,) = tuning.rows([tmp_path])
     assert (row["arm"], row["kernel"], row["rows"], row["spent_s"]) == ("triton", "triton/q_block", 2, 9.5)
     assert (row["to_90%_s"], row["to_99%_s"]) == (5.0, 5.0)
     assert (row["candidates"], row["timed"], row["covered_s"]) == (7, 6, 2.0)
@@ -57,19 +57,19 @@ def test_a_tuning_run_becomes_a_row_an_arm_and_kernel(tmp_path):
 
 
 def test_a_row_that_was_not_reached_runs_the_untuned_default():
-    points = cost_tuning.curve(LOG, "triton", "triton/q_block", start=cost_tuning.Start.DEFAULT)
+    points = tuning.curve(LOG, "triton", "triton/q_block", start=tuning.Start.DEFAULT)
     assert [t for t, _ in points][:1] == [0.0] and points[0][1] == pytest.approx((50 / 100 * 40 / 50) ** 0.5)
     assert points[-1] == (5.0, pytest.approx(1.0))
     silent = [line for line in LOG if (line["row"], line.get("policy")) != ("b", "default")]
-    late = cost_tuning.curve(silent, "triton", "triton/q_block", start=cost_tuning.Start.DEFAULT)
+    late = tuning.curve(silent, "triton", "triton/q_block", start=tuning.Start.DEFAULT)
     assert late[0][0] == 4.0, "no time of b's default: nothing is known of b before p1"
 
 
 def test_a_loser_of_the_screening_is_no_better_than_the_worst_finalist():
     lucky = [*LOG, timed(8.5, "b", "p3", 30.0)]
-    assert cost_tuning.curve(lucky, "triton", "triton/q_block")[-1] == (5.0, pytest.approx(1.0))
+    assert tuning.curve(lucky, "triton", "triton/q_block")[-1] == (5.0, pytest.approx(1.0))
     alone = [timed(1.0, "a", "default", 100.0), timed(2.0, "a", "p1", 90.0)]
-    assert cost_tuning.curve(alone, "triton", "triton/q_block") == [(1.0, pytest.approx(0.9)), (2.0, 1.0)]
+    assert tuning.curve(alone, "triton", "triton/q_block") == [(1.0, pytest.approx(0.9)), (2.0, 1.0)]
 
 
 def test_dsls_are_compared_on_the_rows_that_both_reached_by_the_best_of_either(tmp_path):
@@ -81,7 +81,7 @@ def test_dsls_are_compared_on_the_rows_that_both_reached_by_the_best_of_either(t
     for name, lines in {"t": LOG, "h": theirs}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    triton, helion, alone = cost_tuning.rows([tmp_path / "t", tmp_path / "h"])
+    triton, helion, alone = tuning.rows([tmp_path / "t", tmp_path / "h"])
     assert [row["run"] for row in (triton, helion, alone)] == ["t", "h", "h"]
     assert triton["across_rows"] == helion["across_rows"] == 1 and "across_rows" not in alone
     assert triton["across_untuned"] == pytest.approx(40 / 100) and helion["across_untuned"] == pytest.approx(40 / 80)
@@ -102,7 +102,7 @@ def runs(tmp_path, **manifests):
 
 
 def test_a_row_says_what_its_tuner_ran_with(tmp_path):
-    (row,) = cost_tuning.rows(runs(tmp_path, one=MANIFEST | {"commit": "abc", "versions": {"triton": "3.6"}}))
+    (row,) = tuning.rows(runs(tmp_path, one=MANIFEST | {"commit": "abc", "versions": {"triton": "3.6"}}))
     assert (row["gpu"], row["minutes"], row["cores"], row["tuned_commit"]) == ("h200", 8.0, 24, "abc")
     assert row["tuned_versions"] == {"triton": "3.6"}
 
@@ -120,8 +120,8 @@ def test_a_row_says_what_its_tuner_ran_with(tmp_path):
 )
 def test_runs_of_other_budgets_do_not_stand_beside_each_other(other, said, tmp_path, capsys):
     folders = runs(tmp_path, one=MANIFEST, two=MANIFEST | other)
-    with pytest.raises(cost_tuning.UnequalBudgets, match=said):
-        cost_tuning.rows(folders)
+    with pytest.raises(tuning.UnequalBudgets, match=said):
+        tuning.rows(folders)
     words = ["--gpu", "h200", "--only", "tuning", "--out", str(tmp_path / "out"), "--tuned", *map(str, folders)]
     assert costs.main(words) == 2
     assert said in capsys.readouterr().err.replace("\n", " ")

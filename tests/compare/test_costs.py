@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common.gpus import resolve
-from compare import cost_compile, cost_launch, cost_trace, costs, graph_nodes
+from compare.studies.costs import compile, costs, graph_nodes, launch, trace
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
@@ -18,15 +18,15 @@ H200 = resolve("h200")
 def test_busy_sums_the_kernels_and_span_holds_the_gap_between_them():
     call = [(0.0, 10.0), (14.0, 6.0)]
     events = [(start + 1000.0 * number, took) for number in range(3) for start, took in call]
-    assert cost_launch.spans(events[::-1], 3) == {"kernels": 2, "busy_us": 16.0, "span_us": 20.0}
+    assert launch.spans(events[::-1], 3) == {"kernels": 2, "busy_us": 16.0, "span_us": 20.0}
     beside = [(0.0, 10.0), (4.0, 3.0)]  # two kernels at a time: the span is the longer one
-    assert cost_launch.spans(beside, 1) == {"kernels": 2, "busy_us": 13.0, "span_us": 10.0}
+    assert launch.spans(beside, 1) == {"kernels": 2, "busy_us": 13.0, "span_us": 10.0}
 
 
 @pytest.mark.parametrize("events", [[], [(0.0, 1.0)] * 5])
 def test_a_profile_that_lost_kernels_counts_nothing(events):
-    with pytest.raises(cost_launch.TornProfile, match="found"):
-        cost_launch.spans(events, 2)
+    with pytest.raises(launch.TornProfile, match="found"):
+        launch.spans(events, 2)
 
 
 class Profiled:
@@ -53,11 +53,11 @@ def no_gpu(monkeypatch):
     """What a call is measured by, without a GPU: a graph of two nodes, and profiles of `Profiled.recorded`."""
     monkeypatch.setattr(torch.profiler, "profile", Profiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(cost_launch, "DEVICE", "cpu")
-    monkeypatch.setattr(cost_launch, "hidden_bytes", lambda call: 7)
-    monkeypatch.setattr(cost_launch, "captured", lambda call: (call, {"kernels": 2}))
-    monkeypatch.setattr(cost_launch, "enqueue_us", lambda call, calls: 3.0)
-    monkeypatch.setattr(cost_launch, "REPLAYS", 2)
+    monkeypatch.setattr(launch, "DEVICE", "cpu")
+    monkeypatch.setattr(launch, "hidden_bytes", lambda call: 7)
+    monkeypatch.setattr(launch, "captured", lambda call: (call, {"kernels": 2}))
+    monkeypatch.setattr(launch, "enqueue_us", lambda call, calls: 3.0)
+    monkeypatch.setattr(launch, "REPLAYS", 2)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_without_a_profile_the_times_are_unavailable_and_kernels_are_the_graphs(
     recorded, status, kernels, busy, no_gpu, monkeypatch
 ):
     monkeypatch.setattr(Profiled, "recorded", recorded)
-    row = cost_launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
+    row = launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
     assert (row["status"], row["kernels"], row.get("busy_us")) == (status, kernels, busy), row
     assert (row["host_us"], row["hidden_bytes"], row["timer"]) == (3.0, 7, "graph")
     assert "reason" not in row if status == "ok" else "CUPTI" in row["reason"]
@@ -79,7 +79,7 @@ def test_without_a_profile_the_times_are_unavailable_and_kernels_are_the_graphs(
 
 def test_a_torn_profile_is_a_crash(no_gpu, monkeypatch):
     monkeypatch.setattr(Profiled, "recorded", {1: 5})
-    row = cost_launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
+    row = launch.launch("fake_kernels:honest", Workload("q1s2", parse_lens("q1s2")), H200)
     assert row["status"] == "crash" and "found 5 kernels in 2 calls" in row["reason"]
 
 
@@ -134,7 +134,7 @@ def test_a_captured_call_is_counted_where_it_can_be(refuses, found, monkeypatch)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
     monkeypatch.setattr(graph_nodes, "count", count)
-    replay, nodes = cost_launch.captured(lambda: calls.append(1))
+    replay, nodes = launch.captured(lambda: calls.append(1))
     assert (replay(), nodes, calls) == ("replayed", found, [1])
 
 
@@ -158,28 +158,28 @@ def test_a_workspaces_bytes_are_those_of_its_distinct_storages():
 
     parts = torch.empty(10, dtype=torch.float32)
     made = Workspace(parts, {"view": parts[:3], "others": [torch.empty(2, dtype=torch.int64), None, 5]})
-    assert cost_launch.tensor_bytes(made) == 40 + 16
-    assert cost_launch.tensor_bytes(None) == 0
+    assert launch.tensor_bytes(made) == 40 + 16
+    assert launch.tensor_bytes(None) == 0
 
 
 def test_scratch_is_measured_without_a_gpu_and_a_refusal_is_a_row():
     row = Workload("q1s2k", parse_lens("q1s2k"))
-    assert cost_launch.scratch("triton/q_block", row, H200)["scratch_bytes"] == 0
-    assert cost_launch.scratch("triton/parallel_softmax", row, H200)["scratch_bytes"] > 0
-    absent = cost_launch.scratch("baseline/flash_attn3", row, H200)
+    assert launch.scratch("triton/q_block", row, H200)["scratch_bytes"] == 0
+    assert launch.scratch("triton/parallel_softmax", row, H200)["scratch_bytes"] > 0
+    absent = launch.scratch("baseline/flash_attn3", row, H200)
     assert (absent["status"], "scratch_bytes" in absent) == ("unavailable", False)
 
 
 def test_the_synthetic_trace_is_the_same_every_time_and_fills_1000_steps():
-    one, name = cost_trace.steps(None)
-    assert one == cost_trace.steps(None)[0] and len(one) == 1000 and name == cost_trace.SYNTHETIC
+    one, name = trace.steps(None)
+    assert one == trace.steps(None)[0] and len(one) == 1000 and name == trace.SYNTHETIC
     assert any(step.has_chunk for step in one) and max(len(step.lens) for step in one) > 8
 
 
 def test_a_process_that_fails_is_a_row_with_its_last_words(monkeypatch):
     for measured in (
-        lambda: cost_trace.measure("nobody", H200, None, 1),
-        lambda: next(iter(cost_compile.measure(["triton/none"], "q1s16", H200, here=False))),
+        lambda: trace.measure("nobody", H200, None, 1),
+        lambda: next(iter(compile.measure(["triton/none"], "q1s16", H200, here=False))),
     ):
         row = measured()
         assert row["status"] == "failed" and "UnknownKernel" in row["reason"]
@@ -187,14 +187,14 @@ def test_a_process_that_fails_is_a_row_with_its_last_words(monkeypatch):
 
 @pytest.mark.slow
 def test_cold_and_warm_processes_say_what_they_took():
-    cold, warm = cost_compile.measure(["triton/naive"], "q1s16", H200, here=False)
+    cold, warm = compile.measure(["triton/naive"], "q1s16", H200, here=False)
     assert (cold["state"], warm["state"], cold["launches"]) == ("cold", "warm", 1)
     assert warm["next_cpu_s"] < cold["next_cpu_s"]
 
 
 @pytest.mark.slow
 def test_a_step_that_needs_no_new_code_is_not_counted():
-    row = cost_trace.measure("triton", H200, None, 3)
+    row = trace.measure("triton", H200, None, 3)
     assert row["status"] == "ok" and row["specialisations"] == len(row["first_at"]) >= 1
     assert set(row["first_at"]) <= {0, 1, 2}
     assert (row["waits"], row["last_at"]) == (len(set(row["first_at"])), max(row["first_at"]))

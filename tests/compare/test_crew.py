@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from compare import crew as crew_module
-from compare import plan
-from compare.crew import Crew
-from compare.records import Status
-from compare.suites import pick, suite
-from compare.task import free_memory
+from compare.bench.task import free_memory
+from compare.plan import plan
+from compare.process import crew as crew_module
+from compare.process.crew import Crew
+from compare.record.records import Status
+from compare.workloads.suites import pick, suite
 
 HERE = Path(__file__).parent
 ROW = pick(suite("smoke"), "prefill-33")[0]

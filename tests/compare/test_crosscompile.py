@@ -10,10 +10,10 @@ import torch
 from common.cases.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
-from compare.crosscompile import CannotCompile, static_facts
-from compare.jit import flatten
+from compare.static.compile import CompileJob, compile_in_child
+from compare.static.crosscompile import CannotCompile, static_facts
+from compare.static.jit import flatten
+from compare.workloads import Ask
 
 SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
 LENS = ((64, 64),)
@@ -143,7 +143,7 @@ def test_a_job_is_taken_when_the_one_before_has_its_outcome_by_whatever_child():
 
 
 def test_a_hang_ends_at_its_limit(monkeypatch):
-    monkeypatch.setattr("compare.compile_child.START_LIMIT_S", 25.0)
+    monkeypatch.setattr("compare.static.compile.START_LIMIT_S", 25.0)
     hang = CompileJob(BAD, LENS, SHAPE, config={"how": "hang"})
     _, hung = _compile("mi300", JOBS["refuses"], hang, limit_s=1.0)
     assert hung.status == "timeout" and "1 s" in hung.reason
@@ -165,7 +165,7 @@ def test_flatten_opens_tuples_and_drops_none():
 
 def test_a_hook_that_helion_dropped_is_named(monkeypatch):
     compat = pytest.importorskip("helion._compat")
-    from compare.helion_target import MissingHook, helion_as
+    from compare.static.helion_target import MissingHook, helion_as
 
     with helion_as(resolve("mi355")):
         assert compat.is_hip() and compat.supports_amd_cdna_tunables()

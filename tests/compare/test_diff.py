@@ -7,12 +7,12 @@ import pytest
 import synthetic_run
 from sampled_run import DECODE, LOADS, MIXED, PREFILL, rows
 
-from compare import diff, difference
-from compare.difference import Change
-from compare.noise import Noise
-from compare.records import Status
-from compare.report_run import read
-from compare.thresholds import Thresholds
+from compare.analysis import diff, difference
+from compare.analysis.difference import Change
+from compare.analysis.runs import read
+from compare.analysis.thresholds import Thresholds
+from compare.record.noise import Noise
+from compare.record.records import Status
 
 FA3 = "baseline/flash_attn3"
 GPU = {"asked": "h200", "name": "h200", "title": "NVIDIA H200 SXM 141 GB", "present": True}

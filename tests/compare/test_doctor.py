@@ -13,23 +13,26 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Precision
-from compare import crew, doctor, environment, planted, registry, situation
-from compare.cost import info
-from compare.noise import read
+from compare.competitors import registry, twins
+from compare.plan import situation
+from compare.process import crew
+from compare.record.noise import read
+from compare.run import doctor, environment
 from compare.workloads import Workload, parse_lens
+from compare.workloads.cost import info
 
 HERE = Path(__file__).parent
 LOAD = info(Workload("q1s2k", parse_lens("q1s2k")))
 
 
-def sampled(seed, *, rounds=24, noise=0.005, droop=0.1, apart=0.004, slower=planted.SLOWER, copy=1.0):
+def sampled(seed, *, rounds=24, noise=0.005, droop=0.1, apart=0.004, slower=twins.SLOWER, copy=1.0):
     """Twins on a clock that droops over the rounds; `apart`: standard deviation of what differs between processes."""
     random.seed(seed)
     found = {kind: {} for kind in doctor.KINDS}
     for process in range(3):
         base = {kind: 50.0 * (1 + random.gauss(0, apart / 4)) for kind in doctor.KINDS}
         both = 1 + random.gauss(0, apart)
-        truths = (1.0, copy, planted.BLOCK, planted.BLOCK * slower)
+        truths = (1.0, copy, twins.BLOCK, twins.BLOCK * slower)
         for kind, truth in zip(doctor.KINDS, truths, strict=True):
             found[kind][process] = [
                 base[kind] * both * truth * (1 + droop * r / rounds) * (1 + random.gauss(0, noise))
@@ -88,9 +91,9 @@ def test_the_slow_twin_makes_21_calls_for_20_and_both_read_cold_pages(sets):
     batches = [make_batch(((1, 16),), AttentionShape(2, 1, 64), fill=False) for _ in range(sets)]
     outs = [torch.empty_like(batch.query) for batch in batches]
     number = {id(batch): at for at, batch in enumerate(batches)}
-    for calls in (planted.BLOCK, round(planted.BLOCK * planted.SLOWER)):
+    for calls in (twins.BLOCK, round(twins.BLOCK * twins.SLOWER)):
         kernel = Counting()
-        twin = planted.Block(kernel, calls)
+        twin = twins.Block(kernel, calls)
         workspace = twin.workspace(batches[0].shape, None, None)
         for _ in range(2):  # planned again after the values changed
             for batch in batches:
@@ -119,21 +122,21 @@ def test_a_kernel_that_plans_is_planned_under_its_twins_and_gets_each_page_sets_
             self.seen.append((batch, workspace))
 
     kernel, batches = Planning(), [make_batch(((1, 16),), AttentionShape(2, 1, 64), fill=False) for _ in range(3)]
-    twin = planted.Block(kernel, 20)
+    twin = twins.Block(kernel, 20)
     twin.workspace(batches[0].shape, None, None)
     plans = [twin.prepare(batch, Features(), None, None) for batch in batches]
     twin.launch(batches[1], Features(), torch.empty_like(batches[1].query), None, plans[1])
     assert all(plan == f"plan of {id(batch)}" for batch, plan in kernel.seen) and len(kernel.seen) == 20
-    assert planted.Twin(kernel).prepare(batches[0], Features(), None, None) == plans[0]
-    assert planted.Twin(Counting()).prepare(batches[0], Features(), None, "as it was") == "as it was"
+    assert twins.Twin(kernel).prepare(batches[0], Features(), None, None) == plans[0]
+    assert twins.Twin(Counting()).prepare(batches[0], Features(), None, "as it was") == "as it was"
 
 
 def test_twins_are_kernels_of_the_registry_and_strangers_are_not():
-    first, slow = (registry.load(planted.name_of(kind, "baseline/sdpa")) for kind in ("first", "slow"))
+    first, slow = (registry.load(twins.name_of(kind, "baseline/sdpa")) for kind in ("first", "slow"))
     assert first.SUPPORTS == slow.SUPPORTS == registry.load("baseline/sdpa").SUPPORTS
-    assert registry.load(planted.name_of("slow", "baseline/sdpa")) is slow
+    assert registry.load(twins.name_of("slow", "baseline/sdpa")) is slow
     with pytest.raises(registry.Unavailable):
-        registry.load("compare.planted:third__baseline__sdpa")
+        registry.load("compare.competitors.twins:third__baseline__sdpa")
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def measuring(monkeypatch, tmp_path):
 
 
 def test_live_twins_make_a_floor_that_can_be_read(measuring, capsys):
-    assert measuring_worker.CALLS % planted.BLOCK, "nothing depends on how many calls a sample has"
+    assert measuring_worker.CALLS % twins.BLOCK, "nothing depends on how many calls a sample has"
     argv = ["--kernel", "baseline/sdpa", "--workload", "q1s40", "--processes", "2", "--max-time", "0.2"]
     assert doctor.main([*argv, "--out", "floor/noise.json"]) == 0
     floor = read(Path("floor/noise.json"))

@@ -11,8 +11,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
+from compare.workloads import Ask
 
 H200 = resolve("h200")
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)

@@ -6,12 +6,12 @@ import json
 import pytest
 
 from common import gpus
-from compare import cost, published
-from compare.compile_child import Outcome
-from compare.estimate import MACHINES, NoEstimate, column, estimate, machine_of, makespan, text
-from compare.estimate_code import flops_of, tile_code
-from compare.estimate_work import works
-from compare.workloads import Workload, parse_lens
+from compare.static.compile import Outcome
+from compare.static.estimate import MACHINES, NoEstimate, column, estimate, machine_of, makespan, text
+from compare.static.estimate_code import flops_of, tile_code
+from compare.static.estimate_work import works
+from compare.studies.estimates import published
+from compare.workloads import Workload, cost, parse_lens
 
 H200, MI300 = gpus.resolve("h200"), gpus.resolve("mi300")
 Q_BLOCK = {"block_m": 16, "tile_size": 64, "num_warps": 4, "num_stages": 3}

@@ -3,8 +3,8 @@
 import pytest
 
 from common import gpus
-from compare import estimate_page, published
-from compare.estimate_stats import Point, summarise
+from compare.studies.estimates import page, published
+from compare.studies.estimates.stats import Point, summarise
 
 
 def point(group="w", setup="a", estimate=10.0, measured=10.0, limiter="latency", **more) -> Point:
@@ -48,7 +48,7 @@ def test_right_limiter(limiter, shares, right):
 def test_pages_are_what_the_command_writes():
     """Seconds: both pages from the committed data."""
     folder = published.RESULTS
-    own = estimate_page.own_points(gpus.resolve("h200"), folder / "h200")
+    own = page.own_points(gpus.resolve("h200"), folder / "h200")
     assert len(own) >= 40
-    assert estimate_page._h200(own) == (folder / "h200/estimates.md").read_text()
-    assert estimate_page._mi300(estimate_page.published_points()) == (folder / "mi300/estimates.md").read_text()
+    assert page._h200(own) == (folder / "h200/estimates.md").read_text()
+    assert page._mi300(page.published_points()) == (folder / "mi300/estimates.md").read_text()

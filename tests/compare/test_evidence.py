@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from synthetic_run import checked, timed, workload
 
-from compare import evidence
-from compare.records import Search
+from compare.record.records import Search
+from compare.report import evidence
 
 LOAD, OTHER = workload("q1s512", "decode", 1, 1, 512), workload("q1s2k", "decode", 1, 1, 2048)
 

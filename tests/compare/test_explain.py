@@ -1,4 +1,5 @@
-"""compare.explain: the choice of the public call, the conditions behind it, and what it says when asked wrong."""
+"""compare.competitors.explain: the choice of the public call, the conditions behind it, and what it says when asked
+wrong."""
 
 import importlib.util
 
@@ -10,7 +11,7 @@ from common.serving.choice import Choice
 from common.serving.grid import on_grid
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from compare import explain, registry
+from compare.competitors import explain, registry
 from compare.workloads import Ask, parse_lens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")

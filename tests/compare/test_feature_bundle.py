@@ -5,8 +5,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
+from compare.workloads import Ask
 
 SHAPE, LENS = AttentionShape(8, 2, 64, 16, torch.bfloat16), ((3, 70), (1, 40))
 KERNELS = ("triton/q_block", "helion/q_block")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import synthetic_run
 from synthetic_run import timed, workload
 
-from compare import feature_costs
 from compare.exits import NOTHING, OK, USAGE
+from compare.report import feature_costs
 
 H200 = {"name": "h200", "present": True}
 TRITON, HELION = "triton/auto", "helion/auto"

@@ -11,13 +11,15 @@ from common.oracle.integrity import bits
 from common.spec import SpecError
 from common.spec.kernel import asked_of
 from common.spec.validation import validate, validate_output
-from compare import feature_suite, figures_features, gate, registry
-from compare.arena import Arena
-from compare.cost import cost
-from compare.figures_paper import points
-from compare.subject import Subject
-from compare.suites import suite
-from compare.workloads import Workload
+from compare.bench import gate
+from compare.bench.arena import Arena
+from compare.bench.subject import Subject
+from compare.competitors import registry
+from compare.report import features as report_features
+from compare.report.paper import points
+from compare.workloads import Workload, feature_suite
+from compare.workloads.cost import cost
+from compare.workloads.suites import suite
 
 ROWS = {row.label: row for row in suite("features")}
 
@@ -93,7 +95,7 @@ def test_a_contradiction_reaches_nobody():
 
 def test_the_figure_names_every_class_feature_and_kernel(tmp_path):
     records = synthetic_figures.records("features", feature_suite.KERNELS)
-    (path,) = figures_features.draw(records, tmp_path).values()
+    (path,) = report_features.draw(records, tmp_path).values()
     texts = {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
     features = {name for asked in feature_suite.ASKED.values() for name in asked}
     assert features | set(feature_suite.KERNELS) <= texts
@@ -103,10 +105,10 @@ def test_the_figure_names_every_class_feature_and_kernel(tmp_path):
 def test_a_ratio_is_to_the_same_kernels_plain_row():
     records = synthetic_figures.records("features", ["triton/auto"])
     us = {point.load.label: point.us for point in points(records)}
-    found = figures_features.ratios(points(records))
+    found = report_features.ratios(points(records))
     assert found["decode"]["alibi"] == {"triton/auto": us["32q1s4k~+alibi"] / us["32q1s4k~"]}
 
 
 def test_without_the_plain_row_nothing_is_drawn(tmp_path):
     records = [r for r in synthetic_figures.records("features", ["triton/auto"]) if "+" in r.workload.label]
-    assert figures_features.draw(records, tmp_path) == {}
+    assert report_features.draw(records, tmp_path) == {}

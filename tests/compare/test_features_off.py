@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cut_sources import ABSENT, write_family
 
-from compare.crew import environment
+from compare.process.crew import environment
 
 CHILD = Path(__file__).with_name("features_off_child.py")
 PACKAGES = {feature: "cut_" + feature.replace(" ", "_").replace("-", "_") for feature in ABSENT}

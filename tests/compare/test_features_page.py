@@ -5,41 +5,41 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare import features_page
-from compare.compile_child import CompileJob, compile_in_child
+from compare.pages import features
+from compare.static.compile import CompileJob, compile_in_child
 
 
 def test_the_page_is_what_the_kernels_say():
-    assert features_page.main([]) == 0
+    assert features.main([]) == 0
 
 
 def test_every_member_that_a_case_asks_for_is_on_the_page():
-    asked = {member for case in features_page.BY_NAME.values() if case.refused is None for member in case.asked}
-    assert asked <= set(features_page.MEMBERS)
-    assert all(features_page.counted(m) for m in features_page.MEMBERS if m not in ("lse", "full_graph"))
+    asked = {member for case in features.BY_NAME.values() if case.refused is None for member in case.asked}
+    assert asked <= set(features.MEMBERS)
+    assert all(features.counted(m) for m in features.MEMBERS if m not in ("lse", "full_graph"))
 
 
 def test_a_member_that_the_page_lacks_is_refused():
     with pytest.raises(KeyError, match="weather"):
-        features_page.matrix({"triton/naive": frozenset({"causal", "weather"})})
+        features.matrix({"triton/naive": frozenset({"causal", "weather"})})
 
 
 def test_a_changed_declaration_makes_the_page_old(monkeypatch):
-    declared = features_page.supports()
+    declared = features.supports()
     declared["triton/naive"] |= {"sinks"}
-    monkeypatch.setattr(features_page, "supports", lambda: declared)
-    assert features_page.main([]) == 1
+    monkeypatch.setattr(features, "supports", lambda: declared)
+    assert features.main([]) == 1
 
 
 def test_two_dsls_that_declare_the_same_share_a_table():
-    declared = features_page.supports()
-    assert features_page.matrix(declared).count("###") == 1
+    declared = features.supports()
+    assert features.matrix(declared).count("###") == 1
     declared["helion/naive"] |= {"sinks"}
-    assert features_page.matrix(declared).count("###") == 2
+    assert features.matrix(declared).count("###") == 2
 
 
 def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead():
-    rows = features_page.refused().splitlines()[2:]
+    rows = features.refused().splitlines()[2:]
     assert rows
     for row in rows:
         wanted, error, instead, cost = row.strip("| ").split(" | ")

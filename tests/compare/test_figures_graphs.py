@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from compare import figures_graphs
+from compare.studies.graphs import figures_graphs
 
 
 def rows():

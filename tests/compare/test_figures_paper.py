@@ -8,9 +8,9 @@ import pytest
 import synthetic_figures
 import synthetic_run
 
-from compare import figure_style, figures_paper
-from compare.figures_paper import Point, summed_us
-from compare.records import Status
+from compare.record.records import Status
+from compare.report import paper, style
+from compare.report.paper import Point, summed_us
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,21 +23,21 @@ def texts(path):
 def drawn(tmp_path_factory):
     """Every figure, by name, and the kernels of its suite that have a time."""
     folder, found = tmp_path_factory.mktemp("figures"), {}
-    for suite in figures_paper.FIGURES:
+    for suite in paper.FIGURES:
         records = synthetic_figures.records(suite)
         kernels = {record.kernel for record in records if record.timing}
-        found |= {name: (path, kernels) for name, path in figures_paper.draw(suite, records, folder).items()}
+        found |= {name: (path, kernels) for name, path in paper.draw(suite, records, folder).items()}
     return found
 
 
 def test_every_kernel_of_a_figure_is_in_its_legend(drawn):
-    assert set(drawn) == set(figures_paper.CAPTIONS)
+    assert set(drawn) == set(paper.CAPTIONS)
     for path, kernels in drawn.values():
         assert kernels <= set(texts(path))
 
 
 def test_the_same_rows_give_the_same_file(drawn, tmp_path):
-    (again,) = figures_paper.draw("fig9", synthetic_figures.records("fig9"), tmp_path).values()
+    (again,) = paper.draw("fig9", synthetic_figures.records("fig9"), tmp_path).values()
     assert again.read_bytes() == drawn["fig9-by-output"][0].read_bytes()
 
 
@@ -54,13 +54,13 @@ def test_a_run_without_times_has_no_figure_of_times(tmp_path):
         synthetic_run.failed(record.workload, record.kernel, Status.UNAVAILABLE)
         for record in synthetic_figures.records("fig9")
     ]
-    assert figures_paper.draw("fig9", records, tmp_path) == {}
+    assert paper.draw("fig9", records, tmp_path) == {}
 
 
 def test_without_flash_attention_the_fastest_kernel_is_the_yardstick(tmp_path):
     kernels = ("triton/naive", "triton/parallel_softmax")
     records = synthetic_figures.records("fig9", kernels)
-    (path,) = figures_paper.draw("fig9", records, tmp_path).values()
+    (path,) = paper.draw("fig9", records, tmp_path).values()
     assert "triton/parallel_softmax = 100%" in texts(path)
 
 
@@ -80,7 +80,7 @@ def test_the_time_of_all_steps_is_linear_between_those_measured():
 
 
 def test_a_variant_has_its_kernels_marker_on_a_line_of_its_own():
-    plain, page = figure_style.line("triton/q_block"), figure_style.line("triton/q_block@page")
+    plain, page = style.line("triton/q_block"), style.line("triton/q_block@page")
     assert (plain["marker"], plain["color"]) == (page["marker"], page["color"])
     assert plain["linestyle"] != page["linestyle"] and page["label"] == "triton/q_block@page"
 
@@ -88,7 +88,7 @@ def test_a_variant_has_its_kernels_marker_on_a_line_of_its_own():
 @pytest.mark.parametrize("suite", ["fig6", "fig7", "fig8", "fig9"])
 def test_a_run_that_was_cut_short_is_drawn_as_far_as_it_went(tmp_path, suite):
     records = synthetic_figures.records(suite)
-    for path in figures_paper.draw(suite, records[:9], tmp_path).values():
+    for path in paper.draw(suite, records[:9], tmp_path).values():
         assert {record.kernel for record in records[:9] if record.timing} <= set(texts(path))
 
 
@@ -96,7 +96,7 @@ def test_shares_that_only_some_batches_have_are_no_mean(tmp_path):
     records = [
         r for r in synthetic_figures.records("fig6") if (r.workload.num_seqs == 1) == (r.workload.num_decodes > 0)
     ]
-    assert list(figures_paper.draw("fig6", records, tmp_path)) == ["fig6-by-share"]
+    assert list(paper.draw("fig6", records, tmp_path)) == ["fig6-by-share"]
 
 
 def test_an_interval_of_several_processes_is_drawn(tmp_path):
@@ -105,7 +105,7 @@ def test_an_interval_of_several_processes_is_drawn(tmp_path):
         record.timing, low_us=record.timing.median_us * 0.9, high_us=record.timing.median_us * 1.1
     )
     plain, wide = (
-        figures_paper.draw("fig9", [record.replace(timing=of)], tmp_path / name)["fig9-by-output"].read_text()
+        paper.draw("fig9", [record.replace(timing=of)], tmp_path / name)["fig9-by-output"].read_text()
         for name, of in (("plain", record.timing), ("wide", timing))
     )
     assert "LineCollection" in wide and "LineCollection" not in plain

@@ -7,11 +7,11 @@ import re
 import pytest
 from synthetic_run import checked, failed, timed, workload
 
-from compare import summary
-from compare.records import latest
-from compare.report_run import read
-from compare.rundir import NotARun
-from compare.store import load
+from compare.analysis import summary
+from compare.analysis.runs import read
+from compare.record.folder import NotARun
+from compare.record.records import latest
+from compare.record.store import load
 
 LOAD = workload("q1s512", "decode", 1, 1, 512)
 RECORDS = [

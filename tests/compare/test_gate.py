@@ -5,13 +5,13 @@ import fake_kernels
 import pytest
 
 from common.spec.kernel import Precision
-from compare import gate
-from compare.arena import Arena, page_sets
-from compare.gate import Rejected
-from compare.records import Status
-from compare.subject import Subject, failure, status_of
-from compare.suites import pick, suite
+from compare.bench import gate
+from compare.bench.arena import Arena, page_sets
+from compare.bench.gate import Rejected
+from compare.bench.subject import Subject, failure, status_of
+from compare.record.records import Status
 from compare.workloads import Ask
+from compare.workloads.suites import pick, suite
 
 BF16 = pick(suite("smoke"), "ragged-decode")[0]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import children
-from compare import generated
+from compare.studies import generated
 
 
 def row(kernel, workload="32q1s2k", status="ok", **more):
@@ -40,7 +40,7 @@ def test_the_command_refuses_by_name(words, said, tmp_path, capsys):
 @pytest.mark.slow
 def test_both_sources_are_compiled_and_the_generated_one_is_kept(tmp_path):
     words = ["--gpu", "h200", "--rungs", "naive", "--workload", "q1s16", "--out", str(tmp_path)]
-    children.said(["-m", "compare.generated", *words], children.compiling(), 300)
+    children.said(["-m", "compare.studies.generated", *words], children.compiling(), 300)
     (pair,) = generated.pairs(generated.read(tmp_path))
     assert pair["triton_registers"] > 0 and pair["generated_tokens"] > pair["helion_tokens"]
     source = (tmp_path / "naive.q1s16.txt").read_text()

@@ -1,4 +1,5 @@
-"""compare.graphs without a GPU: kernels and clock are fakes, the stage, the judging and the report are real."""
+"""compare.studies.graphs.graphs without a GPU: kernels and clock are fakes, the stage, the judging and the report are
+real."""
 
 import json
 
@@ -9,8 +10,9 @@ from rich.console import Console
 
 from common.oracle.reference import reference
 from common.spec import AttentionShape, Features, SpecError
-from compare import captured, graph_report, graphs, timing
-from compare.stage import Size, Stage
+from compare.bench import timing
+from compare.studies.graphs import captured, graphs, report
+from compare.studies.graphs.stage import Size, Stage
 from compare.workloads import Workload
 
 SHAPE = AttentionShape(2, 1, 16, 16, torch.float32)
@@ -164,11 +166,11 @@ def test_an_interrupted_run_has_its_report_which_can_be_made_again(stage, bench,
     assert graphs.record(Console(quiet=True), tmp_path, some()) == graphs.INTERRUPTED
     first = (tmp_path / "report.md").read_text()
     assert "## Partial graphs" in first
-    with open(tmp_path / graph_report.LINES, "a") as file:
+    with open(tmp_path / report.LINES, "a") as file:
         file.write('{"experiment": "par')  # what a killed process leaves
-    assert graph_report.main([str(tmp_path)]) == 0 and (tmp_path / "report.md").read_text() == first
-    assert graph_report.main([str(tmp_path / "figures")]) == 2
-    assert "allowed a folder that compare.graphs wrote" in capsys.readouterr().out
+    assert report.main([str(tmp_path)]) == 0 and (tmp_path / "report.md").read_text() == first
+    assert report.main([str(tmp_path / "figures")]) == 2
+    assert "allowed its folder" in capsys.readouterr().out
 
 
 def test_a_dsl_that_is_not_here_is_said_and_left_out(monkeypatch, capsys):
@@ -218,7 +220,7 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
     assert {p.name for p in (tmp_path / "figures").iterdir()} == {"one_for_all.svg", "waves.svg"}
     assert (tmp_path / "report.html").read_text().count("<svg") == 2
     assert len((tmp_path / "graphs.jsonl").read_text().splitlines()) == len(results)
-    assert {pair["ratio"] for pair in graph_report.ratios(results)} == {0.9}
+    assert {pair["ratio"] for pair in report.ratios(results)} == {0.9}
     assert json.loads((tmp_path / "graphs.jsonl").read_text().splitlines()[0])["experiment"] == "one for all: memory"
 
 

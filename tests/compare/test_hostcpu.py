@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import children
-from compare import hostcpu
+from compare.studies import hostcpu
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="Triton's launcher is compiled")
 def test_calls_and_plans_are_kept_and_timed():
-    command = ["-m", "compare.hostcpu", "--kernels", "triton", "--workload", "q1s2k"]
+    command = ["-m", "compare.studies.hostcpu", "--kernels", "triton", "--workload", "q1s2k"]
     (told,) = children.said(command, children.compiling(Path(__file__).parents[2]), 300)
     times = [float(time) for time in re.fullmatch(r"triton +q1s2k +call +(\S+) plan +(\S+)", told).groups()]
     assert all(1 < time < 1000 for time in times)

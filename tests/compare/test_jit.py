@@ -8,8 +8,8 @@ import torch
 from compiled_child import compiled
 
 from common.gpus import resolve
-from compare import jit
-from compare.compiled import Argument
+from compare.static import jit
+from compare.static.compiled import Argument
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_every_hook_of_helion_exists_and_is_put_back(gpu):
     compat = pytest.importorskip("helion._compat")
     import helion.runtime
 
-    from compare.helion_target import helion_as
+    from compare.static.helion_target import helion_as
 
     before = compat._is_hip, helion.runtime.get_num_sm
     with helion_as(resolve(gpu)):

@@ -4,18 +4,18 @@ import ast
 
 import pytest
 
-from compare import kit_table
+from compare.pages import conformance
 
-SCRIPTS = sorted((kit_table.FOLDER / "scripts").glob("*.py"))
+SCRIPTS = sorted((conformance.FOLDER / "scripts").glob("*.py"))
 
 
 def test_the_committed_page_is_fresh():
-    assert kit_table.main([]) == 0
+    assert conformance.main([]) == 0
 
 
-@pytest.mark.parametrize("subject", kit_table.TITLES)
+@pytest.mark.parametrize("subject", conformance.TITLES)
 def test_every_subject_has_a_report_and_no_case_twice(subject):
-    seen = kit_table.cases()[subject]
+    seen = conformance.cases()[subject]
     assert seen and all(case["status"] for case in seen.values())
     assert len({name.split("@")[0] for name in seen}) == len(seen)
 
@@ -35,5 +35,5 @@ def _names(node):
 
 
 def test_the_log_names_every_script():
-    log = (kit_table.FOLDER / "scripts" / "h200.log").read_text(encoding="utf-8")
+    log = (conformance.FOLDER / "scripts" / "h200.log").read_text(encoding="utf-8")
     assert len(SCRIPTS) == 4 and all(script.name in log for script in SCRIPTS)

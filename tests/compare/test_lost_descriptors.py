@@ -5,9 +5,9 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
-from compare.nvidia_code import lost_descriptors, parse
+from compare.static.compile import CompileJob, compile_in_child
+from compare.static.nvidia_code import lost_descriptors, parse
+from compare.workloads import Ask
 
 # of a tile of 64 keys, K 128 lanes and V 16 of 8 bits: V's descriptor, from UR14 and UR11, which nothing has set
 LOST = """

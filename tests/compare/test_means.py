@@ -4,7 +4,7 @@ import pytest
 import synthetic_run
 from synthetic_run import timed, workload
 
-from compare import means
+from compare.analysis import means
 from compare.exits import NOTHING, OK, USAGE
 
 H200 = {"name": "h200", "present": True}

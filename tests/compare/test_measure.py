@@ -7,9 +7,9 @@ import fake_kernels
 import pytest
 import torch
 
-from compare import measure, task, timing
-from compare.contract import Contract
-from compare.suites import pick, suite
+from compare.bench import measure, task, timing
+from compare.record.contract import Contract
+from compare.workloads.suites import pick, suite
 
 ROW = pick(suite("smoke"), "chunk-17-over-40")[0]
 CALL_US = 900.0

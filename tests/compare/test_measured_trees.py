@@ -19,11 +19,12 @@ from common.serving.choice import Choice
 from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY
-from compare import registry, suites
-from compare.compile_child import CompileJob, compile_in_child
-from compare.explain import path_of
-from compare.tune_compile import MAX_SPILL_BYTES
-from compare.tune_space import Space, flatten
+from compare.competitors import registry
+from compare.competitors.explain import path_of
+from compare.static.compile import CompileJob, compile_in_child
+from compare.tune.compile import MAX_SPILL_BYTES
+from compare.tune.space import Space, flatten
+from compare.workloads import suites
 from kernel_cases import conform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")

@@ -5,9 +5,10 @@ import synthetic_run
 from sampled_run import DECODE, PREFILL, rows
 from test_diff import CONTRACT, FA3, GPU, measured, run_at
 
-from compare import diff, merge, report, verdict
-from compare.report_run import read
-from compare.store import load
+from compare.analysis import diff, merge, verdict
+from compare.analysis.runs import read
+from compare.record.store import load
+from compare.report import report
 
 MI300 = {"asked": "mi300", "name": "mi300", "title": "AMD Instinct MI300X", "present": False}
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from compare import plan, suites
-from compare.contract import Contract
-from compare.crew import Crew, Outcome
-from compare.lanes import side_by_side
-from compare.records import Status
+from compare.plan import plan
+from compare.process.crew import Crew, Outcome
+from compare.process.pool import side_by_side
+from compare.record.contract import Contract
+from compare.record.records import Status
+from compare.workloads import suites
 
 PLANTED, NO_LAUNCH = "diptych_probe.planted_mask", "diptych_probe.no_launch"
 UNKNOWN = "diptych_probe.unknown_mnemonic"

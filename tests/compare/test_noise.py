@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from compare.noise import Noise, NotNoise, carry, kept, read
+from compare.record.noise import Noise, NotNoise, carry, kept, read
 
 FLOOR = Noise("h200", "graph-cold-interleaved/2", "triton/q_block", 3, 0.002, 0.006, rows=({"workload": "q1s2k"},))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.occupancy import UnknownArch, occupancy
+from compare.static.occupancy import UnknownArch, occupancy
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import pytest
 import synthetic_figures
 
 from common.gpus import resolve
-from compare import cli, paper, selection, situation
-from compare.paper_measures import MEASURES, Runs, speeds
+from compare.pages import paper
+from compare.pages.paper_measures import MEASURES, Runs, speeds
+from compare.plan import selection, situation
+from compare.run import options
 
 _, GROUPS = paper.rows()
 ITEMS = [item for group in GROUPS for item in group.items]
@@ -37,7 +39,7 @@ def test_a_row_has_a_figure_an_explanation_or_what_is_open(item):
 def test_commands_select_rows_and_kernels(command):
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "compare.run"]
-    arguments = cli.parser().parse_args(words[3:])
+    arguments = options.parser().parse_args(words[3:])
     if arguments.trace is None:
         chosen = selection.selection(arguments, HERE)
         assert chosen.workloads and chosen.kernels

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_run import timed, workload, write
 
-from compare import precision
-from compare.records import MAX_SAMPLES
+from compare.record.records import MAX_SAMPLES
+from compare.studies import precision
 
 LOAD = workload("q1s512", "decode", 1, 1, 512)
 

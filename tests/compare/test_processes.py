@@ -6,9 +6,10 @@ from pathlib import Path
 import measuring_worker
 import pytest
 
-from compare import cli, run, situation
-from compare.cells import combined
-from compare.store import read_records
+from compare.analysis.cells import combined
+from compare.plan import situation
+from compare.record.store import read_records
+from compare.run import command, options
 
 SMALL = ["--workload", "q1s40_q3", "--shape", "2:1:64", "--gpu", "h200"]
 
@@ -22,7 +23,7 @@ def measuring(monkeypatch, tmp_path):
 @pytest.fixture
 def unreported(measuring, monkeypatch):
     """The same, without the seconds that a report takes."""
-    monkeypatch.setattr("compare.report.write", lambda folder: folder)
+    monkeypatch.setattr("compare.report.report.write", lambda folder: folder)
 
 
 def kernels(*names):
@@ -34,7 +35,7 @@ def log():
 
 
 def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(measuring, capsys):
-    assert run.main([*SMALL, *kernels("honest", "chatters", "lies"), "--out", "run", "--max-time", "0.05"]) == 1
+    assert command.main([*SMALL, *kernels("honest", "chatters", "lies"), "--out", "run", "--max-time", "0.05"]) == 1
     rows = read_records(Path("run/cells.jsonl"))
     assert sorted((r.kernel.split(":")[1], r.process) for r in rows) == [
         (name, process) for name in ("chatters", "honest", "lies") for process in range(3)
@@ -56,7 +57,7 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
 
 
 def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported):
-    assert run.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
+    assert command.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
     rows = read_records(Path("run/cells.jsonl"))
     assert len(rows) == 4 and len({line["pid"] for line in log() if "turns" in line}) == 4
     assert [r.status for r in rows if r.kernel.endswith("honest")] == ["ok", "ok"]
@@ -64,14 +65,14 @@ def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported
 
 def test_random_configs_are_searched_by_the_first_process_alone(unreported):
     argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
-    assert run.main(argv) == 0
+    assert command.main(argv) == 0
     assert [line["configs"] for line in log() if "turns" in line] == [2, 0]
     first, second = read_records(Path("run/cells.jsonl"))
     assert first.search is not None and second.search is None
 
 
 def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unreported):
-    run.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
+    command.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
     done = ["compiles" if "compiles" in line else "turns" for line in log() if "ended" not in line]
     assert done[:3] == ["compiles", "compiles", "turns"]
     rows = [r for r in read_records(Path("run/cells.jsonl")) if r.kernel == "baseline/sdpa"]
@@ -92,8 +93,8 @@ def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unr
     ids=str,
 )
 def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
-    arguments = cli.parser().parse_args([*SMALL, *argv])
-    assert cli.contract(arguments, situation.situation(None, None)).name == name
+    arguments = options.parser().parse_args([*SMALL, *argv])
+    assert options.contract(arguments, situation.situation(None, None)).name == name
 
 
 @pytest.mark.parametrize(
@@ -102,16 +103,16 @@ def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
     ids=str,
 )
 def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):
-    assert run.main([*SMALL, *argv]) == 2
+    assert command.main([*SMALL, *argv]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_precision_is_a_share_or_a_percentage():
-    said = [cli.parser().parse_args(["--precision", text]).precision for text in ("0.5%", "0.005")]
+    said = [options.parser().parse_args(["--precision", text]).precision for text in ("0.5%", "0.005")]
     assert said == [0.005, 0.005]
 
 
 def test_where_nothing_is_timed_one_process_checks(monkeypatch):
     monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
-    arguments = cli.parser().parse_args(["--processes", "5"])
-    assert cli.contract(arguments, situation.situation("mi300", None)).processes == 1
+    arguments = options.parser().parse_args(["--processes", "5"])
+    assert options.contract(arguments, situation.situation("mi300", None)).processes == 1

@@ -6,7 +6,8 @@ from dataclasses import replace
 from rich.console import Console
 from row_producer import record
 
-from compare import progress, registry
+from compare.competitors import registry
+from compare.run import progress
 
 
 def test_a_piped_table_has_every_name_and_every_entry_whole():

@@ -4,21 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from compare.cost import info
-from compare.records import (
-    MAX_SAMPLES,
-    Derived,
-    Evidence,
-    GateResult,
-    Record,
-    Search,
-    Status,
-    Timing,
-    latest,
-)
-from compare.store import read_records
-from compare.wire import seal
+from compare.record.records import MAX_SAMPLES, Derived, Evidence, GateResult, Record, Search, Status, Timing, latest
+from compare.record.store import read_records
+from compare.record.wire import seal
 from compare.workloads import Workload
+from compare.workloads.cost import info
 
 WORKLOAD = info(Workload("q1s64", ((1, 64),)))
 TIMING = Timing("graph", "cold", 12.5, 12.0, 13.0, 20, 64, 64, 1 << 29, (12.0, 12.5, 13.0))

@@ -7,15 +7,16 @@ import pytest
 from common.gpus import resolve
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import BatchStats
-from compare import plan, registry, sources
-from compare.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
-from compare.suites import pick, suite
+from compare.competitors import registry, sources
+from compare.competitors.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
+from compare.plan import plan
+from compare.workloads.suites import pick, suite
 
 
 def test_the_registry_imports_no_kernel():
     import subprocess
 
-    code = "import sys, compare.run, compare.registry; sys.exit('triton' in sys.modules or 'helion' in sys.modules)"
+    code = "import sys, compare.run.command; sys.exit('triton' in sys.modules or 'helion' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

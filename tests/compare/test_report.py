@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import synthetic_run
 
-from compare import figure_style, registry, report, summary
-from compare.records import Status
-from compare.store import read_records
+from compare.analysis import summary
+from compare.competitors import registry
+from compare.record.records import Status
+from compare.record.store import read_records
+from compare.report import report, style
 
 
 @pytest.fixture(scope="module")
@@ -132,15 +134,15 @@ def test_figures_are_svg_of_900_pixels_and_drawn_the_same_again(timed, name):
 
 
 def test_every_kernel_of_the_registry_has_a_look_of_its_own():
-    assert set(registry.KERNELS) | set(registry.ABLATIONS) <= set(figure_style.STYLES)
-    assert len(set(figure_style.STYLES.values())) == len(figure_style.STYLES)
-    shapes = [(marker, fill) for _, marker, fill in figure_style.STYLES.values()]
+    assert set(registry.KERNELS) | set(registry.ABLATIONS) <= set(style.STYLES)
+    assert len(set(style.STYLES.values())) == len(style.STYLES)
+    shapes = [(marker, fill) for _, marker, fill in style.STYLES.values()]
     assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
 
 
 def test_no_two_kernels_of_one_colour_have_markers_that_look_alike():
     alike = {"8": "o", "H": "h"}  # at the 5 points of a figure with many rows, whatever is filled
-    seen = [(colour, alike.get(marker, marker)) for colour, marker, _ in figure_style.STYLES.values()]
+    seen = [(colour, alike.get(marker, marker)) for colour, marker, _ in style.STYLES.values()]
     assert len(set(seen)) == len(seen)
 
 

@@ -3,10 +3,10 @@
 import pytest
 from synthetic_run import checked, failed, workload
 
-from compare.records import Evidence, Status
-from compare.report_absent import absent
-from compare.report_blocks import Fold
-from compare.report_run import RunData
+from compare.analysis.runs import RunData
+from compare.record.records import Evidence, Status
+from compare.report.absent import absent
+from compare.report.blocks import Fold
 
 GPU = {"name": "mi300", "title": "AMD Instinct MI300X", "present": False}
 LOOP = {"matrix": {"mfma 32x32x8": 32}, "loads": {"128": 4, "32": 4}, "barriers": 2, "waits": 18}

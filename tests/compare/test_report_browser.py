@@ -9,7 +9,7 @@ import pytest
 import synthetic_figures
 import synthetic_run
 
-from compare import report
+from compare.report import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [

@@ -9,11 +9,11 @@ import pytest
 import synthetic_figures
 import synthetic_run
 
-from compare import report, report_glance, report_render, report_svg
-from compare.contract import PRECISION, Contract
-from compare.records import Status
-from compare.report_run import read
-from compare.verdict import FA3
+from compare.analysis.runs import read
+from compare.analysis.verdict import FA3
+from compare.record.contract import PRECISION, Contract
+from compare.record.records import Status
+from compare.report import glance, render, report, report_svg
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +159,14 @@ def test_a_figures_colours_follow_the_page_and_its_words_name_it(folders, tmp_pa
     ],
 )
 def test_inline_markup(given, made):
-    assert report_render.inline_markup(given) == made
+    assert render.inline_markup(given) == made
 
 
 def test_a_card_a_class_holds_what_a_caller_gets_or_the_best_of_each_dsl(tmp_path):
     load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
     us = {"triton/auto": 10.0, "triton/q_block": 8.0, "helion/q_block": 16.0, "helion/naive": 40.0}
     records = [synthetic_run.timed(load, kernel, us) for kernel, us in (us | {FA3: 8.0}).items()]
-    (card,) = report_glance.cards(read(synthetic_run.write(tmp_path, records)))
+    (card,) = glance.cards(read(synthetic_run.write(tmp_path, records)))
     assert card.kind == "decode" and "1 row;" in card.note
     assert [(entry.kernel, entry.speed) for entry in card.entries] == [
         ("triton/auto", "0.80×"),
@@ -175,4 +175,4 @@ def test_a_card_a_class_holds_what_a_caller_gets_or_the_best_of_each_dsl(tmp_pat
 
 
 def test_a_run_without_times_has_no_card(folders):
-    assert report_glance.cards(read(folders["absent"])) == []
+    assert glance.cards(read(folders["absent"])) == []

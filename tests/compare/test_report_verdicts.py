@@ -7,14 +7,15 @@ from synthetic_run import absent_run
 from test_diff import CONTRACT, FA3, measured, run_at
 from test_merge import absent
 
-from compare import merge, report, report_verdicts
-from compare.noise import Noise
-from compare.report_run import read
-from compare.tables import Table
+from compare.analysis import merge
+from compare.analysis.runs import read
+from compare.analysis.tables import Table
+from compare.record.noise import Noise
+from compare.report import report, verdicts
 
 
 def sections(folder):
-    return {section.title: section for section in report_verdicts.sections(read(folder))}
+    return {section.title: section for section in verdicts.sections(read(folder))}
 
 
 def first_table(section):

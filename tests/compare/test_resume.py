@@ -9,10 +9,11 @@ import sys
 import pytest
 from row_producer import record
 
-from compare import resume, store
-from compare.records import Evidence, Status, Timing
-from compare.resume import CannotResume, find, finished, keep, settle
-from compare.store import Store, load
+from compare.plan import resume
+from compare.plan.resume import CannotResume, find, finished, keep, settle
+from compare.record import store
+from compare.record.records import Evidence, Status, Timing
+from compare.record.store import Store, load
 
 CELLS = [f"cell{number}" for number in range(6)]
 PRINTS = {cell: f"print-of-{cell}" for cell in CELLS}
@@ -42,7 +43,7 @@ def kept_of(folder, *rows, tail="", **how):
 
 
 def test_nothing_here_imports_torch():
-    code = "import compare.resume, compare.store, sys; sys.exit('torch' in sys.modules)"
+    code = "import compare.plan.resume, compare.record.store, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from common import gpus
-from compare import run
-from compare.situation import situation
-from compare.store import read_records
+from compare.plan.situation import situation
+from compare.record.store import read_records
+from compare.run import command as run
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

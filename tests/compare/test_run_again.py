@@ -14,11 +14,15 @@ import numpy as np
 import pytest
 
 from common import gpus
-from compare import fingerprint, report, rows, run, situation, store
-from compare.crew import Outcome
-from compare.resume import SUPERSEDED
-from compare.situation import Situation
-from compare.store import load
+from compare.plan import fingerprint, situation
+from compare.plan.resume import SUPERSEDED
+from compare.plan.situation import Situation
+from compare.process.crew import Outcome
+from compare.record import store
+from compare.record.store import load
+from compare.report import report
+from compare.run import command as run
+from compare.run import rows
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -148,7 +152,7 @@ def test_a_kernel_that_changed_is_run_again_and_only_that(tmp_path, monkeypatch)
 def test_another_spec_or_software_keeps_nothing(monkeypatch, name, value):
     assert command("--out", "run") == 0
     Played.asked.clear()
-    monkeypatch.setattr(fingerprint.rundir, name, value)
+    monkeypatch.setattr(fingerprint.run_folder, name, value)
     assert command("--resume", "run") == 0 and len(Played.asked) == 6
 
 
@@ -162,7 +166,7 @@ def test_a_fingerprint_is_that_of_workload_source_choice_gpu_software_and_contra
 
 def test_the_source_of_a_kernel_is_known_without_importing_it():
     code = (
-        "import sys\nfrom compare import fingerprint, registry, sources\n"
+        "import sys\nfrom compare.competitors import registry, sources\nfrom compare.plan import fingerprint\n"
         "found = [fingerprint.source(kernel) for kernel in ('triton/naive', 'helion/auto', 'no.where:x')]\n"
         "assert 'triton' not in sys.modules\nassert found[0] == sources.sha(registry.load('triton/naive'))\n"
         "assert all(len(f) == 16 for f in found[:2]) and found[2] == ''\n"

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from common.cases.named import BY_NAME
-from compare import registry, sanitize
+from compare.competitors import registry
+from compare.studies import sanitize
 
 
 @pytest.mark.parametrize(

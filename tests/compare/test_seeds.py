@@ -5,10 +5,10 @@ import json
 import pytest
 
 from common.gpus import resolve
-from compare import rank, seeds, tune_arm
-from compare.compile_child import CompileJob, Outcome
-from compare.suites import peers, pick
-from compare.tune_space import DEFAULT, Policy
+from compare.static.compile import CompileJob, Outcome
+from compare.tune import arm, rank, seeds
+from compare.tune.space import DEFAULT, Policy
+from compare.workloads.suites import peers, pick
 
 ROWS = pick(peers(0), "32q1s2k~,q2k")
 SEED = Policy(set=(("num_warps", 2),))
@@ -24,7 +24,7 @@ def ranking(tmp_path, monkeypatch):
 
 
 def test_ranked_policies_come_right_behind_the_default(ranking):
-    mi300, h200 = (tune_arm.candidates("triton/q_block", ROWS, resolve(gpu), 8, 0) for gpu in ("mi300", "h200"))
+    mi300, h200 = (arm.candidates("triton/q_block", ROWS, resolve(gpu), 8, 0) for gpu in ("mi300", "h200"))
     assert mi300[:2] == [DEFAULT, SEED] and len(mi300) == 8
     assert h200[0] == DEFAULT and h200[1] != SEED, "another GPU has no such ranking"
 

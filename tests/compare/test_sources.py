@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compare import registry, sources
+from compare.competitors import registry, sources
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = {

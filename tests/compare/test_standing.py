@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from sampled_run import DECODE, LOADS, MIXED, PREFILL, SPEC, rows
 
-from compare import standing, verdict
-from compare.contract import UNIT as FA3
-from compare.verdict import Outcome
+from compare.analysis import standing, verdict
+from compare.analysis.verdict import Outcome
+from compare.record.contract import UNIT as FA3
 
 PAIR = {"triton/q_block": 1.0, FA3: 1.0}
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from compare import static_page
+from compare.studies import dies
 
 
 def test_eight_kv_heads_need_no_remap_and_one_does():
-    fetched = {(line[0], line[1]): (float(line[4]), float(line[5])) for line in static_page.die_lines()}
+    fetched = {(line[0], line[1]): (float(line[4]), float(line[5])) for line in dies.die_lines()}
     as_launched, remapped = fetched["prompt q8k", "32:8"]
     assert as_launched == 1.0 < remapped, "a head's Q Blocks are on one die already"
     as_launched, remapped = fetched["prompt q8k", "16:1"]
@@ -16,5 +16,5 @@ def test_eight_kv_heads_need_no_remap_and_one_does():
 
 @pytest.mark.parametrize(("gpu", "found"), [("h200", "sm_90"), ("mi250", "gfx90a"), ("mi30", "mi300")])
 def test_a_gpu_without_eight_dies_is_refused(gpu, found, capsys):
-    assert static_page.main(["--gpu", gpu]) == 2
+    assert dies.main(["--gpu", gpu]) == 2
     assert found in capsys.readouterr().err

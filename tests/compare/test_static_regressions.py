@@ -10,9 +10,9 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare import registry
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
+from compare.competitors import registry
+from compare.static.compile import CompileJob, compile_in_child
+from compare.workloads import Ask
 
 BATCHES = {
     "decode-8x2k": ((1, 2048),) * 8,

@@ -6,12 +6,11 @@ import threading
 import pytest
 
 from common.gpus import resolve
-from compare import feature_suite, staticfacts
-from compare.asked import Ask
-from compare.compile_child import CompileJob, Outcome
-from compare.plan import Cell
-from compare.suites import peers
-from compare.workloads import Workload
+from compare.plan.plan import Cell
+from compare.static import facts as static_facts
+from compare.static.compile import CompileJob, Outcome
+from compare.workloads import Ask, Workload, feature_suite
+from compare.workloads.suites import peers
 
 
 def _cells(count: int) -> list[Cell]:
@@ -31,10 +30,10 @@ def _fails(jobs, gpu, limit_s):
 
 @pytest.mark.parametrize(("compiler", "why"), [(_answers, "answered no more"), (_fails, "OSError: no more processes")])
 def test_nobody_waits_for_a_compiler_that_is_gone(monkeypatch, compiler, why):
-    monkeypatch.setattr(staticfacts, "compile_in_child", compiler)
-    monkeypatch.setattr(staticfacts.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(static_facts, "compile_in_child", compiler)
+    monkeypatch.setattr(static_facts.os, "cpu_count", lambda: 1)
     cells = _cells(3)
-    facts = staticfacts.StaticFacts(cells, resolve("h200"), 1.0)
+    facts = static_facts.StaticFacts(cells, resolve("h200"), 1.0)
     waiter = threading.Thread(target=facts.wait, daemon=True)
     waiter.start()
     waiter.join(60)
@@ -56,9 +55,9 @@ def test_a_lane_and_its_child_wait_for_cells_that_are_asked_for_later_until_the_
         finally:
             ended.set()
 
-    monkeypatch.setattr(staticfacts, "compile_in_child", compiler)
-    monkeypatch.setattr(staticfacts.os, "cpu_count", lambda: 1)
-    facts, cells = staticfacts.StaticFacts([], resolve("h200"), 1.0), _cells(4)
+    monkeypatch.setattr(static_facts, "compile_in_child", compiler)
+    monkeypatch.setattr(static_facts.os, "cpu_count", lambda: 1)
+    facts, cells = static_facts.StaticFacts([], resolve("h200"), 1.0), _cells(4)
     assert not lanes, "without cells nobody is started"
     for asked in (cells[:1], cells[1:]):
         facts.more(asked)
@@ -75,7 +74,7 @@ ROWS = {row.label: row for row in feature_suite.rows()}
 @pytest.mark.parametrize("label", ROWS)
 def test_a_row_with_features_is_a_job_that_survives_its_way_to_the_child(label):
     row: Workload = ROWS[label]
-    job = staticfacts._compile_job(Cell("0", row, "helion/q_block"), "default")
+    job = static_facts._compile_job(Cell("0", row, "helion/q_block"), "default")
     assert (job.ask, job.shape, job.lens) == (row.ask, row.shape, row.lens)
     assert CompileJob.from_json(job.to_json()) == job
 
@@ -86,7 +85,7 @@ def test_a_row_with_fp8_pages_and_an_fp8_output_is_compiled_with_them():
         Cell(label, dataclasses.replace(row, ask=ask), "triton/q_block")
         for label, ask in {"fp8": row.ask, "plain": Ask()}.items()
     ]
-    facts = staticfacts.StaticFacts(cells, resolve("h200"), 300.0)
+    facts = static_facts.StaticFacts(cells, resolve("h200"), 300.0)
     found = {cell.id: facts.of(cell) for cell in cells}
     assert {outcome.status for outcome in found.values()} == {"ok"}, [o.reason for o in found.values()]
     assert found["fp8"].facts[0]["runtime_args"] > found["plain"].facts[0]["runtime_args"]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from row_producer import record
 
-from compare import store
-from compare.store import Busy, Store, load, read_records
+from compare.record import store
+from compare.record.store import Busy, Store, load, read_records
 
 HERE = Path(__file__).parent
 PRODUCER = [sys.executable, str(HERE / "row_producer.py")]

@@ -5,10 +5,11 @@ import argparse
 import pytest
 import torch
 
-from compare import cli, selection, situation, suites, tuning_rows
-from compare.cost import cost
-from compare.suites import pick, suite
-from compare.workloads import Workload
+from compare.plan import selection, situation
+from compare.run import options
+from compare.workloads import Workload, suites, tuning_rows
+from compare.workloads.cost import cost
+from compare.workloads.suites import pick, suite
 
 NO_GPU = situation.Situation(None, False, "cpu", "")
 
@@ -97,7 +98,7 @@ def test_tuning_reaches_from_one_sequence_to_hundreds_and_from_no_context_to_lon
 
 
 def asked(*words: str) -> argparse.Namespace:
-    return cli.parser().parse_args(words)
+    return options.parser().parse_args(words)
 
 
 def test_new_kv_gives_every_row_another_label_and_id():

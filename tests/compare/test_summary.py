@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from compare import summary
+from compare.analysis import summary
 
 
 def test_kernels_stand_in_the_order_of_the_ladder_whoever_finished_first():

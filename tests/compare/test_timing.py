@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import pytest
 
-from compare import timing
-from compare.timing import Against, Track, interleave, partition, quantile, round_order, summarise, width
+from compare.bench import timing
+from compare.bench.timing import Against, Track, interleave, partition, quantile, round_order, summarise, width
 
 
 class Fake:

@@ -1,9 +1,8 @@
 import pytest
 
 from common.spec import AttentionShape
-from compare import trace
-from compare.trace import Request, Rule, Step, TraceError, keep, read, simulate
-from compare.workloads import Ask
+from compare.workloads import Ask, trace
+from compare.workloads.trace import Request, Rule, Step, TraceError, keep, read, simulate
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 GOOD = "2023-11-16 18:15:46.6805900,374,44"

@@ -10,7 +10,10 @@ import pytest
 import simulated_tuning
 from simulated_tuning import machine, run
 
-from compare import exits, rundir, tune, tune_lanes, tune_records
+from compare import exits
+from compare.process import tune_lanes
+from compare.record import folder as run_folder
+from compare.tune import records, tune
 
 BOTH = "triton/q_block,triton/parallel_softmax"
 
@@ -30,12 +33,12 @@ def finished(tmp_path_factory):
         patch.setattr(tune, "pick_rows", tune.pick_rows)
         patch.setenv("PYTHONPATH", "")
         assert run(out, kernels=BOTH, where=machine(4, ("0", "1"))) == exits.OK
-    return out, tune_records.read(out / "candidates.jsonl")
+    return out, records.read(out / "candidates.jsonl")
 
 
 def test_every_drop_out_is_a_line_with_its_reason(finished):
     _, lines = finished
-    last = tune_records.latest(lines, "triton")
+    last = records.latest(lines, "triton")
     reasons = {}
     for line in last.values():
         reasons.setdefault(line["status"], line["reason"])
@@ -48,7 +51,7 @@ def test_every_drop_out_is_a_line_with_its_reason(finished):
 
 def test_only_the_second_time_of_five_and_the_default_is_stored_as_final(finished):
     _, lines = finished
-    last = tune_records.latest(lines, "triton")
+    last = records.latest(lines, "triton")
     for row in simulated_tuning.rows():
         mine = [x for (k, r, _), x in last.items() if (k, r) == ("triton/q_block", row.label) and "screen_us" in x]
         finals = [x for x in mine if "final_us" in x]
@@ -68,7 +71,7 @@ def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again
     out, lines = finished
     text = (out / "dsl_triton/heuristics/h200.py").read_text()
     assert run(out, "--resume", kernels=BOTH) == exits.OK
-    assert len(tune_records.read(out / "candidates.jsonl")) == len(lines)
+    assert len(records.read(out / "candidates.jsonl")) == len(lines)
     assert tune.main(["--fit", str(out), "--no-install"]) == exits.OK
     assert (out / "dsl_triton/heuristics/h200.py").read_text() == text
 
@@ -80,14 +83,14 @@ def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(fi
     (tmp_path / "manifest.json").write_text(json.dumps(later))
     mine = [line | {"t": 1.0} for line in lines if line["kernel"] == "triton/q_block"]
     (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in mine))
-    both, found = tune_records.together([out, tmp_path])
+    both, found = records.together([out, tmp_path])
     assert both["policies"].keys() == manifest["policies"].keys()
     assert both["plan"] == f"{manifest['plan']}, another" and both["commit"] == manifest["commit"]
     assert [line for line in found if line["kernel"] == "triton/q_block"] == mine
     assert {line["kernel"] for line in found} == set(BOTH.split(","))
     (tmp_path / "manifest.json").write_text(json.dumps(later | {"gpu": "b200"}))
     with pytest.raises(tune.NotThisRun, match="runs of b200, h200"):
-        tune_records.together([out, tmp_path])
+        records.together([out, tmp_path])
     assert tune.main(["--fit", str(tmp_path / "nothing")]) == exits.USAGE
 
 
@@ -104,13 +107,13 @@ def test_the_budget_holds(tmp_path, monkeypatch):
     monkeypatch.setenv("SAMPLE_S", "1.0")
     monkeypatch.setattr(tune_lanes, "GRACE_S", 3.0)
     assert run(tmp_path, minutes=0.1) == exits.NOTHING
-    assert not tune_records.done(tune_records.read(tmp_path / "candidates.jsonl"), "triton")
+    assert not records.done(records.read(tmp_path / "candidates.jsonl"), "triton")
 
 
 def test_a_killed_run_goes_on_where_it_ended(tmp_path):
     log = tmp_path / "candidates.jsonl"
     command = [sys.executable, simulated_tuning.__file__, "run", str(tmp_path)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(rundir.ROOT)})
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(run_folder.ROOT)})
     try:
         while not (log.exists() and '"done"' in log.read_text()):
             assert child.poll() is None
@@ -121,18 +124,18 @@ def test_a_killed_run_goes_on_where_it_ended(tmp_path):
     with open(log, "a") as file:
         file.write('{"torn')
     first = [json.loads(text) for text in log.read_text().splitlines()[:-1]]
-    before = tune_records.done(first, "triton")
+    before = records.done(first, "triton")
     assert 0 < len(before) < 8
     assert run(tmp_path, "--resume") == exits.OK
-    lines = tune_records.read(log)
-    assert lines[: len(first)] == first and len(tune_records.done(lines, "triton")) == 8
+    lines = records.read(log)
+    assert lines[: len(first)] == first and len(records.done(lines, "triton")) == 8
     assert not before & {(x["row"], x["kernel"]) for x in lines[len(first) :] if "final_us" in x}
     assert lines[len(first)]["t"] >= first[-1]["t"]  # the budget counts on
 
 
 def test_two_gpus_share_the_rows(finished):
     out, lines = finished
-    assert len(tune_records.done(lines, "triton")) == 2 * 8  # each kernel once on each row
+    assert len(records.done(lines, "triton")) == 2 * 8  # each kernel once on each row
     assert len([line for line in lines if line.get("done")]) == 2 * 8
     assert json.loads((out / "manifest.json").read_text())["gpus"] == 2
     assert {path.name for path in out.glob("*.lock")} == {"gpu0.lock", "gpu1.lock"}

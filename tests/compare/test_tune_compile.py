@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from common.gpus import resolve
-from compare import registry
-from compare.crew import environment
-from compare.rundir import ROOT
-from compare.suites import pick, suite
-from compare.tune_compile import Lane, _tensor_bytes
-from compare.tune_space import DEFAULT, Policy, flatten
+from compare.competitors import registry
+from compare.process.crew import environment
+from compare.record.folder import ROOT
+from compare.tune.compile import Lane, _tensor_bytes
+from compare.tune.space import DEFAULT, Policy, flatten
+from compare.workloads.suites import pick, suite
 
 OTHER = Policy(set=(("num_warps", 8),))
 ROW = pick(suite("peers"), "8q1s2k~")[0]
@@ -26,7 +26,7 @@ def answers(policies, kernel="triton/q_block", gpu="h200"):
     """What the lane says of each policy, by name; one process."""
     task = {"gpu": dataclasses.asdict(resolve(gpu)), "rows": [ROW.to_dict()], "deadline": time.time() + 300, "lost": []}
     jobs = [{"id": p.name, "kernel": kernel, "policy": p.to_dict(), "rows": [ROW.label]} for p in policies]
-    command = [sys.executable, "-m", "compare.tune_compile"]
+    command = [sys.executable, "-m", "compare.tune.compile"]
     lines = "".join(json.dumps(part) + "\n" for part in [task, *jobs])
     done = subprocess.run(
         command, input=lines, capture_output=True, text=True, env=environment("measure"), cwd=ROOT, check=True

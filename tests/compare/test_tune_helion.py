@@ -3,10 +3,12 @@
 import pytest
 
 from common.gpus import resolve
-from compare import gate, registry, tune_helion
-from compare.arena import Arena
-from compare.subject import Subject
-from compare.suites import pick, suite
+from compare.bench import gate
+from compare.bench.arena import Arena
+from compare.bench.subject import Subject
+from compare.competitors import registry
+from compare.tune import helion as tune_helion
+from compare.workloads.suites import pick, suite
 
 ROW = pick(suite("smoke"), "speculative-4")[0]
 

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
-from compare import suites, tune
-from compare.tune_arm import Arm, late
-from compare.tune_lanes import Jobs
-from compare.tuning_rows import least_ms
+from compare.process.tune_lanes import Jobs
+from compare.tune import tune
+from compare.tune.arm import Arm, late
+from compare.workloads import suites
+from compare.workloads.tuning_rows import least_ms
 
 
 def job(kernel, name, **more):

@@ -12,9 +12,13 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare import registry, rundir, suites, tune, tune_arm
-from compare.tune_fit import Fitted
-from compare.tune_space import DEFAULT, Space
+from compare.competitors import registry
+from compare.record import folder as run_folder
+from compare.tune import arm as tune_arm
+from compare.tune import tune
+from compare.tune.fit import Fitted
+from compare.tune.space import DEFAULT, Space
+from compare.workloads import suites
 
 GPU = resolve("h200")
 ROWS = tune.pick_rows(16)
@@ -54,7 +58,7 @@ def written(request, tmp_path_factory):
 @pytest.mark.parametrize("command", [["format", "--check"], ["check"]])
 def test_it_needs_no_editing_to_pass_review(written, command):
     _, _, path, _ = written
-    config = ["--config", str(rundir.ROOT / "pyproject.toml")]
+    config = ["--config", str(run_folder.ROOT / "pyproject.toml")]
     done = subprocess.run([sys.executable, "-m", "ruff", *command, *config, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(path.read_text().splitlines()) <= 300

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from common.serving.choice import MOST_SEGMENTS
-from compare.tune_space import DEFAULT, Policy, Space, changed, flatten, policies
+from compare.tune.space import DEFAULT, Policy, Space, changed, flatten, policies
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ import pytest
 
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from compare import tune_records, tune_tree
-from compare.tune_tree import Tree
+from compare.tune import records
+from compare.tune import tree as tune_tree
+from compare.tune.tree import Tree
 
 SHAPE = AttentionShape()
 
@@ -37,7 +38,7 @@ def test_regret_is_time_over_the_best_final_of_the_row():
         line("b", "slow", screen_us=5.0, final_us=5.5),
         *done("a"),
     ]
-    times = tune_records.times(lines, "triton", "triton/q_block")
+    times = records.times(lines, "triton", "triton/q_block")
     assert times.rows == ("a",)  # b is not done
     regret = dict(zip(times.policies, times.regret[0], strict=True))
     assert regret == {"default": 2.0, "fast": 1.0, "lucky": 2.0, "slow": 5.0}
@@ -52,9 +53,9 @@ def test_what_is_slow_costs_a_lot_and_what_was_wrong_once_is_no_choice():
         line("b", "wrong", "incorrect"),
         *done("a", "b"),
     ]
-    times = tune_records.times(lines, "triton", "triton/q_block")
+    times = records.times(lines, "triton", "triton/q_block")
     assert times.policies == ("default", "slow")
-    assert times.regret[1].tolist() == [1.0, tune_records.LOST]
+    assert times.regret[1].tolist() == [1.0, records.LOST]
 
 
 def test_a_compiler_that_ran_out_of_time_says_nothing_of_a_policy_nor_a_row_without_a_default_of_any():
@@ -66,14 +67,14 @@ def test_a_compiler_that_ran_out_of_time_says_nothing_of_a_policy_nor_a_row_with
         line("c", "default", "compile_error", **ran_out),
         *done("a", "b", "c"),
     ]
-    times = tune_records.times(lines, "triton", "triton/q_block")
+    times = records.times(lines, "triton", "triton/q_block")
     assert times.rows == ("a", "b") and times.policies == ("default", "fast")
-    assert times.regret.tolist() == [[1.25, 1.0], [1.0, tune_records.LOST]]
+    assert times.regret.tolist() == [[1.25, 1.0], [1.0, records.LOST]]
 
 
 def test_rows_can_be_confined_to_some():
     lines = [*[line(row, "default", screen_us=10.0, final_us=10.0) for row in "ab"], *done("a", "b")]
-    assert tune_records.times(lines, "triton", "triton/q_block", {"b"}).rows == ("b",)
+    assert records.times(lines, "triton", "triton/q_block", {"b"}).rows == ("b",)
 
 
 def test_a_few_choices_are_the_default_and_those_that_lower_the_summed_regret():

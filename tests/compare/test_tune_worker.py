@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from compare import tune_worker
-from compare.tune_worker import ALONE_SHARE, Bench
+from compare.tune import worker
+from compare.tune.worker import ALONE_SHARE, Bench
 
 SHARE = 0.1
 
@@ -24,8 +24,8 @@ class Channel:
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(tune_worker.timing, "make_clock", lambda device: None)
-    monkeypatch.setattr(tune_worker, "device_is_sick", lambda device: False)
+    monkeypatch.setattr(worker.timing, "make_clock", lambda device: None)
+    monkeypatch.setattr(worker, "device_is_sick", lambda device: False)
     shares = []
     monkeypatch.setattr(Bench, "_most_memory", lambda self, share: shares.append(share))
     task = {"gpu": "h200", "device": "cpu", "lock": str(tmp_path / "lock"), "memory_share": SHARE, "lost": []}
@@ -35,7 +35,7 @@ def bench(tmp_path, monkeypatch):
 
 
 def test_waiting_for_the_gpu_is_a_sign_of_life(bench, monkeypatch):
-    monkeypatch.setattr(tune_worker, "SIGN_S", 0.05)
+    monkeypatch.setattr(worker, "SIGN_S", 0.05)
     with open(bench._lock, "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         threading.Timer(0.3, lambda: fcntl.flock(other, fcntl.LOCK_UN)).start()

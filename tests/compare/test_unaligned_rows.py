@@ -9,7 +9,7 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
 
 LENS = ((1, 40), (3, 70))
 CONFIG = {"block_m": 16, "tile_size": 32, "num_warps": 4, "num_stages": 2}

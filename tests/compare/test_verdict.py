@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 from sampled_run import DECODE, PREFILL, rows, sampled
 
-from compare import contract, verdict
-from compare.noise import Noise
+from compare.analysis import verdict
+from compare.analysis.verdict import Outcome, decide
+from compare.record import contract
+from compare.record.noise import Noise
 from compare.stats import Ratio
-from compare.verdict import Outcome, decide
 
 FA3 = contract.UNIT
 PAIR = {"triton/q_block": 1.0, FA3: 1.0}

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from common import gpus
-from compare import registry, sources, versions, versions_page
-from compare.compile_child import Outcome
-from compare.versions_subjects import RELEASES, TARGETS, subjects
+from compare.competitors import registry, sources
+from compare.static.compile import Outcome
+from compare.studies.versions import page as versions_page
+from compare.studies.versions import versions
+from compare.studies.versions.subjects import RELEASES, TARGETS, subjects
 
 FINE = {
     "kernel": "_q_block_kernel",

@@ -3,7 +3,8 @@
 import pytest
 
 from common.cases.named import BY_NAME
-from compare import registry, vllm_cases
+from compare.competitors import registry
+from compare.studies import vllm
 
 
 class Wrong:
@@ -23,10 +24,10 @@ class Wrong:
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_a_case_is_kept_refused_wrong_or_broken():
     case, flex = BY_NAME["query-2"], registry.load("baseline/flex")
-    assert vllm_cases.judge(flex, case, "cpu") == (vllm_cases.KEPT, "")
-    assert vllm_cases.judge(flex, BY_NAME["sinks-off"], "cpu")[0] == vllm_cases.REFUSED
-    assert vllm_cases.judge(Wrong(), case, "cpu")[0] == vllm_cases.WRONG
-    assert vllm_cases.judge(Wrong(RuntimeError("no")), case, "cpu") == (vllm_cases.BROKEN, "RuntimeError: no")
+    assert vllm.judge(flex, case, "cpu") == (vllm.KEPT, "")
+    assert vllm.judge(flex, BY_NAME["sinks-off"], "cpu")[0] == vllm.REFUSED
+    assert vllm.judge(Wrong(), case, "cpu")[0] == vllm.WRONG
+    assert vllm.judge(Wrong(RuntimeError("no")), case, "cpu") == (vllm.BROKEN, "RuntimeError: no")
 
 
 def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
@@ -34,7 +35,7 @@ def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
         raise registry.Unavailable(f"{kernel_id}: vLLM's Triton kernel is not here")
 
     monkeypatch.setattr(registry, "load", absent)
-    assert vllm_cases.main([]) == 5
+    assert vllm.main([]) == 5
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("baseline/vllm_triton: unavailable: ") and "vLLM's Triton kernel is not here" in said
 
@@ -43,6 +44,6 @@ def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
 def test_help_and_usage_need_no_kernel(words, code, monkeypatch, capsys):
     monkeypatch.setattr(registry, "load", None)
     with pytest.raises(SystemExit) as ended:
-        vllm_cases.main(words)
+        vllm.main(words)
     assert ended.value.code == code
-    assert "usage: python -m compare.vllm_cases" in "".join(capsys.readouterr())
+    assert "usage: python -m compare.studies.vllm" in "".join(capsys.readouterr())

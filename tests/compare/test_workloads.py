@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from common.spec import SpecError
-from compare import suites
-from compare.suites import UnknownSuite, UnknownWorkload, pick, suite
-from compare.workloads import GrammarError, Workload, parse_lens, parse_shape
+from compare.workloads import GrammarError, Workload, parse_lens, parse_shape, suites
+from compare.workloads.suites import UnknownSuite, UnknownWorkload, pick, suite
 
 MALFORMED = {
     "99999999999q1s2k": "99999999999q1s2k",

@@ -3,7 +3,7 @@
 import torch
 
 from common.spec import AttentionShape
-from compare import xcd
+from compare.studies import xcd
 from compare.workloads import Ask, Workload
 
 KEY = 2 * 128 * 2  # bytes of a key and its value

@@ -7,7 +7,7 @@ import pytest
 from common.cases.named import build, outputs
 from common.oracle.guards import Guards
 from common.spec import UnsupportedFeature
-from compare import registry
+from compare.competitors import registry
 from kernel_cases import conform
 from narrow_cases import CASE, CASES, WIDE
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.cases.case import Case
-from compare import registry
+from compare.competitors import registry
 from kernel_cases import conform
 
 CASE = Case(

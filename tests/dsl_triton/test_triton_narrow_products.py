@@ -5,8 +5,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.asked import Ask
-from compare.compile_child import CompileJob, compile_in_child
+from compare.static.compile import CompileJob, compile_in_child
+from compare.workloads import Ask
 
 LENS = ((1, 40), (17, 40))
 CONFIG = {"block_m": 16, "tile_size": 16}

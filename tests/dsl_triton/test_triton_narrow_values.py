@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from compare import registry
+from compare.competitors import registry
 from kernel_cases import conform
 from narrow_cases import CASES, WIDE
 

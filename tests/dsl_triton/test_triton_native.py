@@ -12,9 +12,9 @@ from common.gpus import resolve
 from common.spec import AttentionShape, Features, UnsupportedFeature
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
-from compare import registry
-from compare.compile_child import CompileJob, compile_in_child
-from compare.crew import environment
+from compare.competitors import registry
+from compare.process.crew import environment
+from compare.static.compile import CompileJob, compile_in_child
 from dsl_triton.heuristics import default
 from dsl_triton.native import sm90_prefill as native
 
@@ -25,7 +25,7 @@ import torch
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.spec import AttentionShape, Features
-from compare.crosscompile import executing
+from compare.static.crosscompile import executing
 from dsl_triton.native import sm90_prefill as native
 
 batch, config = make_batch([(512, 512)], AttentionShape(), fill=False), native.DEFAULT.prefill

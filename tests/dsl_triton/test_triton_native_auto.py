@@ -14,7 +14,7 @@ from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
-from compare import registry
+from compare.competitors import registry
 from dsl_triton import auto as portable
 from dsl_triton import native
 from dsl_triton.native import auto

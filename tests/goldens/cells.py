@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compare import run, store
 from compare.exits import OK
-from compare.records import Record
+from compare.record import store
+from compare.record.records import Record
+from compare.run import command
 from goldens.code import NO_LINES
 from goldens.table import Rows
 
@@ -39,7 +40,7 @@ def few() -> Rows:
 def _cells(words: list[str]) -> Rows:
     """The rows of one run, the cells, and the figures that the checker gave them."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, NO_LINES):
-        assert run.main([*words, "--quiet", "--out", folder]) == OK
+        assert command.main([*words, "--quiet", "--out", folder]) == OK
         records = store.load(Path(folder) / "cells.jsonl").records
     found: Rows = {}
     for record in records:

@@ -15,8 +15,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.compile_child import CompileJob, Outcome, compile_in_child
-from compare.registry import OWN
+from compare.competitors.registry import OWN
+from compare.static.compile import CompileJob, Outcome, compile_in_child
 from goldens.table import Rows
 
 GPUS = ("h200", "mi300")

@@ -17,55 +17,39 @@ from typing import Any
 from unittest import mock
 
 import test_docs
-from compare import (
-    ablations,
-    calibrate,
-    capability_page,
-    choosing,
-    codemetrics,
-    costs,
-    diff,
-    doctor,
-    estimate_page,
-    explain,
-    feature_costs,
-    features_page,
-    generated,
-    graphs,
-    hostcpu,
-    hosttime,
-    means,
-    merge,
-    paper,
-    precision,
-    rank,
-    report,
-    run,
-    sanitize,
-    static_page,
-    tune,
-    versions,
-)
+from compare import calibrate
+from compare.analysis import diff, means, merge
+from compare.competitors import explain
+from compare.pages import capability, choosing, features, paper
+from compare.report import feature_costs, report
+from compare.run import command as run
+from compare.run import doctor
+from compare.studies import ablations, dies, generated, host, hostcpu, precision, sanitize, sizes
+from compare.studies.costs import costs
+from compare.studies.estimates import page
+from compare.studies.graphs import graphs
+from compare.studies.versions import versions
+from compare.tune import rank, tune
 from goldens.table import Rows
 
 RESULTS = test_docs.ROOT / "docs" / "results"
 PROGRAMS = {  # by the name that a command ends in, wherever its module stands
     "ablations": ablations,
     "calibrate": calibrate,
-    "capability": capability_page,
+    "capability": capability,
     "choosing": choosing,
-    "codemetrics": codemetrics,
+    "codemetrics": sizes,
     "costs": costs,
     "diff": diff,
     "doctor": doctor,
-    "estimate_page": estimate_page,
+    "estimate_page": page,
     "explain": explain,
     "feature_costs": feature_costs,
-    "features_page": features_page,
+    "features_page": features,
     "generated": generated,
     "graphs": graphs,
     "hostcpu": hostcpu,
-    "hosttime": hosttime,
+    "hosttime": host,
     "means": means,
     "merge": merge,
     "paper": paper,
@@ -74,7 +58,7 @@ PROGRAMS = {  # by the name that a command ends in, wherever its module stands
     "report": report,
     "run": run,
     "sanitize": sanitize,
-    "static_page": static_page,
+    "static_page": dies,
     "tune": tune,
     "versions": versions,
 }
@@ -124,7 +108,8 @@ def _stop(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None
 
 
 def _named(command: str) -> str:
-    """`python -m compare.diff A B  # why` and `make compare ARGS=...` by their program's name; empty for others."""
+    """`python -m compare.analysis.diff A B  # why` and `make compare ARGS=...` by their program's name; empty for
+    others."""
     words = shlex.split(command, comments=True)
     if words[:2] == ["make", "compare"]:
         return " ".join(["run", *(word.removeprefix("ARGS=") for word in words if word.startswith("ARGS="))])

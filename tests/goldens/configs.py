@@ -20,7 +20,7 @@ from common.gpus import resolve
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import asked_of_shape
 from common.spec.metadata import BatchStats
-from compare import registry
+from compare.competitors import registry
 from compare.workloads import parse_lens
 from goldens.table import Rows
 

@@ -7,9 +7,11 @@ rows of a suite, the kernels of a situation and the plan's hash say all of them.
 from __future__ import annotations
 
 from common.gpus import resolve
-from compare import cli, plan, suites
-from compare.selection import selection
-from compare.situation import Situation
+from compare.plan import plan
+from compare.plan.selection import selection
+from compare.plan.situation import Situation
+from compare.run import options
+from compare.workloads import suites
 from goldens.table import Rows
 
 SITUATIONS = {
@@ -35,7 +37,7 @@ def rows() -> Rows:
     for name in suites.SUITES:
         found[f"rows of {name}"] = {row.label: row.id for row in suites.suite(name)}
     for name, words in ({name: ["--suite", name] for name in suites.SUITES} | OTHERS).items():
-        asked = cli.parser().parse_args(words)
+        asked = options.parser().parse_args(words)
         for situation, now in SITUATIONS.items():
             chosen = selection(asked, now)
             gpu = now.target.name if now.target else None
@@ -44,9 +46,9 @@ def rows() -> Rows:
                 "hash": plan.plan_hash(jobs),
                 "cells": sum(len(job.cells) for job in jobs),
                 "kernels": list(chosen.kernels),
-                "contract": cli.contract(asked, now).name,
+                "contract": options.contract(asked, now).name,
             }
-    smoke = selection(cli.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
+    smoke = selection(options.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
     for job in plan.jobs(smoke.workloads, smoke.kernels, None):
         found[f"cells of smoke, cpu, {job.workload.label}"] = {cell.kernel: cell.id for cell in job.cells}
     return found

@@ -14,7 +14,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from compare import graph_report, report
+from compare.report import report
+from compare.studies.graphs import report as graph_report
 from goldens.table import Rows
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

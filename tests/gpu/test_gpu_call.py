@@ -15,7 +15,7 @@ from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import cdiv
-from compare import registry
+from compare.competitors import registry
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 DSLS = ("triton", "helion")

@@ -12,7 +12,7 @@ import torch
 
 from common.cases.named import CASES
 from common.spec.paged_batch import DTYPES
-from compare import registry
+from compare.competitors import registry
 from conformance_child import meet
 from kernel_cases import cell
 

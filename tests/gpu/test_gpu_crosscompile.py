@@ -7,9 +7,9 @@ from common.cases.batch import make_batch
 from common.gpus import detect
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from compare import registry
-from compare.compile_child import CompileJob, compile_in_child
-from compare.crosscompile import launched_facts
+from compare.competitors import registry
+from compare.static.compile import CompileJob, compile_in_child
+from compare.static.crosscompile import launched_facts
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 LENS = ((1, 700), (33, 97), (1, 1), (5, 40))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common import gpus
-from compare import registry
+from compare.competitors import registry
 from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import cell, conform
 

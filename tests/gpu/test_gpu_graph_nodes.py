@@ -1,8 +1,8 @@
-"""The driver counts the work of a captured graph (compare.graph_nodes)."""
+"""The driver counts the work of a captured graph (compare.studies.costs.graph_nodes)."""
 
 import torch
 
-from compare import cost_launch, graph_nodes
+from compare.studies.costs import graph_nodes, launch
 
 
 def test_two_kernels_and_a_copy_are_three_nodes():
@@ -15,7 +15,7 @@ def test_two_kernels_and_a_copy_are_three_nodes():
         y.copy_(x)
 
     call()
-    replay, found = cost_launch.captured(call)
+    replay, found = launch.captured(call)
     if torch.version.hip:
         assert found == {}  # another driver
     else:

@@ -14,7 +14,7 @@ from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, UnsupportedFeature
 from common.spec.metadata import BatchStats
-from compare import registry
+from compare.competitors import registry
 from dsl_triton.native import auto as native_auto
 from kernel_cases import conform
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.cases.random_cases import random_case
-from compare import registry
+from compare.competitors import registry
 from conformance_child import find, meet
 from conformance_run import dealt
 from kernel_cases import cell

@@ -11,7 +11,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
-from compare import registry
+from compare.competitors import registry
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 TOKENS, SEQS, KEYS = 1024, 32, 4096

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compare.isa import machine
-from compare.isa.lds import Lds
-from compare.isa.memory import Memory
-from compare.isa.state import Waves
-from compare.isa.text import instruction
+from compare.static.isa import machine
+from compare.static.isa.lds import Lds
+from compare.static.isa.memory import Memory
+from compare.static.isa.state import Waves
+from compare.static.isa.text import instruction
 
 AGPRS = 64  # where a0 lies
 

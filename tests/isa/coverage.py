@@ -1,4 +1,5 @@
-"""compare/isa/COVERAGE.md: every mnemonic that the model knows, the tests that execute it, the kernels that contain it.
+"""compare/static/isa/COVERAGE.md: every mnemonic that the model knows, the tests that execute it, the kernels that
+contain it.
 
 `python tests/isa/coverage.py` writes it anew and keeps the column of kernels; with `--compile` that column is found by
 compiling every kernel of both DSLs for the smoke suite (about ten minutes of two cores).
@@ -39,7 +40,7 @@ def tests() -> dict[str, list[str]]:
     import test_isa_matrix
     import test_isa_pseudocode as held
 
-    from compare.isa import machine
+    from compare.static.isa import machine
 
     found: dict[str, set[str]] = defaultdict(set)
     for names in (held.VECTOR, held.COMPARES, held.CARRIES, held.SCALAR, held.SCALAR_COMPARES):
@@ -87,7 +88,7 @@ def kernels_of(page: str) -> dict[str, str]:
 
 
 def render(kernels: dict[str, str], triton: str) -> str:
-    from compare.isa import machine
+    from compare.static.isa import machine
 
     by_test, known = tests(), machine.known()
     used = [name for name in known if kernels.get(name)]
@@ -104,8 +105,10 @@ def compiled_for(gpu_name: str) -> dict[str, list[str]]:
     from common.cases.batch import make_batch
     from common.gpus import resolve
     from common.spec.kernel import Capacity
-    from compare import amd_code, crosscompile, jit, registry, suites
-    from compare.helion_target import helion_as
+    from compare.competitors import registry
+    from compare.static import amd_code, crosscompile, jit
+    from compare.static.helion_target import helion_as
+    from compare.workloads import suites
 
     gpu, found, known = resolve(gpu_name), defaultdict(set), {}
     for row in suites.smoke():
@@ -131,8 +134,8 @@ def short(ids: set[str], every: Iterable[str]) -> str:
 
 def compile_all() -> dict[str, str]:
     """The column of kernels, found anew."""
-    from compare import registry
-    from compare.isa import machine
+    from compare.competitors import registry
+    from compare.static.isa import machine
 
     found: dict[str, set[str]] = defaultdict(set)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -158,11 +161,11 @@ def main() -> None:
     if asked.of:
         print(json.dumps(compiled_for(asked.of)))
         return
-    from compare import rundir
+    from compare.record import folder as run_folder
 
     old = PAGE.read_text() if PAGE.exists() else ""
     version = re.search(r"triton ([\w.]+)\)", old)
-    triton = rundir.versions()["triton"] if asked.compile or not version else version[1]
+    triton = run_folder.versions()["triton"] if asked.compile or not version else version[1]
     PAGE.write_text(render(compile_all() if asked.compile else kernels_of(old), triton))
 
 

@@ -13,14 +13,15 @@ import sys
 from dataclasses import replace
 
 from common.gpus import resolve
-from compare import gate, suites
-from compare.arena import Arena
-from compare.crosscompile import executing
-from compare.isa import machine
-from compare.isa.errors import Fault, NotExecutable
-from compare.isa.execute import execute
-from compare.isa.machine import Program
-from compare.subject import Subject
+from compare.bench import gate
+from compare.bench.arena import Arena
+from compare.bench.subject import Subject
+from compare.static.crosscompile import executing
+from compare.static.isa import machine
+from compare.static.isa.errors import Fault, NotExecutable
+from compare.static.isa.execute import execute
+from compare.static.isa.machine import Program
+from compare.workloads import suites
 
 MI300 = resolve("mi300")
 

@@ -14,11 +14,11 @@ from fault_child import without
 
 from common.cases.named import CASES, build
 from common.gpus import resolve
-from compare import registry
-from compare.crosscompile import executing
-from compare.isa.errors import Fault, NotExecutable
-from compare.isa.execute import execute
-from compare.isa.machine import Program
+from compare.competitors import registry
+from compare.static.crosscompile import executing
+from compare.static.isa.errors import Fault, NotExecutable
+from compare.static.isa.execute import execute
+from compare.static.isa.machine import Program
 from kernel_cases import lacking, launch
 
 

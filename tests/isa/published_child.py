@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from common.gpus import resolve
-from compare.crosscompile import executing
-from compare.isa.execute import execute
+from compare.static.crosscompile import executing
+from compare.static.isa.execute import execute
 
 ROUNDS, UNTOUCHED = 8, -7
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from asm import landed, run, waves
 
-from compare.isa.errors import Fault, NotExecutable
-from compare.isa.state import POISON
+from compare.static.isa.errors import Fault, NotExecutable
+from compare.static.isa.state import POISON
 
 LANE = np.arange(64)
 

@@ -1,10 +1,10 @@
-"""compare/isa/COVERAGE.md says what is."""
+"""compare/static/isa/COVERAGE.md says what is."""
 
 import coverage
 import pytest
 
 import children
-from compare.isa import machine
+from compare.static.isa import machine
 
 LIMIT_S = 1800
 

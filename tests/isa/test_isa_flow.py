@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from compare.isa import machine
-from compare.isa.errors import Fault, ForeignCode, NotExecutable
-from compare.isa.machine import Kernel, Program, launch
-from compare.unreadable import UnreadableCode
+from compare.static.isa import machine
+from compare.static.isa.errors import Fault, ForeignCode, NotExecutable
+from compare.static.isa.machine import Kernel, Program, launch
+from compare.static.unreadable import UnreadableCode
 
 HEAD = """	.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
 	.text

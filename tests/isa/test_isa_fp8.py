@@ -7,7 +7,7 @@ from asm import run, waves
 from pseudocode import Machine
 from pseudonumbers import bits
 
-from compare.isa.errors import NotExecutable
+from compare.static.isa.errors import NotExecutable
 
 PCODE = {key.name.lower(): text for key, text in pytest.importorskip(
     "tinygrad.runtime.autogen.amd.cdna.str_pcode", reason="tinygrad carries AMD's tables").PCODE.items()}  # fmt: skip

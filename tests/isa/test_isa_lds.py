@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from asm import landed, run, waves
 
-from compare.isa.errors import Fault
-from compare.isa.state import M0
+from compare.static.isa.errors import Fault
+from compare.static.isa.state import M0
 
 LANE = np.arange(64)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from asm import AGPRS, run, waves
 
-from compare.isa import matrix
-from compare.isa.errors import NotExecutable
+from compare.static.isa import matrix
+from compare.static.isa.errors import NotExecutable
 
 FP8 = {"fp8": torch.float8_e4m3fnuz, "bf8": torch.float8_e5m2fnuz}  # of gfx942
 

@@ -6,7 +6,7 @@ from asm import run, waves
 from pseudocode import Machine
 from pseudonumbers import to_bits, to_number
 
-from compare.isa import scalar, valu
+from compare.static.isa import scalar, valu
 
 PCODE = {key.name.lower(): text for key, text in pytest.importorskip(
     "tinygrad.runtime.autogen.amd.cdna.str_pcode", reason="tinygrad carries AMD's tables").PCODE.items()}  # fmt: skip

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from asm import run, waves
 
-from compare.isa.errors import NotExecutable
-from compare.isa.state import M0, VCC
+from compare.static.isa.errors import NotExecutable
+from compare.static.isa.state import M0, VCC
 
 
 @pytest.mark.parametrize(("word", "value"), [("0x7fff", 32767), ("0xffc0", -64), ("-3", -3), ("5", 5)])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from asm import AGPRS, landed, run, waves
 
-from compare.isa.errors import NotExecutable
-from compare.isa.state import VCC
+from compare.static.isa.errors import NotExecutable
+from compare.static.isa.state import VCC
 
 RNG = np.random.default_rng(0)
 LANE = np.arange(64)

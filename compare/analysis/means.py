@@ -1,0 +1,94 @@
+"""`python -m compare.analysis.means RUN [RUN ...] --against KERNEL`: speeds over the rows of several runs, a mean a
+class.
+
+    python -m compare.analysis.means docs/results/h200/static-grid --against triton/auto --kernels triton/static_grid
+
+A kernel and the one it is measured against have their times of a row from one run, in turns; of two runs that have the
+row the later on the command line counts. Prints markdown: the geometric mean, how many rows stand in it, and the worst
+of them. Exit codes: 0; 2 for usage, for what is no run folder, and for runs of different GPUs or timing contracts; 5 no
+row has both kernels' times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from compare.analysis import tables, verdict
+from compare.analysis.runs import NotARun, RunData, read
+from compare.analysis.standing import KINDS
+from compare.analysis.thresholds import Incomparable
+from compare.analysis.verdict import Verdict
+from compare.competitors.registry import BOUNDS
+from compare.exits import NOTHING, OK, USAGE
+from compare.stats import geomean
+
+
+def ensure_alike(runs: Sequence[RunData]) -> None:
+    """Raise Incomparable unless all are of one GPU and one timing contract."""
+    for what, of in (("GPU", lambda run: run.gpu), ("timing contract", lambda run: run.contract)):
+        for run in runs[1:]:
+            if of(run) != of(runs[0]):
+                found = f"{runs[0].folder} of {of(runs[0])} and {run.folder} of {of(run)}"
+                raise Incomparable(f"runs: found {found}; allowed runs of one {what}")
+
+
+def standings(runs: Iterable[RunData], against: str, kernels: str = "*") -> dict[tuple[str, str, str], Verdict | None]:
+    """(class, kernel, row) -> the kernel's speed over `against` there: the other's time over its own.
+
+    None where the kernel was asked and one of the two has no time. kernels: comma-separated globs. Of several runs with
+    a row, the last has it.
+    """
+    found: dict[tuple[str, str, str], Verdict | None] = {}
+    globs = [glob.strip() for glob in kernels.split(",")]
+    for run in runs:
+        names = {record.kernel for record in run.raw} - {against} - set(BOUNDS)
+        names = {name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
+        judged = verdict.judge(run.raw, [(name, against) for name in sorted(names)])
+        found |= {(r.workload.kind, r.kernel, r.workload.label): None for r in run.raw if r.kernel in names}
+        found |= {(one.workload.kind, one.kernel, one.workload.label): one for one in judged}
+    return found
+
+
+def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
+    """A line a class and kernel: the mean, over how many of the rows that it was asked, the worst and which it is."""
+    body = []
+    for kind, kernel in sorted({cell[:2] for cell in found}, key=lambda pair: (KINDS.index(pair[0]), pair[1])):
+        rows = {cell[2]: one for cell, one in found.items() if cell[:2] == (kind, kernel)}
+        speed = {label: one.speed.ratio for label, one in rows.items() if one}
+        worst = min(speed, key=speed.__getitem__, default="")
+        mean, least = (f"{geomean(list(speed.values())):.3f}", f"{speed[worst]:.3f}") if speed else ("", "")
+        body.append([kind, f"`{kernel}`", mean, f"{len(speed)} of {len(rows)}", least, worst])
+    columns = [("class", False), ("kernel", False), ("speed", True), ("rows", True), ("worst", True), ("row", False)]
+    return tables.markdown(columns, body)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of a command line."""
+    new = argparse.ArgumentParser(prog="python -m compare.analysis.means", description=__doc__.splitlines()[0])
+    new.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run or compare.analysis.merge wrote"
+    )
+    new.add_argument("--against", required=True, metavar="KERNEL", help="whose time is divided by the others'")
+    new.add_argument("--kernels", default="*", metavar="GLOBS", help="only these, comma-separated")
+    asked = new.parse_args(argv)
+    try:
+        runs = [read(folder) for folder in asked.runs]
+        ensure_alike(runs)
+    except (NotARun, Incomparable, OSError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    found = standings(runs, asked.against, asked.kernels)
+    if not any(found.values()):
+        print(f"no row has times of {asked.against} and of {asked.kernels}", file=sys.stderr)
+        return NOTHING
+    print(f"Speed over {asked.against}: its time over the kernel's, above 1 is faster\n")
+    print(table(found))
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

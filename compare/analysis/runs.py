@@ -1,0 +1,125 @@
+"""A run folder as a report sees it: the manifest, the cells, their table and their compiled functions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from compare.analysis import summary
+from compare.analysis.cells import combined
+from compare.record.folder import NotARun
+from compare.record.records import Record, Status, latest
+from compare.record.store import load
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What manifest.json and cells.jsonl say; nothing is measured, estimated or looked up.
+
+    raw: the last row of each cell and process; `records` puts the processes together. note: which lines could not be
+    read, empty where all could. figures: those drawn, by name.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    raw: list[Record]
+    note: str = ""
+    figures: dict[str, Path] = field(default_factory=dict)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One record a cell: what its processes say together."""
+        return combined(self.raw)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        return summary.table(self.records)
+
+    @cached_property
+    def facts(self) -> list[dict[str, Any]]:
+        return summary.distinct_facts(self.records)
+
+    @property
+    def ok(self) -> list[Record]:
+        return [record for record in self.records if record.status is Status.OK]
+
+    @property
+    def timed(self) -> bool:
+        return not self.rows.empty and bool(self.rows.us.notna().any())
+
+    @property
+    def absent(self) -> bool:
+        """A GPU was named that was not there."""
+        gpu = self.manifest.get("gpu")
+        return bool(gpu) and not gpu.get("present", False)
+
+    @property
+    def gpu(self) -> str:
+        """`h200`; `cpu` where no GPU was meant."""
+        return (self.manifest.get("gpu") or {}).get("name") or "cpu"
+
+    @property
+    def gpu_title(self) -> str:
+        gpu = self.manifest.get("gpu") or {}
+        return gpu.get("title") or gpu.get("name") or "no GPU"
+
+    @property
+    def contract(self) -> str:
+        """The name of the timing contract; times of two are never compared."""
+        contract = self.manifest.get("contract") or {}
+        return contract.get("name") or self.manifest.get("timing_contract", "")
+
+    @property
+    def suite(self) -> str:
+        return self.manifest.get("suite") or "run"
+
+    @property
+    def title(self) -> str:
+        return f"Paged attention: {self.suite} on {self.gpu_title}"
+
+    @property
+    def headline(self) -> str:
+        """The first line of the report: what stands behind its figures."""
+        if self.manifest.get("headline"):
+            return self.manifest["headline"]
+        if self.absent:
+            return f"{self.gpu} is not here: compiled and checked, not timed"
+        if not self.timed:
+            return "No GPU: checked under the interpreter, not timed"
+        return f"Checked and timed on {self.gpu_title}"
+
+
+_OBJECTS = ("gpu", "contract", "versions", "machine", "trace", "parts")  # of a manifest, where they are
+
+
+def _ensure_manifest(found: Any) -> None:
+    """Raise ValueError naming what of a manifest is not of its kind: it may be of another tool, or damaged."""
+    if not isinstance(found, dict):
+        raise ValueError(f"manifest.json: found {type(found).__name__}, allowed an object")
+    for name in _OBJECTS:
+        if not isinstance(found.get(name) or {}, dict):
+            raise ValueError(f"manifest.json: found {name} {found[name]!r:.60}, allowed an object")
+    for name, part in (found.get("parts") or {}).items():
+        if not isinstance(part, dict):
+            raise ValueError(f"manifest.json: found part {name} {part!r:.60}, allowed an object")
+        _ensure_manifest(part)
+
+
+def read(folder: Path) -> RunData:
+    """The run in a folder. Raises NotARun."""
+    folder = Path(folder)
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        _ensure_manifest(manifest)
+        if "module" in manifest:
+            raise ValueError(f"manifest.json: found a run of {manifest['module']}, which reports by itself")
+        cells = folder / "cells.jsonl"
+        loaded = load(cells) if cells.exists() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
+    return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")

@@ -1,0 +1,144 @@
+"""Who is faster over a suite: means with the failures beside them, tallies of verdicts, performance profiles.
+
+All functions take the raw rows of one GPU, one per cell and process, and return plain data, as compare.analysis.verdict
+does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compare import stats
+from compare.analysis.verdict import Outcome, Pairs, Series, Verdict, series, shared
+from compare.competitors.registry import BOUNDS
+from compare.record.records import Record, Status, WorkloadInfo
+from compare.stats import Ratio
+
+KINDS = ("decode", "speculative", "prefill", "mixed")
+SHARE, SHARES = "decode share", ("0%", "50%", "100%", "other")
+TAUS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A kernel against another over a group of workloads. speed: geometric mean over `compared` cells, None for none.
+
+    cells: workloads of the group that were asked of the kernel. missing: how many ended in which status, of the kernel
+    and, as "of the unit", of the other. shared: the mean over the cells that all kernels of the group have alike.
+    """
+
+    group: str
+    kernel: str
+    against: str
+    cells: int
+    compared: int
+    speed: Ratio | None
+    outcomes: Mapping[Outcome, int]
+    missing: Mapping[str, int]
+    shared: float | None
+    shared_cells: int
+
+
+def decode_share(load: WorkloadInfo) -> str:
+    """The share of sequences with one query token, as the paper's figure 6 has it: 0%, 50%, 100%, or other."""
+    share = load.num_decodes / load.num_seqs if load.num_seqs else 0.0
+    return {0.0: "0%", 0.5: "50%", 1.0: "100%"}.get(share, "other")
+
+
+GROUPS: dict[str, Callable[[WorkloadInfo], bool]] = (
+    {"all": lambda load: True}
+    | {kind: (lambda load, kind=kind: load.kind == kind) for kind in KINDS}
+    | {f"{SHARE} {share}": (lambda load, share=share: decode_share(load) == share) for share in SHARES}
+)
+
+
+def standings(records: Sequence[Record], found: Sequence[Verdict], pairs: Pairs) -> list[Standing]:
+    """Every kernel of the pairs over all workloads, by class and by decode share; groups that it was not asked of are
+    left out. found: `judge(records, pairs)`."""
+    made, times = [], series(records)
+    for name, belongs in GROUPS.items():
+        rows = [r for r in records if belongs(r.workload)]
+        own: dict[str, list[Verdict]] = {kernel: [] for kernel, _ in pairs}
+        for verdict in found:
+            if belongs(verdict.workload):
+                own[verdict.kernel].append(verdict)
+        alike = _alike(own)
+        asked = {r.kernel for r in rows}
+        made += [_standing(name, rows, pair, own[pair[0]], alike, times) for pair in pairs if pair[0] in asked]
+    return made
+
+
+def _alike(own: Mapping[str, Sequence[Verdict]]) -> set[str]:
+    """Workloads on which every kernel of a group has a verdict; bounds and kernels that have none take no part."""
+    sets = [{v.workload.id for v in mine} for kernel, mine in own.items() if mine and kernel not in BOUNDS]
+    return set.intersection(*sets) if sets else set()
+
+
+def _standing(
+    group: str,
+    rows: Sequence[Record],
+    pair: tuple[str, str],
+    own: Sequence[Verdict],
+    alike: set[str],
+    times: Mapping[tuple[str, str], Series],
+) -> Standing:
+    kernel, against = pair
+    asked, other = _statuses(rows, kernel), _statuses(rows, against)
+    missing = Counter(str(status) for status in asked.values() if status is not Status.OK)
+    lost = Counter(f"{other.get(load, 'not run')} of the other" for load, s in asked.items() if s is Status.OK)
+    missing.update({why: count for why, count in lost.items() if why != "ok of the other"})
+    alike_speeds = [v.speed.ratio for v in own if v.workload.id in alike]
+    return Standing(
+        group,
+        kernel,
+        against,
+        cells=len(asked),
+        compared=len(own),
+        speed=_speed(own, times) if own else None,
+        outcomes=Counter(v.outcome for v in own),
+        missing=missing,
+        shared=stats.geomean(alike_speeds) if alike_speeds else None,
+        shared_cells=len(alike_speeds),
+    )
+
+
+def _speed(own: Sequence[Verdict], times: Mapping[tuple[str, str], Series]) -> Ratio:
+    """The geometric mean, with the interval of paired cells where all of them are."""
+    cells = [shared(times[v.workload.id, v.against], times[v.workload.id, v.kernel]) for v in own]
+    paired = [(theirs, mine) for theirs, mine, pairs_up in cells if pairs_up and sum(map(len, mine)) >= stats.FEW]
+    return stats.geomean_ratio(paired) if len(paired) == len(own) else _mean([v.speed for v in own])
+
+
+def _statuses(rows: Sequence[Record], kernel: str) -> dict[str, Status]:
+    """Per workload how the kernel ended: ok where it did in every process."""
+    found: dict[str, Status] = {}
+    for row in rows:
+        if row.kernel == kernel and found.get(row.workload.id, Status.OK) is Status.OK:
+            found[row.workload.id] = row.status
+    return found
+
+
+def _mean(speeds: Sequence[Ratio]) -> Ratio:
+    """Over cells of which some are not paired: the means of both ends, wider than an interval has to be. A cell of one
+    sample has no interval, and then the mean has none."""
+    ratio = stats.geomean([s.ratio for s in speeds])
+    known = all(s.low > 0 for s in speeds)
+    low, high = (stats.geomean([getattr(s, end) for s in speeds]) if known else None for end in ("low", "high"))
+    return Ratio(ratio, low or 0.0, high or math.inf, min(s.processes for s in speeds))
+
+
+def profile(
+    records: Sequence[Record], group: str = "all", taus: Sequence[float] = TAUS
+) -> dict[str, tuple[float, ...]]:
+    """Dolan and More's performance profile over a group (GROUPS): per kernel, in the order of the rows, the share of
+    workloads on which its time is within tau of the best kernel's. A cell that did not end ok is within no tau. Bounds
+    are left out, and workloads that nobody was timed on."""
+    rows = [r for r in records if GROUPS[group](r.workload) and r.kernel not in BOUNDS]
+    times = series(rows)
+    loads = list(dict.fromkeys(load for load, _ in times))
+    kernels = list(dict.fromkeys(r.kernel for r in rows)) if loads else []
+    table = {k: [times[load, k].median_us if (load, k) in times else None for load in loads] for k in kernels}
+    return stats.performance_profile(table, taus)

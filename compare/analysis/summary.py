@@ -1,0 +1,192 @@
+"""The rows of a run as one table, and what follows from it: ratios, class means, coverage, distinct static facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from compare.analysis.cells import combined
+from compare.analysis.standing import KINDS
+from compare.competitors.registry import BOUNDS, KERNELS, base, in_order
+from compare.record.records import Record, Status, Timing
+from compare.stats import geomean
+
+FA3 = "baseline/flash_attn3"
+BEST = {"best Triton": "triton/", "best Helion": "helion/"}
+
+
+def family(kernel: str) -> str:
+    """triton, helion, baseline, or `other` for a kernel from outside."""
+    head = kernel.split("/")[0]
+    return head if base(kernel) in KERNELS else "other"
+
+
+def config_text(config: dict[str, Any] | None) -> str:
+    """`block_m=64 tile_size=32`, a part in brackets: `prefill(block_m=64)`; where it is from is another column's."""
+    shown = {name: value for name, value in (config or {}).items() if name not in ("path", "provenance")}
+    return " ".join(
+        f"{name}({config_text(value)})" if isinstance(value, dict) else f"{name}={value}"
+        for name, value in shown.items()
+    )
+
+
+def _code(record: Record) -> dict[str, Any]:
+    """The worst of a launch's kernels: most registers and shared memory, spills of all together."""
+    if not record.facts:
+        return {"registers": None, "spills": None, "shared_bytes": None, "arch": None}
+    return {
+        "registers": max(f["registers"] for f in record.facts),
+        "spills": sum(f["spills"] for f in record.facts),
+        "shared_bytes": max(f["shared_bytes"] for f in record.facts),
+        "arch": record.facts[0]["arch"],
+    }
+
+
+def _time(timing: Timing | None) -> dict[str, Any]:
+    return {
+        "us": timing.median_us if timing else None,
+        "low_us": timing.low_us if timing else None,
+        "high_us": timing.high_us if timing else None,
+        "processes": timing.processes if timing else None,
+        "p05_us": timing.p05_us if timing else None,
+        "p95_us": timing.p95_us if timing else None,
+        "spread_frac": (timing.p95_us - timing.p05_us) / timing.median_us if timing else None,
+        "noisy": timing.noisy if timing else None,
+        "timer": timing.timer if timing else "",
+        "cache": timing.cache if timing else "",
+    }
+
+
+def _row(record: Record) -> dict[str, Any]:
+    derived, load, gate = record.derived, record.workload, record.gate
+    search = record.search
+    return {
+        "kind": load.kind,
+        "workload": load.label,
+        "kernel": record.kernel,
+        "status": str(record.status),
+        "evidence": " ".join(map(str, record.evidence)),
+        **_time(record.timing),
+        "gbps": derived.gbps if derived else None,
+        "tflops": derived.tflops if derived else None,
+        "floor_us": derived.floor_us if derived else None,
+        "floor_share": derived.floor_share if derived else None,
+        **_code(record),
+        "config": config_text(record.config),
+        "config_origin": record.config_origin,
+        "default_share_of_search": search.default_share if search else None,
+        "estimate": record.estimate["text"] if record.estimate else "",
+        "limiter": (record.estimate["limiter"] or "unknown") if record.estimate else "",
+        "worst_check_ratio": max(gate.worst.values(), default=None) if gate else None,
+        "dtype": load.dtype,
+        "query_heads": load.num_query_heads,
+        "kv_heads": load.num_kv_heads,
+        "head_size": load.head_size,
+        "block_size": load.block_size,
+        "features": " ".join(load.features),
+        "num_seqs": load.num_seqs,
+        "num_tokens": load.num_tokens,
+        "num_decodes": load.num_decodes,
+        "kv_tokens": load.total_seq_len,
+        "gpu": record.gpu or "",
+        "reason": record.reason,
+        "cell_id": record.cell_id,
+    }
+
+
+def table(records: Sequence[Record]) -> pd.DataFrame:
+    """One row a cell, its processes together. `ratio_to_best`: time over the best time of the workload; `speed_of_fa3`:
+    FA3's time over it. `low_us`, `high_us`: the 99% interval where several processes measured.
+
+    Bounds (registry.BOUNDS) have both, but are never the best.
+    """
+    rows = pd.DataFrame([_row(record) for record in combined(records)])
+    if rows.empty:
+        return rows
+    ranked = rows[~rows.kernel.isin(BOUNDS)]
+    best = ranked.groupby("workload").us.min()
+    fa3 = rows[rows.kernel == FA3].set_index("workload").us
+    rows.insert(6, "ratio_to_best", pd.to_numeric(rows.us) / pd.to_numeric(rows.workload.map(best)))
+    rows.insert(7, "speed_of_fa3", pd.to_numeric(rows.workload.map(fa3)) / pd.to_numeric(rows.us))
+    return rows
+
+
+def with_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """The timed rows, plus `best Triton` and `best Helion`: per workload the fastest kernel of that folder."""
+    timed = rows[rows.us.notna()]
+    extra = []
+    for name, prefix in BEST.items():
+        own = timed[timed.kernel.str.startswith(prefix)]
+        if not own.empty:
+            fastest = own.loc[own.groupby("workload", sort=False).us.idxmin()]
+            extra.append(fastest.assign(via=fastest.kernel, kernel=name))
+    return pd.concat([timed.assign(via=""), *extra], ignore_index=True)
+
+
+def class_means(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Per class and kernel the geometric mean and the worst of FA3's time over the kernel's, and over how many rows.
+
+    Without a single FA3 time the yardstick is the best kernel of each workload. `of`: timed workloads of the class.
+    """
+    timed = with_best(rows)
+    if timed.empty:
+        return []
+    yardstick = "FA3" if timed.speed_of_fa3.notna().any() else "the best kernel"
+    speed = timed.speed_of_fa3 if yardstick == "FA3" else 1 / timed.ratio_to_best
+    timed = timed.assign(speed=speed)
+    means = []
+    for kind in KINDS:
+        of_kind = timed[timed.kind == kind]
+        for kernel, group in of_kind.groupby("kernel", sort=False):
+            values = group[group.speed.notna()]
+            if kernel == FA3 and yardstick == "FA3":
+                continue
+            worst = values.loc[values.speed.idxmin()] if len(values) else None
+            means.append(
+                {
+                    "kind": kind,
+                    "kernel": kernel,
+                    "bound": kernel in BOUNDS,
+                    "yardstick": yardstick,
+                    "rows": len(values),
+                    "of": of_kind.workload.nunique(),
+                    "geomean": geomean(values.speed) if len(values) else None,
+                    "worst": worst.speed if worst is not None else None,
+                    "worst_row": worst.workload if worst is not None else "",
+                }
+            )
+    return means
+
+
+def coverage(rows: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[int]]]]:
+    """The statuses that occur, and per kernel how many cells ended so."""
+    statuses = [str(status) for status in Status if (rows.status == str(status)).any()]
+    kernels = in_order(rows.kernel)  # cells come as their processes finish
+    return statuses, [(k, [int(((rows.kernel == k) & (rows.status == s)).sum()) for s in statuses]) for k in kernels]
+
+
+def distinct_facts(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Every compiled kernel once: its static facts, the competitor, shape and config, and the workloads that use it."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for record in records:
+        load = record.workload
+        for fact in record.facts:
+            key = (record.kernel, fact["kernel"], fact["sha256"])
+            entry = found.setdefault(
+                key,
+                fact
+                | {
+                    "competitor": record.kernel,
+                    "shape": f"{load.num_query_heads}:{load.num_kv_heads}:{load.head_size} page {load.block_size}",
+                    "head_size": load.head_size,
+                    "dtype": load.dtype,
+                    "features": " ".join(load.features),
+                    "config": config_text(record.config),
+                    "workloads": [],
+                },
+            )
+            if load.label not in entry["workloads"]:
+                entry["workloads"].append(load.label)
+    return list(found.values())

@@ -1,8 +1,0 @@
-"""FlashInfer's paged prefill on its FlashAttention-2 template: any query length, Ampere and later."""
-
-from compare.baselines.flashinfer_paths import Config, Path, Prefill
-
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
-PATH = Prefill("baseline/flashinfer_fa2", SUPPORTS, "fa2")
-CONTRACT, DEFAULT = Path.CONTRACT, Config()
-workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

@@ -1,0 +1,134 @@
+"""No time without correctness: what a callable writes is judged before it is timed and after.
+
+The callable that is checked is the one that is timed: same config, same workspace, through graph replay where a graph
+is the timer. Outputs are NaN before the first run and 7.0 before the second: equal bits mean that every element was
+written and that the kernel is deterministic. Every page set is looked at; inputs and the bands around every tensor must
+be intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from common.oracle.integrity import bits, same_bits
+from common.oracle.tolerance import Verdict, check
+from common.spec.kernel import Precision
+from compare.bench.arena import Arena
+from compare.record.records import GateResult, Status
+
+NAN, OTHER = float("nan"), 7.0
+
+
+class Rejected(Exception):
+    """The gate's refusal: what becomes the row's status and reason."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+def _judge(arena: Arena, number: int, contract: Precision, lse: torch.Tensor | None) -> Verdict:
+    """Check the output of one page set. Raises Rejected."""
+    batch = arena.batches[number]
+    verdict = check(arena.outs[number], lse, batch, arena.features, contract, arena.expected)
+    if not verdict.ok:
+        raise Rejected(Status.INCORRECT, f"page set {number}: {verdict.reason}")
+    return verdict
+
+
+def _padding_intact(arena: Arena, sets: Sequence[int], poison: float) -> None:
+    """Rows past the last sequence must still hold the poison."""
+    if arena.outs[0].shape[0] == arena.live_tokens:
+        return
+    for number in sets:
+        padding = arena.outs[number][arena.live_tokens :]
+        if not same_bits(padding, torch.full_like(padding, poison)):
+            raise Rejected(Status.INCORRECT, f"page set {number}: wrote rows of `out` that belong to no sequence")
+
+
+def _worst(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    rules = ("element", "row", "worst_case", "lse")
+    return {rule: max(getattr(verdict, rule) for verdict in verdicts) for rule in rules}
+
+
+def _check_sets(arena: Arena, sets: Sequence[int], contract: Precision) -> list[Verdict]:
+    """The first set against the reference, the others against its bits, and against the reference where bits differ."""
+    verdicts = [_judge(arena, sets[0], contract, None)]
+    live = slice(0, arena.live_tokens)
+    for number in sets[1:]:
+        if not same_bits(arena.outs[number][live], arena.outs[sets[0]][live]):
+            verdicts.append(_judge(arena, number, contract, None))
+    return verdicts
+
+
+def _run(arena: Arena, run: Callable[[], None], poison: float) -> None:
+    """One run over poisoned outputs, after which inputs and guards must be as they were. Raises Rejected.
+
+    The reference is computed first, so that a kernel cannot bend what it is judged by.
+    """
+    arena.compute_expected()
+    inputs = arena.intact_inputs()
+    arena.poison(poison)
+    run()
+    arena.sync()
+    if arena.fingerprint() != inputs:
+        arena.refill()
+        raise Rejected(Status.INCORRECT, "changed one of its inputs")
+    violated = arena.guards.violated()
+    if violated:
+        arena.guards.mend()
+        raise Rejected(Status.INCORRECT, f"wrote outside {', '.join(violated)}")
+
+
+def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> GateResult:
+    """Judge `run`, which must write `arena.outs[i]` for each i of `sets`, twice. Raises Rejected."""
+    _run(arena, run, NAN)
+    verdicts = _check_sets(arena, sets, contract)
+    _padding_intact(arena, sets, NAN)
+    live = slice(0, arena.live_tokens)
+    kept = [arena.outs[number][live].clone() for number in sets]
+    _run(arena, run, OTHER)
+    for number, first in zip(sets, kept, strict=True):
+        if not same_bits(arena.outs[number][live], first):
+            raise Rejected(*_why_different(first, arena.outs[number][live], number))
+    _padding_intact(arena, sets, OTHER)
+    return GateResult(tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=1, bit_equal=True)
+
+
+def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> None:
+    """Judge one poisoned run: what a config that is only screened gets. Raises Rejected."""
+    _run(arena, run, NAN)
+    _check_sets(arena, sets, contract)
+
+
+def _why_different(first: torch.Tensor, second: torch.Tensor, number: int) -> tuple[Status, str]:
+    differ = bits(first) != bits(second)
+    count, where = int(differ.sum()), differ.nonzero()[0].tolist()
+    if bool((second[differ] == OTHER).all()):
+        return Status.INCORRECT, f"page set {number}: {count} elements are not written, the first at {where}"
+    return Status.NONDETERMINISTIC, f"page set {number}: {count} elements differ between two runs, first at {where}"
+
+
+def again(
+    arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision, first: GateResult
+) -> GateResult:
+    """Judge `run` once more, after the last round and on new values in the same buffers. Raises Rejected."""
+    _run(arena, run, NAN)
+    verdicts = _check_sets(arena, sets, contract)
+    _padding_intact(arena, sets, NAN)
+    return _merged(first, verdicts)
+
+
+def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
+    """Judge a launch that also writes `arena.lse`. Raises Rejected."""
+    _run(arena, run, NAN)
+    verdict = _judge(arena, number, contract, arena.lse)
+    _padding_intact(arena, [number], NAN)
+    return _merged(first, [verdict])
+
+
+def _merged(first: GateResult, verdicts: Sequence[Verdict]) -> GateResult:
+    worst = {rule: max(first.worst[rule], part) for rule, part in _worst(verdicts).items()}
+    return GateResult(first.tier, worst, first.page_sets, first.value_sets + 1, first.bit_equal)

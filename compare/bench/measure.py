@@ -1,0 +1,162 @@
+"""Timing the cells of one job on a GPU: gate, rounds, gate again, and a row each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from compare.bench import gate, timers, timing
+from compare.bench.arena import Arena, page_sets
+from compare.bench.clocks import Clocks
+from compare.bench.gate import Rejected
+from compare.bench.search import search
+from compare.bench.subject import Subject, failure
+from compare.bench.task import Sick, Task, ok
+from compare.record.contract import UNIT
+from compare.record.records import Derived, Evidence, GateResult, Status, Timing
+from compare.workloads.cost import derived
+
+PATIENCE = 10.0  # budgets that a row's ten rounds may take: fewer have no interval
+IMPOSSIBLE = 1.05  # times below the floor of the GPU's stated peaks by more than this are not times
+
+
+@dataclasses.dataclass
+class Entrant:
+    """A cell that passed the gate and is about to be timed."""
+
+    cell: str
+    subject: Subject
+    runner: Any
+    gate: GateResult
+    samples: list[float]
+    taken: Timing | None = None  # where the timer is not one of rounds
+
+    @property
+    def sets(self) -> list[int]:
+        return sorted({number for part in self.runner.parts for number in part})
+
+
+def _enter(task: Task, arena: Arena, clock: Any) -> list[Entrant]:
+    """Set up and gate every cell; the rows of those that fail are sent."""
+    entrants = []
+    for cell, kernel_id in task.turns:
+        task.start(cell)
+        identity: dict[str, Any] = {}
+        try:
+            subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
+            identity = subject.identity()
+            runner = timers.runner(subject, clock, task.contract)
+            entrant = Entrant(cell, subject, runner, None, [])
+            entrant.gate = gate.before(arena, runner.run, entrant.sets, subject.kernel.CONTRACT)
+            entrants.append(entrant)
+        except Exception as error:
+            task.failed(cell, error, identity)
+    return entrants
+
+
+@functools.cache
+def _clocks(device: torch.device) -> Clocks:
+    return Clocks(device)
+
+
+def measure(task: Task) -> None:
+    """Gate every cell, time those that passed against each other, judge them again on new values, send the rows."""
+    hot = task.contract.cache == "hot"
+    arena = task.arena(1 if hot else page_sets(task.workload, task.gpu.llc_bytes))
+    if arena is None:
+        return
+    clock = timing.make_clock(task.device, hot)
+    entrants = _enter(task, arena, clock)
+    quick = [e for e in entrants if not isinstance(e.runner, timing.SlowRunner)]
+    unit = _unit(task, quick)
+    clocks = _clocks(task.device)
+    clocks.begin()
+    _rounds(task, quick, unit, clocks)
+    state = clocks.end()
+    arena.set_values(1)
+    for entrant in entrants:
+        _finish(task, arena, entrant, unit, clock, state)
+
+
+def _unit(task: Task, quick: Sequence[Entrant]) -> Entrant | None:
+    """Whose rounds the others are paired with: FA3 where it runs, else the plan's first that does."""
+    by_cell = {entrant.cell: entrant for entrant in quick}
+    in_plan = [by_cell[cell] for cell, _ in task.cells if cell in by_cell]
+    return next((e for e in in_plan if e.subject.kernel_id == UNIT), in_plan[0] if in_plan else None)
+
+
+def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: Clocks) -> None:
+    """Time the entrants in turns, or by the paper's protocol. Raises Sick: the others then start afresh elsewhere."""
+    turn, contract = [""], task.contract
+
+    def before(cell: str) -> None:
+        turn[0] = cell
+        task.start(cell)
+
+    try:
+        if contract.timer == "paper":
+            for entrant in quick:
+                before(entrant.cell)
+                entrant.taken = timers.of_the_paper(entrant.runner, entrant.subject.arena.cycle_bytes)
+        elif unit is not None:
+            timing.interleave(
+                [timing.Track(e.cell, e.runner, e.samples) for e in quick],
+                contract.max_time_s,
+                unit=quick.index(unit),
+                precision=contract.precision_each,
+                patience=PATIENCE,
+                before=before,
+                between=clocks.sample,
+            )
+    except Exception as error:
+        task.row(turn[0], failure(error))
+        raise Sick from error
+
+
+def _taken(task: Task, entrant: Entrant, unit: Entrant | None) -> Timing:
+    """The samples of a cell as a record holds them."""
+    if entrant.taken is not None:
+        return entrant.taken
+    arena, runner, contract = entrant.subject.arena, entrant.runner, task.contract
+    bytes_read = arena.cycle_bytes // len(arena.batches) * len(entrant.sets)
+    if isinstance(runner, timing.SlowRunner):
+        alone = timing.Against("", None, contract.precision_each)
+        return timing.summarise(runner, runner.samples, bytes_read, alone, cache=contract.cache, order="alone")
+    paired = None if entrant is unit else unit.samples
+    against = timing.Against(unit.subject.kernel_id, paired, contract.precision_each)
+    return timing.summarise(runner, entrant.samples, bytes_read, against, cache=contract.cache)
+
+
+def _figures(task: Task, taken: Timing) -> Derived | None:
+    """GB/s, TFLOP/s and the floor; None for host time. Raises Rejected for a time that no GPU could have taken."""
+    if taken.timer == "host":
+        return None
+    figures = derived(task.workload, task.gpu, taken.median_us, cold=taken.cache == "cold")
+    if figures.floor_share > IMPOSSIBLE:
+        floor = f"{figures.floor_us:.2f} us at the stated peaks of {task.gpu.title}"
+        raise Rejected(Status.INVALID_TIMING, f"{taken.median_us:.2f} us is below the floor of {floor}")
+    return figures
+
+
+def _finish(
+    task: Task, arena: Arena, entrant: Entrant, unit: Entrant | None, clock: Any, state: dict[str, Any]
+) -> None:
+    """The last judgement of a timed cell, and its row."""
+    subject, runner = entrant.subject, entrant.runner
+    task.start(entrant.cell)
+    try:
+        subject.plan()
+        verdict = gate.again(arena, runner.run, entrant.sets, subject.kernel.CONTRACT, entrant.gate)
+        taken = dataclasses.replace(_taken(task, entrant, unit), clocks=state)
+        outcome = ok(verdict, Evidence.MEASURED, Evidence.CHECKED_ON_GPU)
+        outcome |= {"timing": taken, "derived": _figures(task, taken)}
+        if task.configs and hasattr(subject.kernel, "space") and not isinstance(runner, timing.SlowRunner):
+            middle = taken.median_us
+            outcome["search"] = search(subject, runner, arena, task.gpu, clock, middle, task.configs, task.seed)
+        task.row(entrant.cell, subject.identity() | outcome)
+    except Exception as error:
+        task.failed(entrant.cell, error, subject.identity())

@@ -1,0 +1,131 @@
+"""One kernel set up on an arena, and what its exceptions mean."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+from common import interpreter
+from common.gpus import Gpu
+from common.spec import PagedBatch, SpecError, UnsupportedFeature
+from common.spec.kernel import Capacity, asked_of
+from compare.bench.arena import Arena
+from compare.bench.gate import Rejected
+from compare.competitors import registry, sources
+from compare.record import folder as run_folder
+from compare.record.records import Status
+
+LOG_TAIL = 2000  # characters of a traceback or log that a row keeps
+
+
+class Subject:
+    """A kernel with its config and workspace, ready to launch on every page set of an arena.
+
+    A kernel may define `prepare(batch, features, config, workspace) -> workspace`: the host's planning of a step, which
+    serving engines do once for all layers. It runs outside the timed call, once per page set, and again after the
+    values changed, when it must refill the same buffers. Raises Rejected (unsupported) and what `registry.load` raises.
+    """
+
+    def __init__(
+        self,
+        kernel_id: str,
+        arena: Arena,
+        gpu: Gpu | None,
+        config: Any = None,
+        origin: str = "",
+        heuristics: str = "tree",
+    ) -> None:
+        self.kernel_id, self.arena = kernel_id, arena
+        self.kernel = registry.load(kernel_id)
+        if "triton" in sys.modules:
+            interpreter.install()  # does nothing where kernels are compiled
+        needs = asked_of(arena.batches[0], arena.features)
+        if missing := sorted(needs - self.kernel.SUPPORTS):
+            raise Rejected(Status.UNSUPPORTED, f"{kernel_id} does not implement {', '.join(missing)}")
+        shape, stats = arena.workload.shape, arena.workload.stats
+        self.config, self.origin = config, origin
+        if not origin:
+            asked = (kernel_id, self.kernel, shape, stats, gpu, heuristics, needs, arena.features.sees)
+            self.config, self.origin = registry.default_config(*asked)
+        capacity = Capacity.of(arena.batches[0])
+        self._workspaces = [self.kernel.workspace(shape, capacity, self.config)] * len(arena.batches)
+        self.plan()
+
+    def plan(self) -> None:
+        """The host's part of a step, where the kernel has one."""
+        if hasattr(self.kernel, "prepare"):
+            for number, batch in enumerate(self.arena.batches):
+                self._workspaces[number] = self.kernel.prepare(
+                    batch, self.arena.features, self.config, self._workspaces[number]
+                )
+
+    def launch(self, number: int, lse: torch.Tensor | None = None) -> None:
+        """One call on page set `number`."""
+        self.launch_on(self.arena.batches[number], number, lse)
+
+    def launch_on(self, batch: PagedBatch, number: int, lse: torch.Tensor | None = None) -> None:
+        """One call on a batch like page set `number`, into its output and with its workspace."""
+        arena, workspace = self.arena, self._workspaces[number]
+        self.kernel.launch(batch, arena.features, arena.outs[number], self.config, workspace, lse=lse)
+
+    def identity(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {
+            "config": registry.config_dict(self.config),
+            "config_origin": self.origin,
+            "source_sha": sources.sha(self.kernel, registry.module_path(self.kernel_id)[0]),
+        }
+
+
+def _compiler_said_it(error: BaseException) -> bool:
+    """Triton's compiler, its resource check or Helion refused, here or further down the chain of causes."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        module = type(cause).__module__
+        if type(cause).__name__ == "InterpreterError":  # wraps whatever a kernel raised while it was interpreted
+            return False
+        if module.startswith(("triton.compiler", "triton.runtime.errors", "helion.exc")):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def status_of(error: BaseException) -> Status:
+    """The status that an exception of a kernel amounts to."""
+    if isinstance(error, Rejected):
+        return error.status
+    if isinstance(error, registry.Unavailable):
+        return Status.UNAVAILABLE
+    if isinstance(error, UnsupportedFeature):
+        return Status.UNSUPPORTED
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return Status.OOM
+    if not isinstance(error, SpecError) and _compiler_said_it(error):
+        return Status.COMPILE_ERROR
+    return Status.CRASH
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Status, reason and log tail of a row for an exception; files of this project without where it lies."""
+    status = status_of(error)
+    lines = str(error).strip().splitlines() or [""]
+    expected = isinstance(error, Rejected | registry.Unavailable | UnsupportedFeature)
+    tail = "" if expected else "".join(traceback.format_exception(error)).replace(f"{run_folder.ROOT}/", "")[-LOG_TAIL:]
+    reason = lines[0] if expected else f"{type(error).__name__}: {lines[0]}"
+    return {"status": status, "reason": reason[:500], "log_tail": tail}
+
+
+def device_is_sick(device: torch.device) -> bool:
+    """Whether the device answers no more in this process: an illegal access leaves every later call failing."""
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+        return int(torch.ones(1, device=device).add_(1).item()) != 2
+    except RuntimeError:
+        return True

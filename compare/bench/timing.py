@@ -1,0 +1,299 @@
+"""How long one call takes: graph replay over rotating page sets, implementations interleaved in changing order.
+
+A sample is one replay divided by its calls. Consecutive calls in a replay read different pages, and one cycle over the
+page sets reads more than the last-level cache holds (`arena.page_sets`), so every call finds its K and V in HBM. A read
+of `FLUSH_BYTES` is queued before the start event: it covers the host's launch of the graph, which would otherwise be
+inside the interval, and leaves only clean lines behind. With a hot cache the work itself is queued there instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from compare import stats
+from compare.record.contract import PRECISION
+from compare.record.records import MAX_SAMPLES, Timing
+
+REPLAY_US = 5_000.0  # a sample lasts at least this long where calls are short: event resolution is 0.5 us
+WHOLE_CYCLE_US = 20_000.0  # a cycle up to this long is one graph; a longer one is cut into graphs of REPLAY_US
+MAX_CALLS = 512  # in one graph; a captured call costs host time and memory
+LONG_US, LONG_SETS = 20_000.0, 4
+SLOW_US = 200_000.0  # a call above this gets three launches and no rounds
+MIN_ROUNDS, MAX_ROUNDS = 10, MAX_SAMPLES
+PATIENCE = 10 / 3  # budgets that MIN_ROUNDS may take; where they would take more, FEW_ROUNDS must do
+FEW_ROUNDS = 3
+FLUSH_BYTES = 256 * 2**20
+
+
+def partition(sets: int, call_us: float) -> list[tuple[int, ...]]:
+    """Page-set numbers per graph, so that the graphs together visit every set, each for about REPLAY_US or longer.
+
+    A short cycle is repeated whole inside one graph. A long one is cut: the rounds rotate over its parts. A call above
+    LONG_US visits LONG_SETS sets, one at a time: what it reads meanwhile is more than any cache holds.
+    """
+    if call_us > LONG_US:
+        return [(number,) for number in range(min(sets, LONG_SETS))]
+    cycle_us = sets * max(call_us, 0.1)
+    if cycle_us <= WHOLE_CYCLE_US and sets <= MAX_CALLS:
+        cycles = max(min(round(REPLAY_US / cycle_us), MAX_CALLS // sets), 1)
+        return [tuple(range(sets)) * cycles]
+    calls = min(max(round(REPLAY_US / call_us), 1), MAX_CALLS)
+    return [tuple(range(at, min(at + calls, sets))) for at in range(0, sets, calls)]
+
+
+class Runner(Protocol):
+    """What is timed. `run` visits every page set once; `sample(i)` times part i and returns microseconds per call."""
+
+    timer: str
+    parts: list[tuple[int, ...]]
+    note: str
+
+    def run(self) -> None: ...
+    def sample(self, part: int) -> float: ...
+
+
+class _Clock:
+    """Two events around some work, behind a read of a large buffer; hot: behind the same work."""
+
+    def __init__(self, device: torch.device, hot: bool = False) -> None:
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._flush = None if hot else torch.ones(FLUSH_BYTES // 4, dtype=torch.float32, device=device)
+
+    def measure(self, work: Callable[[], None]) -> float:
+        """Microseconds of `work` on the device."""
+        if self._flush is None:
+            work()
+        else:
+            self._flush.amax()
+        self._start.record()
+        work()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e3
+
+
+def _capture(
+    launch: Callable[[int], None], part: tuple[int, ...], pool: tuple[int, int], stream: torch.cuda.Stream
+) -> torch.cuda.CUDAGraph:
+    """The launches of one part as a graph. `torch.cuda.graph` would collect garbage and empty the cache each time."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    gc.disable()  # a collection could free another graph, which a capture does not survive
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool)
+            try:
+                for number in part:
+                    launch(number)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # says again that the capture is broken; the cause is above
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    finally:
+        gc.enable()
+    torch.cuda.synchronize()
+    return graph
+
+
+class GraphRunner:
+    """Replays captured graphs, one per part. Raises what the capture raises."""
+
+    timer = "graph"
+
+    def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock) -> None:
+        self.parts, self.note, self._clock = parts, "", clock
+        # One pool for all parts: they never run at once, so scratch is shared. One stream, for the allocator shares
+        # within a stream only; and torch has 32, so that one a part would meet a kernel's own second stream again.
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._graphs = [_capture(launch, part, pool, stream) for part in parts]
+
+    def run(self) -> None:
+        for graph in self._graphs:
+            graph.replay()
+
+    def sample(self, part: int) -> float:
+        return self._clock.measure(self._graphs[part].replay) / len(self.parts[part])
+
+
+class EventRunner:
+    """Launches eagerly between events, for what cannot be captured: the host's time is in it where it is the longer."""
+
+    timer = "events"
+
+    def __init__(self, launch: Callable[[int], None], parts: list[tuple[int, ...]], clock: _Clock, note: str) -> None:
+        self._launch, self.parts, self._clock, self.note = launch, parts, clock, note
+
+    def _launch_all(self, part: tuple[int, ...]) -> None:
+        for number in part:
+            self._launch(number)
+
+    def run(self) -> None:
+        for part in self.parts:
+            self._launch_all(part)
+
+    def sample(self, part: int) -> float:
+        return self._clock.measure(lambda: self._launch_all(self.parts[part])) / len(self.parts[part])
+
+
+class SlowRunner:
+    """Times every `run`: for a call so long that the gate's own three runs are all that it gets."""
+
+    def __init__(self, inner: GraphRunner | EventRunner) -> None:
+        self.inner, self.timer, self.parts = inner, inner.timer, inner.parts
+        self.note = "; ".join(filter(None, [inner.note, "three launches, not interleaved"]))
+        self.samples: list[float] = []
+
+    def run(self) -> None:
+        self.samples.append(self.inner.sample(0))
+
+    def sample(self, part: int) -> float:
+        return self.inner.sample(part)
+
+
+def make_clock(device: torch.device, hot: bool = False) -> _Clock:
+    return _Clock(device, hot)
+
+
+def first_launch_us(launch: Callable[[int], None], sets: int) -> float:
+    """Warm up, estimate one call. The first launch compiles: what the device does after the host returned is its time.
+
+    Where that is below SLOW_US two more launches, on the first and the last page set, are timed together.
+    """
+    launch(0)
+    returned = time.perf_counter()
+    torch.cuda.synchronize()
+    waited = (time.perf_counter() - returned) * 1e6
+    if waited > SLOW_US:
+        return waited
+    start = time.perf_counter()
+    launch(sets - 1)
+    launch(0)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e6 / 2
+
+
+@dataclass
+class Track:
+    """A runner and its samples over the rounds."""
+
+    name: str
+    runner: Runner
+    samples: list[float]
+
+
+def round_order(count: int, number: int) -> list[int]:
+    """Rotated every other round and reversed between: nobody always runs first or behind the same neighbour."""
+    order = [(number // 2 + i) % count for i in range(count)]
+    return order[::-1] if number % 2 else order
+
+
+def width(samples: Sequence[float], unit: Sequence[float] | None) -> float:
+    """Half of the 99% interval of the log-ratio to the unit, round by round; without a unit, of the times alone."""
+    if unit is not None and len(unit) != len(samples):
+        return math.inf
+    return stats.half_width(samples, [1.0] * len(samples) if unit is None else unit)
+
+
+def interleave(
+    tracks: Sequence[Track],
+    budget_s: float,
+    *,
+    unit: int = 0,
+    precision: float = PRECISION,
+    patience: float = PATIENCE,
+    now: Callable[[], float] = time.perf_counter,
+    before: Callable[[str], None] = lambda name: None,
+    between: Callable[[], None] = lambda: None,
+) -> int:
+    """Sample every track once a round until each is known to `precision` against tracks[unit], or the budget is spent.
+
+    The first round warms up and is dropped. At least MIN_ROUNDS follow; FEW_ROUNDS where those would take more than
+    `patience` budgets. `before(name)` hears whose turn it is, for whoever has to explain a crash; `between()` is called
+    around the rounds, when nothing runs. Returns the rounds, equally many for all.
+    """
+    if not tracks:
+        return 0
+    start = now()
+    for track in tracks:
+        before(track.name)
+        track.runner.sample(0)
+    least = FEW_ROUNDS if (now() - start) * MIN_ROUNDS > patience * budget_s else MIN_ROUNDS
+    rounds = 0
+    while rounds < MAX_ROUNDS:
+        if rounds >= least and (now() - start > budget_s or _precise(tracks, unit, precision)):
+            break
+        between()
+        for i in round_order(len(tracks), rounds):
+            track = tracks[i]
+            before(track.name)
+            track.samples.append(track.runner.sample(rounds % len(track.runner.parts)))
+        rounds += 1
+    between()
+    return rounds
+
+
+def _precise(tracks: Sequence[Track], unit: int, precision: float) -> bool:
+    """Whether every other track is known well enough against the unit; a unit that is alone, by its own times."""
+    others = [track for number, track in enumerate(tracks) if number != unit]
+    if not others:
+        return width(tracks[unit].samples, None) <= precision
+    return all(width(track.samples, tracks[unit].samples) <= precision for track in others)
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Linear interpolation between order statistics."""
+    ordered = sorted(samples)
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+@dataclass(frozen=True)
+class Against:
+    """What a track is judged noisy by: the unit's kernel id and samples (None: the unit's own track, or none ran)."""
+
+    unit: str
+    samples: Sequence[float] | None
+    precision: float = PRECISION
+
+
+def summarise(
+    runner: Runner,
+    samples: Sequence[float],
+    cycle_bytes: int,
+    against: Against,
+    *,
+    cache: str = "cold",
+    order: str = "interleaved",
+) -> Timing:
+    """The samples as a record holds them: noisy where the half-width is above the one asked for, or unknown."""
+    low, middle, high = (quantile(samples, q) for q in (0.05, 0.5, 0.95))
+    half = width(samples, against.samples)
+    return Timing(
+        timer=runner.timer,
+        cache=cache,
+        median_us=middle,
+        p05_us=low,
+        p95_us=high,
+        rounds=len(samples),
+        calls_per_sample=len(runner.parts[0]),
+        page_sets=len({number for part in runner.parts for number in part}),
+        cycle_bytes=cycle_bytes,
+        samples_us=tuple(round(sample, 4) for sample in samples[:MAX_SAMPLES]),
+        noisy=half > against.precision,
+        order=order,
+        note=runner.note,
+        unit=against.unit,
+        half_width=round(half, 6) if math.isfinite(half) else None,
+    )

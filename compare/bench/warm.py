@@ -1,0 +1,83 @@
+"""Compiling ahead in the process that will measure: Helion keeps what it generated in the process, and nowhere else.
+
+Triton's disk cache serves every process, so those of a run share its work when each begins elsewhere in the list and
+in its rows: a list may be of one row. Helion 1.5.0 traces a kernel anew in each (1.8 to 3.1 s on a busy 2-core CPU) and
+generates each config (0.7 s). Nothing is launched: kernels are bound and compiled for tensors without values.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.gpus import Gpu
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Capacity, asked_of
+from compare.bench.task import free_memory, rotated
+from compare.competitors import registry
+from compare.process.channel import Channel
+from compare.workloads import Workload
+from compare.workloads.asked import empty_output
+
+
+def ahead(plain: dict[str, Any], channel: Channel) -> None:
+    """Compile the kernels of every job in `plain["compile"]`; each is a sign of life, the end says how many failed.
+
+    What fails here fails again, with its reason, where its cell is set up.
+    """
+    device = torch.device(plain["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    gpu = gpus.resolve(plain["gpu"]) if plain["gpu"] in gpus.TABLE else gpus.detect(device.index or 0)
+    failed = 0
+    for job in rotated(plain["compile"], plain["process"], plain["processes"]):
+        workload = Workload.from_dict(job["workload"])
+        kernels = rotated(job["kernels"], plain["process"], plain["processes"])
+        failed += _job(workload, kernels, device, gpu, plain["heuristics"], channel)
+    free_memory()
+    channel.send("compiled", failed=failed)
+
+
+def _job(
+    workload: Workload,
+    kernels: Sequence[str],
+    device: torch.device,
+    gpu: Gpu | None,
+    heuristics: str,
+    channel: Channel,
+) -> int:
+    """How many kernels of one workload did not compile."""
+    failed = 0
+    try:
+        batch = workload.batches(1, device, fill=False)[0]
+        features = workload.features(batch)
+    except torch.OutOfMemoryError:
+        return len(kernels)
+    for kernel_id in kernels:
+        channel.send("start", cell=None)
+        try:
+            _compile(kernel_id, workload, batch, features, gpu, heuristics)
+        except Exception:
+            failed += 1
+    return failed
+
+
+def _compile(
+    kernel_id: str, workload: Workload, batch: PagedBatch, features: Features, gpu: Gpu | None, heuristics: str
+) -> None:
+    kernel = registry.load(kernel_id)
+    asked = (kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics, asked_of(batch, features))
+    config, _ = registry.default_config(*asked, features.sees)
+    workspace = kernel.workspace(workload.shape, Capacity.of(batch), config)
+    if hasattr(kernel, "prepare"):
+        workspace = kernel.prepare(batch, features, config, workspace)
+    if "triton" not in sys.modules:  # a kernel from outside: there is nothing to compile
+        return
+    from compare.static.jit import compiled_only
+
+    with compiled_only():
+        kernel.launch(batch, features, empty_output(batch, features), config, workspace)

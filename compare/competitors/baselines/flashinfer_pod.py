@@ -1,0 +1,43 @@
+"""FlashInfer's POD attention: prompts and decodes of one batch in one launch, each by a kernel of its own kind."""
+
+from dataclasses import dataclass
+
+import torch
+
+from common.spec import Features, PagedBatch, UnsupportedFeature
+from common.spec.metadata import lens_of
+from compare.competitors.baselines.flashinfer_paths import Config, Pages, Path, Plan, library, options, pages_of, sizes
+
+
+def _plan_arguments(pages: Pages) -> tuple[torch.Tensor, ...]:
+    return pages.query_indptr, pages.indptr, pages.indices, pages.last_page_len
+
+
+@dataclass(frozen=True)
+class Pod(Path):
+    """BatchPODWithPagedKVCacheWrapper. A batch of one kind alone has nothing to overlap and is refused."""
+
+    def plan(self, batch: PagedBatch, features: Features, workspace: Plan) -> Plan:
+        lens = list(lens_of(batch.query_start_loc, batch.seq_lens))
+        prompts = [i for i, (query_len, _) in enumerate(lens) if query_len > 1]
+        decodes = [i for i, (query_len, _) in enumerate(lens) if query_len == 1]
+        if not prompts or not decodes:
+            raise UnsupportedFeature(self.name, "one kind of sequence", "prompts beside decodes")
+        parts = pages_of(batch, prompts), pages_of(batch, decodes)
+        wrapper = library.BatchPODWithPagedKVCacheWrapper(workspace.scratch, "NHD")
+        arguments = [argument for pages in parts for argument in _plan_arguments(pages)]
+        wrapper.plan(*arguments, *sizes(batch.shape), **options(batch, features))
+        return Plan(workspace.scratch, wrapper, parts)
+
+    def run(self, batch: PagedBatch, out: torch.Tensor, ready: Plan) -> None:
+        """Has no `out`: the copies are in the time; where prompts and decodes alternate the gather of queries too."""
+        caches, (prompts, decodes) = (batch.key_cache, batch.value_cache), ready.parts
+        queries = batch.query[prompts.tokens], batch.query[decodes.tokens]
+        found = ready.wrapper.run(queries[0], caches, queries[1], caches, causal_p=True)
+        for part, rows in zip(ready.parts, found, strict=True):
+            out[part.tokens] = rows
+
+
+PATH = Pod("baseline/flashinfer_pod", frozenset({"causal", "sliding_window"}))
+SUPPORTS, CONTRACT, DEFAULT = PATH.supports, Path.CONTRACT, Config()
+workspace, prepare, launch = PATH.workspace, PATH.prepare, PATH.launch

@@ -1,0 +1,59 @@
+"""torch's scaled_dot_product_attention on K and V that are contiguous already: a bound, not a competitor.
+
+The gather of baseline/sdpa happens in `prepare`, outside the timed call. No paged cache offers this; the figure says
+what paging costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity, Precision, require
+from compare.competitors.baselines import sdpa
+
+SUPPORTS = sdpa.SUPPORTS
+CONTRACT = Precision()
+Config = sdpa.Config
+DEFAULT = Config()
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The lengths and the contiguous K and V of one batch."""
+
+    plan: sdpa.Plan
+    dense: sdpa.Dense
+
+
+def workspace(shape: AttentionShape, capacity: Capacity, config: sdpa.Config) -> None:
+    """Sized by `prepare`, which knows the lengths."""
+
+
+def prepare(batch: PagedBatch, features: Features, config: sdpa.Config, workspace: Workspace | None) -> Workspace:
+    """K and V out of their pages; given a workspace, into the same buffers."""
+    plan = workspace.plan if workspace else sdpa.make_plan(batch, features)
+    fresh = [tuple(x.contiguous() for x in pair) for pair in sdpa.gather(batch, plan)]
+    if workspace is None:
+        return Workspace(plan, fresh)
+    for kept, new in zip(workspace.dense, fresh, strict=True):
+        for old, value in zip(kept, new, strict=True):
+            old.copy_(value)
+    return workspace
+
+
+def launch(
+    batch: PagedBatch,
+    features: Features,
+    out: torch.Tensor,
+    config: sdpa.Config,
+    workspace: Workspace | None,
+    *,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Attention alone, over what `prepare` left."""
+    require("baseline/sdpa_dense", SUPPORTS, batch, features, out, lse)
+    ready = workspace or prepare(batch, features, config, None)
+    sdpa.attend(batch, features, out, ready.plan, ready.dense)

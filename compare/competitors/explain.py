@@ -1,0 +1,183 @@
+"""Which kernel and config serve a batch, and why: `python -m compare.competitors.explain q1s2k_16q512s1536 --gpu h200`.
+
+Per DSL: what `auto` chooses, the segments that follow, the conditions that its tree went through, and what stands
+behind the tree. Nothing is compiled or launched, so the GPU need not be here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from common import gpus
+from common.gpus import Gpu
+from common.serving.choice import Choice, few_segments
+from common.serving.grid import on_grid, seen
+from common.spec import AttentionShape, SpecError
+from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
+from compare.competitors import registry
+from compare.exits import NOTHING, OK, USAGE
+from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
+
+Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
+
+
+class _Watched(ast.NodeTransformer):
+    """Every condition `c` of an if becomes `_seen("c", c)`."""
+
+    def _watch(self, node: Any) -> Any:
+        self.generic_visit(node)
+        arguments = [ast.Constant(ast.unparse(node.test)), node.test]
+        node.test = ast.Call(ast.Name("_seen", ast.Load()), arguments, [])
+        return node
+
+    visit_If = visit_IfExp = _watch
+
+
+def conditions(module: ModuleType, function: str, *args: Any) -> tuple[Any, list[Condition]]:
+    """What `function` of a module of if-trees returns for `args`, and the conditions it went through, in order.
+
+    The module's own source runs once more, with its conditions watched, in a namespace of its own.
+    """
+    met: list[Condition] = []
+
+    def seen(text: str, value: Any) -> Any:
+        met.append((text, bool(value)))
+        return value
+
+    tree = _Watched().visit(ast.parse(Path(module.__file__).read_text()))
+    namespace = {"__name__": module.__name__, "__file__": module.__file__, "_seen": seen}
+    exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), namespace)
+    met.clear()
+    return namespace[function](*args), met
+
+
+def path_of(family: Any, choice: Choice, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> list[Condition]:
+    """The conditions behind a choice of `family`."""
+    if gpu is None:
+        return conditions(family.load("heuristics.default"), "auto_kernel", shape, stats, None)[1]
+    file, function = choice.path.split(": ")
+    found, met = conditions(family.load(f"heuristics.{Path(file).stem}"), function, shape, stats, gpu)
+    config = few_segments(found[1] if isinstance(found, tuple) else found, shape, stats)
+    if config != choice.config:
+        raise RuntimeError(f"{choice.path} gave {choice.config}, and {config} when it was watched")
+    return met
+
+
+def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
+    """(name, config, the sequences it serves) of a config's parts; one without a name where it has none."""
+    nested = [
+        field.name for field in dataclasses.fields(config) if dataclasses.is_dataclass(getattr(config, field.name))
+    ]
+    if not nested:
+        return [("", config, lens)]
+    short = [pair for pair in lens if pair[0] <= SHORT_QUERY]
+    served = {"decode": short, "prefill": [pair for pair in lens if pair[0] > SHORT_QUERY]}
+    return [(name, getattr(config, name), served.get(name, lens)) for name in nested]
+
+
+def segments(config: Any, lens: Lens, window: int | None) -> str:
+    """How many segments a sequence's tiles are dealt to; those with fewer tiles use fewer."""
+    most = getattr(config, "num_segments", None)
+    if most is None:
+        return "none: a program takes all tiles of its Q Block"
+    if not lens:
+        return f"up to {most}, for no sequence of this batch"
+    keys = max(keys if window is None else min(keys, window + query) for query, keys in lens)
+    tiles = max(cdiv(keys, config.tile_size), 1)
+    used = cdiv(tiles, cdiv(tiles, most))
+    return f"up to {most}; {used} for the longest, {tiles} tiles of {config.tile_size} keys"
+
+
+def _words(config: Any) -> str:
+    plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return ", ".join(f"{name}={value}" for name, value in plain.items() if not dataclasses.is_dataclass(value))
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:11} {text}"
+
+
+def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
+    """The lines of one DSL. Raises registry.Unavailable where it cannot be imported."""
+    auto = registry.load(f"{dsl}/auto")
+    told, stats = _stats(lens, shape, ask)
+    choice = auto.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
+    lines = [f"{dsl}: {choice.kernel}"]
+    for name, config, served in parts(choice.config, lens):
+        lines.append(_line(name or "config", _words(config)))
+        lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
+    lines.append(_line("chosen by", choice.path if gpu is None else f"dsl_{dsl}/{choice.path}"))
+    for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu):
+        lines.append(_line("", f"{'yes' if held else 'no':4} {text}"))
+    lines.append(_line("provenance", choice.provenance))
+    return lines
+
+
+def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
+    """Of the batch, and as its choice is asked for."""
+    told = BatchStats.of(lens)
+    point = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    return told, seen(shape, point, ask.sees)
+
+
+def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
+    told, asked = _stats(lens, shape, ask)
+    heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
+    where = f"{gpu.name} ({gpu.title})" if gpu else "the CPU: no GPU here, --gpu names one"
+    return [
+        f"{text} on {where}; {heads}, pages of {shape.block_size}, {str(shape.dtype).removeprefix('torch.')}",
+        *(
+            f"{name}: {stats.num_seqs} sequences, {stats.num_decodes} of them decodes, queries up to "
+            f"{stats.max_query_len}, keys up to {stats.max_seq_len}"
+            for name, stats in (("batch", told), ("asked as", asked))
+        ),
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.competitors.explain", description=__doc__.split("\n")[0])
+    new.add_argument("workload", help="a batch in the grammar of compare.run: q1s2k_16q512s1536")
+    new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
+    new.add_argument("--dsl", choices=("triton", "helion"), help="one of them (default both)")
+    new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
+    new.add_argument("--block-size", type=int, default=16, help="tokens of a KV-cache page (default 16)")
+    new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
+    new.add_argument("--window", type=int, help="sliding window, the query's own token included")
+    return new
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported."""
+    arguments = parser().parse_args(argv)
+    try:
+        lens = parse_lens(arguments.workload)
+        shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
+        here = gpus.detect(0) if torch.cuda.is_available() else None
+        gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
+    except (GrammarError, SpecError, gpus.UnknownGpu) as error:
+        print(f"compare.competitors.explain: {error}", file=sys.stderr)
+        return USAGE
+    ask, told = Ask(sliding_window=arguments.window), 0
+    print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
+    for dsl in [arguments.dsl] if arguments.dsl else ["triton", "helion"]:
+        try:
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # the provenance says it
+                print("\n" + "\n".join(explain(dsl, lens, shape, ask, gpu)))
+            told += 1
+        except registry.Unavailable as reason:
+            print(f"\n{dsl}: unavailable: {reason}")
+    return OK if told else NOTHING
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The competitors: kernel ids and the modules behind them, imported only when one is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import importlib
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from common.gpus import Gpu
+from common.serving.choice import UNTUNED
+from common.serving.grid import seen
+from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.metadata import EVERY_KEY, BatchStats
+
+RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
+OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
+BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3", "baseline/vllm_triton")
+ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile for each row, or need a package
+    "baseline/flashinfer_decode",
+    "baseline/flashinfer_fa2",
+    "baseline/flashinfer_fa3",
+    "baseline/flashinfer_pod",
+    "baseline/cudnn",
+    "baseline/cudnn_dense",
+    "baseline/flex",
+    "baseline/flag_gems",
+    "baseline/aiter_triton",
+)
+KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST
+ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
+    "triton/ablations.last_arriver": "parallel_softmax",
+    "triton/ablations.fused": "q_block",
+    "triton/ablations.elementwise": "q_block",
+    "triton/ablations.cumulative": "q_block",
+    "helion/ablations.last_arriver": "parallel_softmax",
+    "helion/ablations.barrier": "parallel_softmax",
+    "helion/ablations.fused": "q_block",
+    "helion/ablations.elementwise": "q_block",
+    "helion/ablations.cumulative": "q_block",
+}
+# Source for one vendor's machine, in a column of its own, and the rung whose short queries it takes (`native.auto`
+# chooses by itself); as ablations, only where a glob names the folder.
+NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/native.auto": "auto"}
+_DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
+_PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.competitors.baselines"}
+HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
+_PAPER = "heuristics/paper.py"  # as a family names it
+VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
+# Labelled bounds: they do not solve the paged problem, so they do not rank.
+BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
+
+
+class UnknownKernel(ValueError):
+    """A kernel id outside the registry; `nearest` holds the ids most like it."""
+
+    def __init__(self, found: str) -> None:
+        self.found = found
+        self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *_DERIVED), n=3, cutoff=0.4))
+        hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
+        allowed = f"{', '.join(KERNELS)}, globs of these, the own ones with @{', @'.join(VARIANTS)}"
+        super().__init__(f"kernel: found {found!r}, allowed {allowed}, or package.module[:name]{hint}")
+
+
+class Unavailable(ImportError):
+    """The kernel cannot run here: an import is missing; the message is the reason."""
+
+
+def _is_outsider(name: str) -> bool:
+    """`package.module[:name]`: a dotted path of identifiers, never an id (ids have a slash)."""
+    module, _, attribute = name.partition(":")
+    parts = module.split(".") + ([attribute] if attribute else [])
+    return "/" not in name and ("." in module or bool(attribute)) and all(part.isidentifier() for part in parts)
+
+
+def split(kernel_id: str) -> tuple[str, str | None]:
+    """`triton/auto@paper` -> (triton/auto, paper): the kernel and whose configs it takes; None where the run says."""
+    base, at, variant = kernel_id.partition("@")
+    return base, variant if at else None
+
+
+def base(kernel_id: str) -> str:
+    """The id without its variant."""
+    return split(kernel_id)[0]
+
+
+def in_order(kernels: Iterable[str]) -> list[str]:
+    """Without repeats, in the registry's order, variants behind their kernel, outsiders last."""
+    ranks = {kernel: rank for rank, kernel in enumerate(KERNELS)}
+    present = dict.fromkeys(kernels)
+    return sorted(present, key=lambda kernel: (ranks.get(split(kernel)[0], len(ranks)), kernel))
+
+
+def is_own(kernel_id: str) -> bool:
+    """Whether it is a kernel of the two DSL folders, in whatever variant; ablations and native ones are."""
+    return base(kernel_id) in OWN or base(kernel_id) in _DERIVED
+
+
+def select(patterns: str) -> tuple[str, ...]:
+    """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats; `@variant` behind those of the
+    DSL folders. Raises UnknownKernel."""
+    chosen: dict[str, None] = {}
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        name, variant = split(pattern)
+        folder = next((ids for part, ids in (("/ablation", ABLATIONS), ("/native", NATIVE)) if part in name), None)
+        known = folder or (KERNELS if variant is None else OWN)
+        found = fnmatch.filter(known, name) or ([pattern] if _is_outsider(pattern) else [])
+        if not found or variant not in (None, *VARIANTS):
+            raise UnknownKernel(pattern)
+        chosen |= dict.fromkeys(found if variant is None else (f"{kernel}@{variant}" for kernel in found))
+    return tuple(chosen)
+
+
+def package(family: str) -> str:
+    """The package of a family: `triton` is dsl_triton."""
+    return _PACKAGES[family]
+
+
+def module_path(kernel_id: str) -> tuple[str, str | None]:
+    """(module, attribute or None) behind a kernel id. Raises UnknownKernel."""
+    kernel_id = base(kernel_id)
+    if kernel_id in KERNELS or kernel_id in _DERIVED:
+        family, name = kernel_id.split("/")
+        return f"{_PACKAGES[family]}.{name}", None
+    if not _is_outsider(kernel_id):
+        raise UnknownKernel(kernel_id)
+    module, _, attribute = kernel_id.partition(":")
+    return module, attribute or None
+
+
+def load(kernel_id: str) -> Any:
+    """The kernel, imported now. Raises Unavailable where an import fails, TypeError where it is not a kernel."""
+    path, attribute = module_path(kernel_id)
+    try:
+        kernel = importlib.import_module(path)
+    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+        raise Unavailable(f"{type(error).__name__}: {error}") from error
+    if attribute:
+        if not hasattr(kernel, attribute):
+            raise Unavailable(f"{path} has no {attribute}")
+        kernel = getattr(kernel, attribute)
+    missing = [name for name in ("SUPPORTS", "CONTRACT", "DEFAULT", "workspace", "launch") if not hasattr(kernel, name)]
+    if missing:
+        raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.spec.kernel.Kernel defines")
+    return kernel
+
+
+def default_config(
+    kernel_id: str,
+    kernel: Any,
+    shape: AttentionShape,
+    stats: BatchStats,
+    gpu: Gpu | None,
+    heuristics: str = "tree",
+    needs: frozenset[str] = frozenset(),
+    sees: int = EVERY_KEY,
+) -> tuple[Any, str]:
+    """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
+
+    heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
+    paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`: `Family.source` says which,
+    for `auto` too. Without a GPU, or where no module has a function of that name, the kernel's DEFAULT. An ablation
+    takes what its rung would, as its `default` derives it from that module. A variant of the id (`@paper`) wins over
+    the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice with tiles of a page, as
+    before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's size. needs: what the
+    batch asks of a kernel (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know.
+    sees: keys that a query token sees at most (`Features.sees`): decodes over longer sequences take the config for so
+    many.
+    """
+    kernel_id, variant = split(kernel_id)
+    if variant == "page":
+        config, _ = default_config(kernel_id, kernel, shape, stats, gpu, "default", sees=sees)
+        return _of_a_page(kernel_id, config, shape), "page"
+    if variant == "fixed":
+        return kernel.DEFAULT, "DEFAULT"
+    heuristics = variant or heuristics
+    if gpu is not None and hasattr(kernel, "choose"):
+        choice = kernel.choose(shape, stats, gpu, needs, heuristics, sees)
+        return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
+    if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
+        stats = seen(shape, stats, sees)
+        family, name = kernel_id.split("/")
+        name = _DERIVED.get(kernel_id, name)
+        chooser = importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY
+        module, path, provenance = chooser.source(shape, gpu, heuristics, name)
+        if hasattr(module, name):
+            chosen = partial(kernel.default, module) if kernel_id in _DERIVED else getattr(module, name)
+            untuned = "paper" if path == _PAPER else "heuristics"
+            return chosen(shape, stats, gpu), untuned if provenance == UNTUNED else "tree"
+    return kernel.DEFAULT, "DEFAULT"
+
+
+def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:
+    """The config with tiles as long as a page."""
+    page = shape.block_size
+    if not hasattr(config, "tile_size"):
+        raise UnsupportedFeature(f"{kernel_id}@page", "tiles of a page", "kernels with one tile_size")
+    if page < 16 or page & (page - 1):
+        raise UnsupportedFeature(f"{kernel_id}@page", f"block_size {page}", "a power of two from 16 on, as a tile is")
+    return dataclasses.replace(config, tile_size=page)
+
+
+def random_configs(kernel: Any, shape: AttentionShape, gpu: Gpu, count: int, seed: int) -> list[Any]:
+    """`count` different configs of the kernel's space, or all of a smaller one; the same for a seed and shape."""
+    if count <= 0 or not hasattr(kernel, "space"):
+        return []
+    space = list(kernel.space(shape, gpu))
+    return random.Random(seed).sample(space, min(count, len(space)))
+
+
+def config_dict(config: Any) -> dict[str, Any] | None:
+    """A config as plain values for a record; None stays None."""
+    if config is None:
+        return None
+    return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
+
+
+def config_from(like: Any, plain: dict[str, Any]) -> Any:
+    """The config that `config_dict` made plain; like: one of the same type, with parts of the same types."""
+    parts = {name: getattr(like, name) for name in plain}
+    made = {k: config_from(v, plain[k]) if dataclasses.is_dataclass(v) else plain[k] for k, v in parts.items()}
+    return dataclasses.replace(like, **made)

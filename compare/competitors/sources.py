@@ -1,0 +1,99 @@
+"""Which files make a kernel, and a hash over them: a result belongs to all the lines that it ran."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from compare.competitors import registry
+
+
+def _root(file: Path) -> Path:
+    """The folder that the file's topmost package stands in; the file's own where it is in no package."""
+    folder = file.parent
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+def _called(node: ast.Call) -> str:
+    """What `import_module(...)` names; with a dot at the end where the rest is put together at run time; or nothing."""
+    if ast.unparse(node.func).split(".")[-1] != "import_module" or not node.args:
+        return ""
+    said = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+    return said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
+
+
+def _named(tree: ast.AST, package: str) -> set[str]:
+    """Dotted names that a module's imports may mean, wherever they stand; relative ones from `package`."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call):
+            names.add(_called(node))
+    return names
+
+
+def _modules(root: Path, name: str) -> list[Path]:
+    """The files of a dotted name; of one that ends in a dot, every module of that package."""
+    path = root.joinpath(*name.rstrip(".").split("."))
+    found = sorted(path.glob("*.py")) if name.endswith(".") else [path.with_suffix(".py")]
+    return [file for file in found if file.exists() and file.name != "__init__.py"]
+
+
+def files(start: Path) -> list[Path]:
+    """`start` and every file of its package that it imports, directly or not, sorted; nothing is imported for it.
+
+    `__init__.py` is left out, for it only re-exports. Files of other packages are not the kernel's: the spec has a hash
+    of its own, libraries have versions.
+    """
+    start = start.resolve()
+    root = _root(start)
+    package = start.relative_to(root).parts[0]
+    found, left = {start}, [start]
+    while left and start.parent != root:  # in no package: alone
+        file = left.pop()
+        names = _named(ast.parse(file.read_text()), ".".join(file.relative_to(root).parts[:-1]))
+        for name in sorted(name for name in names if name.split(".")[0] == package):
+            new = [path for path in _modules(root, name) if path not in found]
+            found.update(new)
+            left += new
+    return sorted(found)
+
+
+def sha(kernel: Any, named: str = "") -> str:
+    """The first 16 hex digits of SHA-256 over the kernel's files and their names; empty for a kernel without a file.
+
+    named: the imported module in which the kernel was found, which need not be the one of its class.
+    """
+    module = kernel if isinstance(kernel, ModuleType) else inspect.getmodule(type(kernel))
+    starts = [getattr(found, "__file__", None) for found in (module, sys.modules.get(named))]
+    paths = {path for start in filter(None, starts) for path in files(Path(start))}
+    return sha_of(sorted(paths)) if paths else ""
+
+
+def of_kernel(kernel_id: str) -> str:
+    """`sha` of a kernel by its id; `unavailable` where an import is missing. Raises UnknownKernel."""
+    try:
+        return sha(registry.load(kernel_id), registry.module_path(kernel_id)[0])
+    except registry.Unavailable:
+        return "unavailable"
+
+
+def sha_of(paths: Iterable[Path]) -> str:
+    """The first 16 hex digits of SHA-256 over files and their names."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

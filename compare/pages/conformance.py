@@ -1,0 +1,77 @@
+"""The page of what kernels of others pass of the kit: docs/results/conformance/README.md, from the reports beside it.
+
+    python -m compare.pages.conformance [--write]
+
+`kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME --report FILE`, the last of a case
+counting; `scripts/` holds a standalone script for each finding, `scripts/h200.log` what they printed. Without --write
+it says whether the page is what these say (exit 1 where not).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from common.cases.named import CASES
+from compare.pages import settle
+from compare.record import folder as run_folder
+
+FOLDER = run_folder.ROOT / "docs" / "results" / "conformance"
+TITLES = {
+    "flash_attn3": "FlashAttention 3, vLLM 0.25.1's build",
+    "vllm_triton_025": "vLLM 0.25.1, `unified_attention`",
+    "vllm_triton_033": "vLLM 0.33.0, `unified_attention`",
+    "flex": "torch 2.11 flex_attention",
+}
+HEAD = """# The kit on kernels of others
+
+Named cases of `common.cases.named`, each in its own dtype (fp16 for fp32 where the library has none), on an NVIDIA H200
+(torch 2.11, triton 3.6.0, 2026-11-22), as `diptych-check compare.competitors.baselines.NAME --device cuda --seed 7
+--case CASE ...` called them through the adapters of `compare/competitors/baselines`, which declare what each library
+documents. `declared` were not asked: the adapter says that the library does not do them. `not run`: the time of the
+machine was up. An adapter's choices are ours: a failure below is of the library behind this adapter, at these versions.
+"""
+FINDINGS = Path(__file__).with_name("templates") / "kit_findings.md"
+
+
+def cases() -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each subject its cases by name, the last report's word for each."""
+    found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in TITLES}
+    for path in sorted((FOLDER / "kit").glob("*.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        found[path.name.split(".")[0]] |= {case["case"]: case for case in report["cases"]}
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:160]
+
+
+def page() -> str:
+    """The whole page."""
+    names = {case.name for case in CASES if not case.refused}
+    table = ["", "| kernel | right | declared | wrong or crashed | not run |", "|---|---:|---:|---:|---:|"]
+    failures = ["", "## What failed", "", "| kernel | case | status | what the kit said |", "|---|---|---|---|"]
+    for subject, seen in cases().items():
+        failed = [case for case in seen.values() if case["status"] != "ok" and not case["declared"]]
+        count = Counter("declared" if case["declared"] else case["status"] for case in seen.values())
+        left = len(names - {name.split("@")[0] for name in seen})
+        table.append(f"| {TITLES[subject]} | {count['ok']} | {count['declared']} | {len(failed)} | {left} |")
+        failures += [f"| {subject} | `{c['case']}` | {c['status']} | {_cell(c['reason'])} |" for c in failed]
+    return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FINDINGS.read_text(encoding="utf-8")])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 the page is fresh or was written; 1 it is stale."""
+    new = argparse.ArgumentParser(prog="python -m compare.pages.conformance", description=__doc__.splitlines()[0])
+    new.add_argument("--write", action="store_true", help="write the page")
+    asked = new.parse_args(argv)
+    return settle(FOLDER / "README.md", page(), "python -m compare.pages.conformance --write", write=asked.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

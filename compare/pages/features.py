@@ -1,0 +1,88 @@
+"""The tables of docs/features.md: which kernel supports which feature, and what a DSL refused on the way.
+
+    python -m compare.pages.features [--write]
+
+Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
+tests/test_conformance.py holds them, and `<!-- refused -->`, from compare.studies.constructs. Without --write it says
+whether the page is what these say (exit 1 where not).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.cases.named import BY_NAME
+from compare.competitors import registry
+from compare.pages import settle
+from compare.record import folder as run_folder
+from compare.studies.constructs import CONSTRUCTS
+
+PAGE = run_folder.ROOT / "docs" / "features.md"
+BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
+# Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
+MEMBERS = (
+    "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
+    "prefix_lm", "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv",
+    "fp8_query", "fp8_out", "batch_invariant", "x_packed", "full_graph",
+)  # fmt: skip
+
+
+def supports() -> dict[str, frozenset[str]]:
+    """SUPPORTS of every kernel of both DSLs, by id, in the ladder's order."""
+    return {kernel: registry.load(kernel).SUPPORTS for kernel in registry.OWN}
+
+
+def counted(member: str) -> str:
+    """How many named cases ask for a member."""
+    return str(sum(member in case.asked for case in BY_NAME.values() if case.refused is None) or "")
+
+
+def _table(declared: Mapping[str, frozenset[str]], dsl: str) -> list[str]:
+    kernels = [kernel for kernel in declared if kernel.startswith(f"{dsl}/")]
+    lines = ["| | cases | " + " | ".join(kernel.split("/")[1] for kernel in kernels) + " |"]
+    lines += ["|" + "---|" * (len(kernels) + 2)]
+    for member in MEMBERS:
+        marks = ["yes" if member in declared[kernel] else "-" for kernel in kernels]
+        lines.append(f"| `{member}` | {counted(member)} | " + " | ".join(marks) + " |")
+    return lines
+
+
+def matrix(declared: Mapping[str, frozenset[str]]) -> str:
+    """A table a DSL, one for both where they are equal. Raises KeyError for a member that the page does not know."""
+    if unknown := set().union(*declared.values()) - set(MEMBERS):
+        raise KeyError(f"SUPPORTS: found {', '.join(sorted(unknown))}, allowed {', '.join(MEMBERS)}")
+    tables = {name: _table(declared, name.lower()) for name in ("Triton", "Helion")}
+    if tables["Triton"] == tables["Helion"]:
+        tables = {"Triton and Helion alike": tables["Triton"]}
+    return "".join("\n".join([f"### {title}", "", *table, "", ""]) for title, table in tables.items())
+
+
+def refused() -> str:
+    """A table of what a DSL does not have and a feature met: the error, what the kernels do instead, what it costs."""
+    lines = ["| wanted | the error | instead | cost |", "|---|---|---|---|"]
+    rows = ((c.what, f"`{c.error}`", c.instead, c.cost) for c in CONSTRUCTS if c.cost)
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def render(text: str) -> str:
+    blocks = {"matrix": matrix(supports()), "refused": refused()}
+    return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0; 1 where the page is not what the kernels say."""
+    parser = argparse.ArgumentParser(prog="python -m compare.pages.features", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(argv)
+    new = render(asked.page.read_text(encoding="utf-8"))
+    return settle(asked.page, new, f"{parser.prog} --write", write=asked.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

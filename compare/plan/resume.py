@@ -1,0 +1,173 @@
+"""A run goes on where it ended: which rows of its folder still count, and what becomes of the others.
+
+A row counts where its cell is planned and has the fingerprint that it would get now. Kernels of one job and process
+take turns, and their rounds are pairs: where one of them has no time yet and none of the rows says why, all of them are
+timed again together. What does not count moves to `superseded.jsonl`; nothing that was measured is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.record.records import Record, Status, latest
+from compare.record.store import Lines, Loaded, load
+
+SUPERSEDED = "superseded.jsonl"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows that count, and (row, why not) of the others; bad lines are `loaded.skipped`."""
+
+    loaded: Loaded
+    records: tuple[Record, ...]
+    dropped: tuple[tuple[Record, str], ...]
+
+    @property
+    def done(self) -> set[tuple[str, int]]:
+        """(cell, process) of what need not be run."""
+        return {(record.cell_id, record.process) for record in self.records}
+
+    @property
+    def line(self) -> str:
+        """What was kept, for people."""
+        whys = Counter(why for _, why in self.dropped)
+        again = "; ".join(f"{count} {why}" for why, count in whys.items())
+        parts = [f"{len(self.records)} finished rows kept", again, self.loaded.note]
+        return "; ".join(filter(None, parts))
+
+
+def keep(
+    loaded: Loaded,
+    fingerprints: Mapping[str, str],
+    jobs: Sequence[Sequence[str]],
+    processes: int = 1,
+    *,
+    retry: bool = False,
+) -> Kept:
+    """Which rows count. fingerprints: of every planned cell. jobs: the cells that are run together. retry: run what
+    failed or was unavailable again."""
+    why: dict[tuple[str, int], str] = {}
+    rows = {(record.cell_id, record.process): record for record in latest(loaded.records)}
+    for key, record in rows.items():
+        why[key] = _why_not(record, fingerprints, processes, retry)
+    for job in jobs:
+        for process in range(processes):
+            keys = [(cell, process) for cell in job]
+            timed = [key for key in keys if key in rows and not why[key] and rows[key].timing]
+            if timed and any(key not in rows or why[key] for key in keys):
+                why |= dict.fromkeys(timed, "to be timed again with the others of their row")
+    counted = tuple(record for key, record in rows.items() if not why[key])
+    last = {id(record) for record in rows.values()}
+    dropped = [(record, "a later row of the same cell") for record in loaded.records if id(record) not in last]
+    dropped += [(record, why[key]) for key, record in rows.items() if why[key]]
+    return Kept(loaded, counted, tuple(dropped))
+
+
+def _why_not(record: Record, fingerprints: Mapping[str, str], processes: int, retry: bool) -> str:
+    """Empty where a row counts by itself."""
+    if record.cell_id not in fingerprints or record.process >= processes:
+        return "not planned now"
+    if record.fingerprint != fingerprints[record.cell_id]:
+        return "of another fingerprint"
+    failed = record.status.is_failure or record.status is Status.UNAVAILABLE
+    return "failed, run again" if retry and failed else ""
+
+
+def settle(kept: Kept) -> None:
+    """Leave the rows that count alone in the file; the others and the bad lines move to SUPERSEDED beside it.
+
+    Whatever ends this, each row is in one of the two files. Raises OSError; Busy where another run writes there.
+    """
+    path = kept.loaded.path
+    if not kept.dropped and not kept.loaded.skipped:
+        return
+    lines = Lines(path)  # nobody else writes meanwhile; this cuts a torn line
+    try:
+        _append(path.with_name(SUPERSEDED), _others(kept))
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "wb") as file:
+            file.write(b"".join(record.to_json().encode() + b"\n" for record in kept.records))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        lines.close()
+
+
+def _others(kept: Kept) -> list[str]:
+    """Dropped rows and whole lines that could not be read, as text; a torn one is nothing."""
+    data = kept.loaded.path.read_bytes().split(b"\n")
+    bad = [data[skipped.line - 1] for skipped in kept.loaded.skipped if skipped.line - 1 < len(data) - 1]
+    return [record.to_json() for record, _ in kept.dropped] + [line.decode("utf-8", "replace") for line in bad]
+
+
+def _append(path: Path, lines: Sequence[str]) -> None:
+    file = Lines(path)
+    try:
+        for line in lines:
+            file.append(line)
+    finally:
+        file.close()
+
+
+def finished(folder: Path) -> Loaded:
+    """The rows in a run's folder; none where it has no cells.jsonl."""
+    path = folder / "cells.jsonl"
+    return load(path) if path.exists() else Loaded(path, [])
+
+
+class CannotResume(ValueError):
+    """There is no such run to go on with; the message says what was found."""
+
+
+@dataclass(frozen=True)
+class Former:
+    """The run to go on with: its folder and the manifest that it left."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def told(self, kept: Kept, now: str) -> list[dict[str, Any]]:
+        """What the next manifest says of the times it went on: when, from which commit, how many rows were kept."""
+        entry = {"at": now, "commit": self.manifest.get("commit", ""), "kept": len(kept.records)}
+        return [*self.manifest.get("resumed", []), entry]
+
+
+def find(named: str | None, plan: str, contract: str, results: Path = Path("results")) -> Former | None:
+    """The run in the folder `named`, None where it holds none yet; without a name, the last of this plan and contract.
+
+    Raises CannotResume for a run of another plan or timing contract, both named, and where there is none.
+    """
+    if named:
+        folder = Path(named)
+        return _same(folder, plan, contract) if (folder / "cells.jsonl").exists() else None
+    for path in sorted(results.glob("*/manifest.json"), reverse=True):  # a folder's name begins with the time
+        manifest = _manifest(path)
+        if (manifest.get("plan"), manifest.get("timing_contract")) == (plan, contract):
+            return Former(path.parent, manifest)
+    raise CannotResume(f"resume: found no run of plan {plan} under {results}, allowed --resume DIR")
+
+
+def _same(folder: Path, plan: str, contract: str) -> Former:
+    manifest = _manifest(folder / "manifest.json")
+    for what, name, asked in (("plan", "plan", plan), ("timing contract", "timing_contract", contract)):
+        if manifest.get(name) != asked:
+            found = f"{folder} with {what} {manifest.get(name, 'none')}"
+            raise CannotResume(f"resume: found {found}, allowed {asked} as asked for; another --out begins anew")
+    return Former(folder, manifest)
+
+
+def _manifest(path: Path) -> Mapping[str, Any]:
+    """What a manifest says; nothing where it cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

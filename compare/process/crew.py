@@ -1,0 +1,282 @@
+"""The parent's side of the worker: jobs in, one outcome per cell out, whatever the process does.
+
+A worker that dies, says nothing for a cell's time limit, floods its log or reports a sick device is replaced; the cell
+that it was at becomes the row, and a new worker goes on behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare.plan.plan import Cell, Job
+from compare.record.contract import Contract
+from compare.record.records import Status
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-m", "compare.bench.worker")
+START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
+AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead: it is no cell yet, and its cell has a limit of its own
+FLOOD_BYTES = 64 * 2**20
+LOG_TAIL = 2000
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: the fields of a Record that the worker decides, and the versions it ran with."""
+
+    cell: Cell
+    fields: dict[str, Any]
+    versions: dict[str, str]
+
+
+@dataclass
+class Crew:
+    """Runs jobs in worker processes of one mode. `close` ends the process.
+
+    mode: check or measure. gpu: whose configs are meant (a name of the GPU table) or None. limit_s: what a cell may
+    take between two signs of life. process: the number within the run, which decides the order of a job's cells.
+    on_start hears the cell that begins.
+    """
+
+    mode: str
+    gpu: str | None
+    device: str
+    limit_s: float = 300.0
+    contract: Contract = field(default_factory=Contract)
+    process: int = 0
+    configs: int = 0
+    seed: int = 0
+    heuristics: str = "tree"
+    on_start: Callable[[Cell], None] = lambda cell: None
+    command: list[str] = field(default_factory=lambda: list(COMMAND))
+    _worker: _Worker | None = None
+
+    def close(self) -> None:
+        """End the process."""
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def start(self) -> None:
+        """Start the process where none lives; it imports for seconds before it reads anything."""
+        if self._worker is not None and self._worker.ended:  # while it had nothing to do: no cell is to blame
+            self._dismiss()
+        if self._worker is None:
+            self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+
+    def compile_ahead(self, jobs: Sequence[Job]) -> None:
+        """Have the process that was started compile what it will measure; `ready` waits for that."""
+        wanted = [{"workload": job.workload.to_dict(), "kernels": [cell.kernel for cell in job.cells]} for job in jobs]
+        plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
+        plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}
+        with contextlib.suppress(_Lost):  # it died at once: `ready` says so
+            self._worker.send(json.dumps(plain))
+
+    def ready(self) -> bool:
+        """Wait until the process has compiled ahead. False where it was lost: a fresh one compiles as it measures."""
+        worker = self._worker
+        try:
+            while worker is not None and worker.event(min(self.limit_s, AHEAD_LIMIT_S))["event"] != "compiled":
+                pass
+        except _Lost:
+            self._dismiss()
+        return self._worker is not None
+
+    def rest(self) -> int:
+        """Have the process give back the device's memory, and wait for that: the next to be timed is another one.
+
+        Returns the bytes that it could not give back.
+        """
+        worker = self._worker
+        if worker is None:
+            return 0
+        try:
+            worker.send(json.dumps({"rest": True}))
+            while (event := worker.event(self.limit_s))["event"] != "resting":
+                pass
+        except _Lost:
+            self._dismiss()
+            return 0
+        return event["held"]
+
+    def run(self, job: Job) -> Iterator[Outcome]:
+        """One outcome per cell, as they come. More than one worker may be used up."""
+        left = {cell.id: cell for cell in job.cells}
+        while left:
+            for outcome in self._one_worker(job.only(left)):
+                if left.pop(outcome.cell.id, None) is not None:
+                    yield outcome
+
+    def _one_worker(self, job: Job) -> Iterator[Outcome]:
+        """Outcomes until the job is done or the worker has to be replaced; at least one."""
+        self.start()
+        worker = self._worker
+        cells = {cell.id: cell for cell in job.cells}
+        try:
+            worker.send(self._task(job))
+            yield from self._listen(worker, cells)
+        except _Lost as lost:
+            self._dismiss()
+            # nothing begun and nothing finished: no cell alone is to blame, and trying again would not end
+            blamed = [] if len(cells) < len(job.cells) else list(cells.values())
+            for cell in [cells[lost.cell]] if lost.cell in cells else blamed:
+                fields = {"status": lost.status, "reason": lost.reason, "log_tail": lost.log_tail}
+                yield Outcome(cell, fields, worker.versions)
+        except BaseException:  # Ctrl-C, or the reader stopped early: the process must not outlive this
+            self._dismiss()
+            raise
+
+    def _task(self, job: Job) -> str:
+        return json.dumps(
+            {
+                "workload": job.workload.to_dict(),
+                "cells": [[cell.id, cell.kernel] for cell in job.cells],
+                "gpu": self.gpu,
+                "device": self.device,
+                "contract": dataclasses.asdict(self.contract),
+                "process": self.process,
+                "configs": self.configs,
+                "seed": self.seed,
+                "heuristics": self.heuristics,
+            }
+        )
+
+    def _listen(self, worker: _Worker, cells: dict[str, Cell]) -> Iterator[Outcome]:
+        while True:
+            event = worker.event(self.limit_s)
+            match event["event"]:
+                case "start":
+                    if event["cell"] in cells:
+                        self.on_start(cells[event["cell"]])
+                case "row":
+                    yield Outcome(cells.pop(event["cell"]), event["outcome"], worker.versions)
+                case "sick":
+                    raise worker.lost(Status.CRASH, "the device answered no more, though no cell was running")
+                case "done":
+                    if cells:
+                        raise worker.lost(Status.CRASH, "the worker finished without a row for this cell")
+                    return
+
+
+class _Lost(Exception):
+    """The worker is of no more use; `cell` is to blame, None while nothing was begun."""
+
+    def __init__(self, cell: str | None, status: Status, reason: str, log_tail: str) -> None:
+        super().__init__(reason)
+        self.cell, self.status, self.reason, self.log_tail = cell, status, reason, log_tail
+
+
+class _Worker:
+    """One process and its two pipes. Its stdout and stderr, but for the events, go to a file."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.versions: dict[str, str] = {}
+        self.current: str | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self._log_from = 0
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which decides
+        )
+
+    def send(self, line: str) -> None:
+        self.current = None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.lost(Status.CRASH, self._obituary()) from None
+
+    def event(self, limit_s: float) -> dict[str, Any]:
+        """The next event. Raises _Lost after `limit_s` without one, at the process's end or when it floods its log."""
+        limit_s = limit_s if self.versions else max(limit_s, START_LIMIT_S)
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            if self._log_size() - self._log_from > FLOOD_BYTES:
+                raise self.lost(Status.CRASH, f"wrote more than {FLOOD_BYTES >> 20} MiB to its output")
+            if time.monotonic() > deadline:
+                raise self.lost(Status.TIMEOUT, f"no sign of life for {limit_s:.0f} s")
+            ready, _, _ = select.select([self._process.stdout], [], [], POLL_S)
+            if ready:
+                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    raise self.lost(Status.CRASH, self._obituary())
+                self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        event = json.loads(line)
+        if event["event"] == "ready":
+            self.versions = event["versions"]
+            return self.event(limit_s)
+        if event["event"] == "start" and event["cell"] != self.current:
+            self.current, self._log_from = event["cell"], event.get("logged", self._log_size())
+        return event
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def lost(self, status: Status, reason: str) -> _Lost:
+        return _Lost(self.current, status, reason, self._tail())
+
+    def _log_size(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
+
+    def _tail(self) -> str:
+        size = self._log_size()
+        self._log.seek(max(self._log_from, size - LOG_TAIL))
+        return self._log.read(LOG_TAIL).decode(errors="replace")
+
+    def _obituary(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        code = self._process.poll()
+        if code is None:
+            return "the worker closed its output"
+        return f"the worker died of {signal.Signals(-code).name}" if code < 0 else f"the worker exited with {code}"
+
+    def kill(self) -> None:
+        """Kill the process and everything it started; whoever waits for its events, in whatever thread, loses it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process and everything it started, and close its pipes."""
+        self.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def environment(mode: str) -> dict[str, str]:
+    """The child's environment: interpreting or compiling is decided here, before triton is imported there."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if mode == "check":
+        environment["TRITON_INTERPRET"] = "1"
+    environment["HELION_DISALLOW_AUTOTUNING"] = "1"
+    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said by all: it is in the key of Triton's cache
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    return environment

@@ -1,0 +1,68 @@
+"""What a time means, as values: the timing contract of a run, printed with it and kept in its manifest.
+
+docs/measuring.md states the rules; `VERSION` changes with any of them. Times of two contracts are not compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 2
+UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
+TIMERS = ("graph", "events", "host", "paper")
+CACHES = ("cold", "hot")
+# `python -m compare.studies.precision` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten.
+# Nothing here turns on less than 1%.
+PRECISION = 0.005
+MAX_TIME_S = 1.5
+PROCESSES = 3
+
+_HOW = {
+    "graph": "replayed graphs",
+    "events": "eager launches between events",
+    "host": "host time to enqueue a call",
+    "paper": "20 warm-ups, mean of 100 eager launches",
+}
+_CACHE = {"cold": "cold cache by rotating page sets", "hot": "hot cache, one page set"}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """precision: half-width of the paired log-ratio's 99% interval over the rounds of all processes, at which they end.
+    max_time_s: of rounds, per workload and process. processes: fresh ones, each of which measures every cell once.
+    """
+
+    timer: str = "graph"
+    cache: str = "cold"
+    precision: float = PRECISION
+    max_time_s: float = MAX_TIME_S
+    processes: int = PROCESSES
+
+    @property
+    def precision_each(self) -> float:
+        """The half-width at which one process ends its rounds: that of all is narrower by the root of their number."""
+        return self.precision * math.sqrt(self.processes)
+
+    @property
+    def name(self) -> str:
+        """What two runs must share to be compared: `graph-cold-interleaved/2`."""
+        order = "sequential" if self.timer == "paper" else "interleaved"
+        return f"{self.timer}-{self.cache}-{order}/{VERSION}"
+
+    @property
+    def line(self) -> str:
+        """The contract in one line, for people."""
+        parts = [_HOW[self.timer], _CACHE[self.cache]]
+        if self.timer == "paper":
+            parts.append("one kernel after another")
+        else:
+            within = f"{self.precision_each:.2%}" + ("" if self.processes == 1 else f" ({self.precision:.2%} over all)")
+            until = f"until the paired 99% interval is within {within} or {self.max_time_s:g} s are spent"
+            parts.append(f"kernels take turns {until}")
+        fresh = "1 process" if self.processes == 1 else f"{self.processes} fresh processes"
+        return f"{self.name}: {', '.join(parts)}; {fresh}; docs/measuring.md"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"name": self.name, "line": self.line}

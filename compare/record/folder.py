@@ -1,0 +1,93 @@
+"""A run's folder: `results/<UTC>_<gpu>_<commit>/`, and what identifies the code that ran."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compare.record.contract import Contract
+from compare.record.spec_identity import spec_hash
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NotARun(ValueError):
+    """A folder without a readable manifest.json or cells.jsonl; the message names the file."""
+
+
+class CannotWrite(OSError):
+    """The folder of a run cannot be made or written; the message names it and why."""
+
+
+def commit() -> str:
+    """git's short commit, else $DIPTYCH_COMMIT, else `nogit`; `-dirty` behind git's where tracked files changed."""
+    try:
+        head = _git("rev-parse", "--short=10", "HEAD")
+        return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("DIPTYCH_COMMIT", "nogit")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is installed here, read without importing it."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("triton", "helion", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def make(out: str | None, gpu: str) -> Path:
+    """The run's folder, new or empty of cells, and writable. Raises CannotWrite before any work is done."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(out) if out else Path("results") / f"{now}_{gpu}_{commit()}"
+    ensure_writable(folder)
+    if (folder / "cells.jsonl").exists():
+        raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder")
+    return folder
+
+
+def ensure_writable(folder: Path) -> None:
+    """Make the folder and write into it, before hours of work would end there. Raises CannotWrite."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise CannotWrite(f"out: found {folder}, which cannot be written: {error.strerror or error}") from error
+
+
+def command(argv: list[str]) -> str:
+    return shlex.join(["python", "-m", "compare.run", *argv])
+
+
+def manifest(argv: list[str], run_id: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """What manifest.json holds beside `facts`: how to repeat the run, and with what it ran."""
+    return {
+        "schema": 1,
+        "run_id": run_id,
+        "command": command(argv),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit().removesuffix("-dirty"),
+        "dirty": commit().endswith("-dirty"),
+        "machine": {"system": platform.platform(terse=True), "cpus": os.cpu_count()},
+        "spec": spec_hash(),
+        "timing_contract": Contract().name,
+        "versions": versions(),
+    } | facts

@@ -1,0 +1,172 @@
+"""Lines of JSON on a disk: whole or absent whatever ends the process, and read back with every bad line named.
+
+A line counts once it ends with a newline and is fsynced. A write that fails half way (a full disk, a signal) is cut off
+again; what a kill leaves behind is cut off by the next writer and never read. The rows of schema 2 carry a checksum,
+so that a changed digit is not another result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.record.records import Record
+
+NAMED = 5  # bad lines that a message names; the rest is counted
+
+
+class Busy(OSError):
+    """Another process appends to this file; the message names it."""
+
+
+class Lines:
+    """Appends lines to a file, one process at a time. Raises Busy; OSError where a line did not get to the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system drops it with the process
+        except BlockingIOError:
+            os.close(self._file)
+            raise Busy(f"{path}: another process is writing to it") from None
+        self._end = _cut_torn_line(path, self._file)
+
+    def append(self, line: str) -> None:
+        """On the disk before this returns, or not at all; a line that was whole when Ctrl-C came stays."""
+        data = line.encode() + b"\n"
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
+        except OSError:  # a full disk
+            self._cut()
+            raise
+        except BaseException:  # Ctrl-C: between two writes, or while the disk was waited for
+            if os.fstat(self._file).st_size == self._end + len(data):
+                self._end += len(data)
+            else:
+                self._cut()
+            raise
+        self._end += len(data)
+
+    def _cut(self) -> None:
+        """Back to the last whole line. The first error is the one to hear of; a reader skips what is torn."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._end)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _cut_torn_line(path: Path, file: int) -> int:
+    """Truncate behind the last newline; returns the length that is left."""
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
+        os.ftruncate(file, end)
+    return end
+
+
+class CannotStore(OSError):
+    """A finished cell did not get to the disk; the message names the file and says that the others are kept."""
+
+
+class Store:
+    """Appends records to a JSONL file: one line each, on the disk before `append` returns. Raises Busy, CannotStore."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = Lines(path)
+
+    def append(self, record: Record) -> None:
+        try:
+            self._lines.append(record.to_json())
+        except OSError as error:
+            path, cell = self._lines.path, f"{record.kernel} on {record.workload.label}"
+            raise CannotStore(
+                f"{path}: found `{error.strerror or error}` when {cell} was to be written; finished cells are kept,"
+                f" `--resume {path.parent}` goes on"
+            ) from error
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line that is no record: its number, from 1, and why."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The records of a file in its order, and the lines that were left out."""
+
+    path: Path
+    records: list[Record]
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What a reader of the results has to be told; empty where every line was read."""
+        if not self.skipped:
+            return ""
+        named = "; ".join(f"line {bad.line}: {bad.why}" for bad in self.skipped[:NAMED])
+        more = f"; and {len(self.skipped) - NAMED} more" if len(self.skipped) > NAMED else ""
+        lines = "1 line" if len(self.skipped) == 1 else f"{len(self.skipped)} lines"
+        return f"{self.path.name}: {lines} left out, which could not be read: {named}{more}"
+
+
+def load(path: Path) -> Loaded:
+    """The records of a `cells.jsonl`. Lines that are torn, corrupt or of something else are left out by number.
+
+    Raises OSError where the file cannot be read.
+    """
+    records, skipped = [], []
+    for number, data in _lines(path.read_bytes()):
+        try:
+            records.append(Record.from_json(_text(data)))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            skipped.append(Skipped(number, _why(error)))
+    return Loaded(path, records, tuple(skipped))
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, line with its newline), without empty lines."""
+    for number, line in enumerate(_split(data), 1):
+        if line.strip():
+            yield number, line
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Cut at newlines alone: a corrupt byte may look like another end of a line."""
+    return [part + b"\n" for part in data.split(b"\n")[:-1]] + [data[data.rfind(b"\n") + 1 :]]
+
+
+def _text(line: bytes) -> str:
+    if not line.endswith(b"\n"):
+        raise ValueError("no newline behind it: the run ended while it was written")
+    return line.decode("utf-8")
+
+
+def _why(error: Exception) -> str:
+    text = f"no field {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    return text.splitlines()[0][:160]
+
+
+def read_records(path: Path) -> list[Record]:
+    """Every record of a file that has to be whole. Raises ValueError naming the first bad line."""
+    loaded = load(path)
+    if loaded.skipped:
+        raise ValueError(f"{path}, line {loaded.skipped[0].line}: {loaded.skipped[0].why}")
+    return loaded.records

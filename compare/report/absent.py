@@ -1,0 +1,126 @@
+"""The report's section about a GPU that was not here: what was compiled for it, executed in the model, and bounded.
+
+Nothing in it is a time of a run. Estimates stand in columns whose heading says so, and no measured column is near.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from compare.analysis.runs import RunData
+from compare.analysis.tables import Table
+from compare.competitors.registry import in_order
+from compare.record.records import Evidence, Record, Status
+from compare.report.blocks import Bullets, Code, Fold, Section, Text
+
+_LOAD_BYTES = {"tma": 0}  # a descriptor's load has no width of a lane
+
+
+def absent(run: RunData) -> Section | None:
+    """What is known without the GPU, and from which evidence; None where the GPU was here or none was meant."""
+    if not run.absent:
+        return None
+    blocks: list[Any] = [Text(f"No {run.gpu_title} took part in this run. **No figure here is a time of it.**")]
+    blocks.append(Bullets(tuple(_proofs(run))))
+    if executed := _executed(run.records):
+        blocks.append(Fold("Executed in the model of the ISA", (executed,), open=True))
+    if facts := _compiled(run.facts):
+        blocks.append(Fold("Compiled: what a program needs and issues", (facts,), open=True))
+    blocks.append(Text("Who has this GPU fills the measured column with one command (docs/absent-gpus.md):"))
+    blocks.append(Code(f"python -m compare.run --gpu {run.gpu} --require-gpu"))
+    return Section("absent", f"{run.gpu_title} is not here", tuple(blocks))
+
+
+def _proofs(run: RunData) -> Iterator[str]:
+    having = {kind: sum(kind in record.evidence for record in run.ok) for kind in Evidence}
+    if count := having[Evidence.EXECUTED_IN_MODEL]:
+        yield (
+            f"`executed-in-model`, {count} cells: the machine code for {_arches(run)} ran on a CPU, in a functional"
+            " model of the ISA, and what it wrote passed the checker. It says nothing of time, of races between"
+            " programs, or of errata of the hardware."
+        )
+    if count := having[Evidence.INTERPRETED]:
+        yield f"`interpreted`, {count} cells: the algorithm ran on a CPU; the compiled code did not."
+    if count := having[Evidence.COMPILED]:
+        yield f"`compiled`, {count} cells: the code exists and fits; registers, spills and shared memory are exact."
+    if any(record.estimate for record in run.records):
+        yield (
+            "`bound .. estimate × spread`: a bound under the vendor's stated peaks, and a model's estimate with the"
+            " spread of measured over estimated times on the vendor's page. Not measured."
+        )
+    unknown = sorted({record.reason for record in run.records if record.status is Status.NOT_EXECUTABLE})
+    if unknown:
+        yield f"`not_executable`: the model lacks an instruction, no verdict on the kernel: {'; '.join(unknown)}."
+
+
+def _arches(run: RunData) -> str:
+    return ", ".join(sorted({fact["arch"] for fact in run.facts}))
+
+
+def _executed(records: Sequence[Record]) -> Table | None:
+    """Per kernel: what the model counted over all cells."""
+    seen: dict[str, list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
+    for record in records:
+        counts = [fact["executed"] for fact in record.facts if fact.get("executed")]
+        if counts:
+            total = {name: sum(one.get(name, 0) for one in counts) for name in set().union(*counts)}
+            seen[record.kernel].append((record, total))
+    columns = (
+        ("kernel", False), ("cells", True), ("programs", True), ("wave instructions", True),
+        ("matrix work / useful", True), ("lines of 128 B a load", True), ("status", False),
+    )  # fmt: skip
+    body = [[f"`{kernel}`", len(seen[kernel]), *_totals(seen[kernel])] for kernel in in_order(seen)]
+    return Table(columns, body) if body else None
+
+
+def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
+    def total(name: str) -> int:
+        return sum(counts.get(name, 0) for _, counts in of)
+
+    useful = sum(record.workload.flops for record, counts in of if counts.get("matrix flops"))
+    work = f"{total('matrix flops') / useful:.1f}" if useful else ""
+    lines = f"{total('load lines') / total('loads'):.1f}" if total("loads") else ""
+    statuses = ", ".join(sorted({str(record.status) for record, _ in of}))
+    return [f"{total('workgroups'):,}", f"{total('instructions'):,}", work, lines, statuses]
+
+
+def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:
+    """Per compiled function that multiplies, the widest head first."""
+    columns = (
+        ("kernel", False), ("function", False), ("heads", False), ("registers", True), ("spills", True),
+        ("shared KiB", True), ("programs a unit", True), ("limited by", False), ("matrix", False),
+        ("matrix work / asked for", True), ("load bytes of 128 bits", True), ("barriers, waits a pass", False),
+        ("code KiB", True),
+    )  # fmt: skip
+    wanted = [fact for fact in facts if fact["matrix"] and fact.get("loops")]
+    ordered = sorted(wanted, key=lambda fact: (-fact["head_size"], fact["kernel"].removeprefix("_helion_")))
+    return Table(columns, [_function(fact) for fact in ordered]) if wanted else None
+
+
+def _function(fact: dict[str, Any]) -> list[Any]:
+    held, redundant = fact["occupancy"] or {}, fact["matrix_redundancy"]
+    loop = fact["loops"][0]
+    return [
+        f"`{fact['competitor']}`",
+        f"`{fact['kernel']}`",
+        fact["shape"],
+        fact["registers"],
+        fact["spills"],
+        f"{fact['shared_bytes'] / 1024:.4g}",
+        held.get("programs", ""),
+        held.get("limit", ""),
+        ", ".join(loop["matrix"]),
+        f"{redundant:.2f}" if redundant else "",
+        _wide(loop["loads"]),
+        f"{loop['barriers']}, {loop['waits']}",
+        f"{fact['code_bytes'] / 1024:.1f}",
+    ]
+
+
+def _wide(loads: dict[str, int]) -> str:
+    """The share of the loop's loaded bytes that come 16 at a time."""
+    sizes = {bits: count * int(_LOAD_BYTES.get(bits, bits)) for bits, count in loads.items()}
+    total = sum(sizes.values())
+    return f"{sizes.get('128', 0) / total:.0%}" if total else "by descriptor" if loads else ""

@@ -1,0 +1,213 @@
+"""The figures of a report, as SVG: one a class, the load of a trace, and for an untimed run checks and registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from compare.analysis import standing
+from compare.analysis.summary import FA3, KINDS
+from compare.competitors.registry import in_order
+from compare.record.records import Record
+from compare.report import features, paper
+from compare.report.style import WIDTH_IN, legend, line, marks, plain_log, plain_steps, pyplot, save
+
+PROFILE = "profile"  # the name of its figure
+MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile: beyond, and with fewer rows, a table says it
+
+
+def _shifts(kernels: Sequence[str]) -> dict[str, float]:
+    """Kernels of a workload stand side by side, so that equal values stay apart."""
+    return {kernel: (at - (len(kernels) - 1) / 2) * 0.84 / len(kernels) for at, kernel in enumerate(kernels)}
+
+
+def _points(axes: Any, rows: pd.DataFrame, column: str, order: dict[str, int], shifts: dict[str, float]) -> None:
+    """One marker per cell, smaller where there are many workloads."""
+    size = 6.5 if len(order) <= 8 else 5.0
+    for kernel in in_order(rows.kernel):
+        mine = rows[(rows.kernel == kernel) & rows[column].notna()]
+        places = [order[label] + shifts[kernel] for label in mine.workload]
+        axes.plot(places, list(mine[column]), linestyle="none", **marks(kernel, size))
+
+
+def _workload_axis(axes: Any, order: dict[str, int]) -> None:
+    """A label per workload, and a stripe behind every other one, to lead the eye."""
+    axes.set_xticks(list(order.values()), list(order), rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.6, len(order) - 0.4)
+    axes.grid(False, axis="x")
+    for at in range(0, len(order), 2):
+        axes.axvspan(at - 0.5, at + 0.5, color="#F4F4F4", zorder=0)
+
+
+def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
+    """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds."""
+    plt = pyplot()
+    mine = rows[(rows.kind == kind) & rows.us.notna()]
+    order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
+    fa3 = bool(mine.speed_of_fa3.notna().any())
+    mine = mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best)
+    shifts = _shifts(in_order(mine.kernel))
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH_IN, 7.5), sharex=True, layout="constrained")
+    _points(upper, mine[mine.kernel != FA3] if fa3 else mine, "speed", order, shifts)
+    upper.axhline(1.0, color="#000000", linewidth=1.2)
+    upper.set_ylim(0.0, 1.08 * max(1.0, float(mine.speed.max())))
+    upper.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}×")
+    yardstick = "FlashAttention 3" if fa3 else "the best kernel of the row"
+    upper.set_ylabel(f"speed, {yardstick} = 1×\n(higher is faster)")
+    _points(lower, mine, "us", order, shifts)
+    plain_log(lower)
+    floors = mine.groupby("workload").floor_us.max()
+    for label, floor in floors[floors > 0].items():
+        lower.hlines(floor, order[label] - 0.45, order[label] + 0.45, color="#000000", linewidth=1.0, linestyle=":")
+    lower.plot([], [], color="#000000", linewidth=1.0, linestyle=":", label="floor: stated peaks")
+    lower.set_ylabel("median latency, µs\n(lower is faster)")
+    for axes in (upper, lower):
+        _workload_axis(axes, order)
+    how = f"{', '.join(sorted(set(mine.cache)))} cache, {', '.join(sorted(set(mine.timer)))} timing"
+    upper.set_title(f"{kind} on {gpu}, {how}", loc="left")
+    legend(figure, [lower])
+    return save(figure, path)
+
+
+def nearness(records: Sequence[Record], path: Path) -> Path:
+    """Dolan and More's performance profile: over a factor of the best kernel's time the share of rows within it."""
+    steps = 240  # 1% each
+    taus = [MOST_TIMES ** (at / steps) for at in range(steps + 1)]
+    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 5.6), layout="constrained")
+    found = standing.profile(records, taus=taus)
+    for number, kernel in enumerate(in_order(found)):
+        style = line(kernel) | {"drawstyle": "steps-post", "markevery": (number * 3 % 40, 40)}
+        axes.plot(taus, [100 * share for share in found[kernel]], **style)
+    plain_steps(axes, [1.0, 1.2, 1.5, 2.0, 3.0, 5.0, MOST_TIMES])
+    axes.set_xlabel("at most so many times the best kernel's time on the row")
+    axes.set_ylim(0, 102)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}%")
+    axes.set_ylabel("share of the rows\n(higher is better)")
+    legend(figure, [axes])
+    return save(figure, path)
+
+
+def load(records: Sequence[Record], path: Path) -> Path:
+    """The kept steps of a trace, in order: query tokens, decodes among the sequences, and KV tokens."""
+    plt = pyplot()
+    steps = list({record.workload.id: record.workload for record in records}.values())
+    at = range(len(steps))
+    figure, panels = plt.subplots(3, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
+    decodes = [step.num_decodes for step in steps]
+    panels[0].bar(at, [step.total_seq_len for step in steps], color="#0072B2", width=0.7)
+    panels[0].set_ylabel("KV tokens")
+    panels[1].bar(at, decodes, color="#009E73", width=0.7, label="decodes")
+    chunks = [step.num_seqs - step.num_decodes for step in steps]
+    panels[1].bar(at, chunks, bottom=decodes, color="#E69F00", hatch="///", width=0.7, label="prompt chunks")
+    panels[1].set_ylabel("sequences")
+    panels[1].legend(loc="upper left", ncols=2, fontsize=9)
+    panels[2].bar(at, decodes, color="#009E73", width=0.7)
+    prompt = [step.num_tokens - step.num_decodes for step in steps]
+    panels[2].bar(at, prompt, bottom=decodes, color="#E69F00", hatch="///", width=0.7)
+    panels[2].set_ylabel("query tokens")
+    panels[2].set_xlabel("kept step (even quantiles of the KV tokens)")
+    panels[2].set_xticks(list(at), [step.label for step in steps], rotation=35, ha="right", rotation_mode="anchor")
+    for axes in panels:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.grid(False, axis="x")
+    panels[0].set_title("The load: kept steps of continuous batching over the trace", loc="left")
+    return save(figure, path)
+
+
+def checks(rows: pd.DataFrame, path: Path) -> Path:
+    """Per workload and kernel the largest error over its budget; 1 is where the checker rejects."""
+    plt = pyplot()
+    checked = rows[rows.worst_check_ratio.notna() & (rows.worst_check_ratio > 0)]
+    order = {label: at for at, label in enumerate(dict.fromkeys(checked.workload))}
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 5.0), layout="constrained")
+    _points(axes, checked, "worst_check_ratio", order, _shifts(in_order(checked.kernel)))
+    axes.axhline(1.0, color="#000000", linewidth=1.2)
+    axes.annotate("rejected above", (-0.55, 1.0), textcoords="offset points", xytext=(0, 4), fontsize=9)
+    if checked.worst_check_ratio.max() > 2:
+        plain_log(axes)
+    else:
+        axes.set_ylim(0.0, max(1.15, 1.1 * float(checked.worst_check_ratio.max())))
+    axes.set_ylabel("largest error / its budget")
+    _workload_axis(axes, order)
+    axes.set_title("How far every checked output stayed inside its error budget; nothing was timed", loc="left")
+    legend(figure, [axes])
+    return save(figure, path)
+
+
+def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Registers a thread and shared memory a program of every compiled kernel; a cross marks one that spills."""
+    plt = pyplot()
+    places = list(dict.fromkeys(_place(fact) for fact in facts))
+    order = {place: at for at, place in enumerate(places)}
+    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    for fact in facts:
+        key = (fact["competitor"], _place(fact))
+        old = worst.get(key, {"registers": 0, "shared_bytes": 0, "spills": 0})
+        worst[key] = {name: max(old[name], fact[name]) for name in old}
+    rows = pd.DataFrame(
+        [
+            {"kernel": kernel, "workload": place, **values, "shared_kib": values["shared_bytes"] / 1024}
+            for (kernel, place), values in worst.items()
+        ]
+    )
+    shifts = _shifts(in_order(rows.kernel))
+    figure, panels = plt.subplots(2, 1, figsize=(WIDTH_IN, 6.5), sharex=True, layout="constrained")
+    for axes, column, unit in zip(
+        panels, ("registers", "shared_kib"), ("registers of a thread", "shared memory, KiB"), strict=True
+    ):
+        _points(axes, rows, column, order, shifts)
+        axes.set_ylim(0, 1.08 * max(float(rows[column].max()), 1.0))
+        axes.set_ylabel(unit)
+        _workload_axis(axes, order)
+    spilled = rows[rows.spills > 0]
+    panels[0].plot(
+        [order[place] + shifts[kernel] for place, kernel in zip(spilled.workload, spilled.kernel, strict=True)],
+        list(spilled.registers),
+        linestyle="none",
+        marker="x",
+        markersize=14,
+        color="#000000",
+        label="spills" if len(spilled) else None,
+    )
+    arches = ", ".join(sorted({fact["arch"] for fact in facts}))
+    panels[0].set_title(f"Compiled for {arches}, not run: the most that any function of a kernel needs", loc="left")
+    legend(figure, [panels[0]])
+    return save(figure, path)
+
+
+def _place(fact: dict[str, Any]) -> str:
+    dtype = fact["dtype"].replace("bfloat", "bf").replace("float", "fp")
+    return " ".join(filter(None, [f"head {fact['head_size']}", dtype, fact["features"]]))
+
+
+def draw(
+    records: Sequence[Record],
+    rows: pd.DataFrame,
+    facts: Sequence[dict[str, Any]],
+    folder: Path,
+    *,
+    gpu: str,
+    trace: bool,
+    suite: str = "",
+) -> dict[str, Path]:
+    """Every figure that this run has the data for, by name: of a suite that has figures of its own those, else one a
+    class. A run without a time gets no axis of time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = paper.draw(suite, records, folder)
+    if suite == "features":
+        made = features.draw(records, folder)
+    for kind in () if made else KINDS:
+        if not rows.empty and rows[rows.kind == kind].us.notna().any():
+            made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)
+    if len({r.workload.id for r in records if r.timing}) >= LEAST_ROWS and len({r.kernel for r in records}) > 1:
+        made[PROFILE] = nearness(records, folder / f"{PROFILE}.svg")
+    if trace and records:
+        made["load"] = load(records, folder / "load.svg")
+    if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():
+        made["checks"] = checks(rows, folder / "checks.svg")
+    if facts and not (not rows.empty and rows.us.notna().any()):
+        made["registers"] = registers(facts, folder / "registers.svg")
+    return made

@@ -1,0 +1,133 @@
+"""The head of a report and its last section: what ran where, and how to read it under the contract that was in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from compare.analysis.runs import RunData
+from compare.record.contract import PRECISION, Contract
+from compare.report.verdicts import floor
+
+_TIMER = {
+    "graph": "µs is the median of samples; a sample is one replay of a captured graph divided by its calls.",
+    "events": "µs is the median of eager launches between two events: the host's time is in it where it is the longer.",
+    "host": "µs is the host's time to enqueue one call; the device does not matter.",
+    "paper": "µs is the mean of 100 eager launches behind 20 warm-ups, one kernel after another, as the paper measures:"
+    " no dispersion, and the host's time is in it.",
+}
+_CACHE = {
+    "cold": "Cold: consecutive calls read different pages, and one cycle reads more than the last-level cache holds.",
+    "hot": "Hot: every call reads the same pages, which a cache may still hold.",
+}
+
+
+def header(run: RunData) -> list[tuple[str, str]]:
+    """(name, value) of what ran where, with what; empty values left out."""
+    manifest = run.manifest
+    versions = manifest.get("versions") or (run.records[0].versions if run.records else {})
+    commit = str(manifest.get("commit", ""))
+    done = len(run.records)
+    covered = f"{done} of {manifest.get('planned', done)} planned cells finished, {len(run.ok)} ok"
+    noise = floor(run.folder, run.gpu, run.contract)[1] if run.timed else ""
+    sources = sorted({f"`{r.kernel}` {r.source_sha}" for r in run.records if r.source_sha})
+    pairs = [
+        ("run", manifest.get("run_id", "")),
+        ("command", f"`{manifest['command']}`" if manifest.get("command") else ""),
+        ("GPU", "" if not manifest.get("gpu") else run.gpu_title + (" (absent)" if run.absent else "")),
+        ("suite", manifest.get("suite", "")),
+        ("timing contract", run.contract if run.timed else ""),
+        ("noise floor", noise),
+        ("coverage", covered if done or manifest.get("planned") else ""),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("commit", commit + (" with local changes" if manifest.get("dirty") else "")),
+        ("machine", ", ".join(f"{name} {value}" for name, value in (manifest.get("machine") or {}).items())),
+        ("started", manifest.get("started", "")),
+        ("took", f"{manifest['seconds']:.0f} s" if manifest.get("seconds") else ""),
+        ("kernel sources", ", ".join(sources)),
+    ]
+    return [(name, str(value)) for name, value in pairs if value]
+
+
+def guide(run: RunData) -> Iterator[str]:
+    """What a reader must know, by what this run did."""
+    yield "A row has a time only where the very output of the timed callable passed the checker."
+    if run.timed:
+        yield from _times(run)
+    else:
+        yield "Nothing was timed, so nothing here says which kernel is faster."
+        yield "`check`: the largest error over its budget that the checker saw; above 1 it rejects."
+    if run.absent:
+        yield (
+            "Compiled for the named GPU and checked on the CPU: interpreted cells ran the algorithm, executed ones the"
+            " compiled code in a model of the ISA. No claim about its speed, its races or its hardware follows."
+        )
+    if any(record.estimate for record in run.records):
+        yield (
+            "`bound .. estimate × spread`: microseconds of a model, no measurement. First what the GPU's stated peaks"
+            " allow at best, then what the model says; the brackets hold four in five of the ratios of measured to"
+            " estimated times on its vendor's page, docs/results/mi300/estimates.md or docs/results/h200/estimates.md."
+        )
+    if run.facts:
+        yield (
+            "Static facts count the whole text of a kernel, the copies that pipelining peels off included; `spills` are"
+            " registers (AMD) or store instructions (NVIDIA) that went to memory."
+        )
+    yield "What each DSL costs beside its speed: docs/choosing-a-dsl.md; what each kernel can do: docs/capability.md."
+
+
+def _times(run: RunData) -> Iterator[str]:
+    timers, caches, rules = in_use(run)
+    if run.contract:
+        yield f"The timing contract is `{run.contract}`; times of another contract are never compared with these."
+    for timer in timers:
+        yield _TIMER[timer]
+    yield from (_CACHE[cache] for cache in caches)
+    yield from rules
+    yield "Spread is (p95 - p05) / median."
+    if set(timers) - {"paper"}:
+        yield _noisy(run)
+    yield (
+        "`of floor`: the larger of bytes over stated HBM bandwidth and FLOPs over the stated dense peak, divided by the"
+        " time. Nobody reaches 100%; it says what is left, not what is attainable."
+    )
+    yield "`to best`: the time over the row's best time; `× FA3`: FA3's time over the kernel's (above 1× is faster)."
+    yield "Kernels marked (bound) solve an easier problem (no paging): they are drawn and listed, and never rank."
+    if "host" not in timers:
+        yield "Host planning and launch cost are not in these times."
+
+
+def _noisy(run: RunData) -> str:
+    """What the mark says, by the precision that the run asked for (compare.bench.timing.summarise)."""
+    asked: dict[str, Any] = run.manifest.get("contract") or {}
+    contract = Contract(precision=asked.get("precision", PRECISION), processes=asked.get("processes", 1))
+    root = f" {contract.precision:.2%} times the root of {contract.processes} processes" * (contract.processes > 1)
+    return (
+        "`noisy` marks a cell for which, in some process, the 99% interval of the median log-ratio to the yardstick was"
+        f" wider than ±{contract.precision_each:.2%} (`--precision`{root}) or unknown;"
+        " of a kernel that ran alone, and of the yardstick, that of its own times. No cell is hidden for it."
+    )
+
+
+def in_use(run: RunData) -> tuple[list[str], list[str], list[str]]:
+    """Timers and caches of the cells, the contract's first, and its rules of order and precision in words."""
+    contract: dict[str, Any] = run.manifest.get("contract") or {}
+    timed = [record.timing for record in run.records if record.timing]
+    timers = list(dict.fromkeys([*filter(None, [contract.get("timer")]), *(t.timer for t in timed)]))
+    caches = list(dict.fromkeys([*filter(None, [contract.get("cache")]), *(t.cache for t in timed)]))
+    rules = []
+    if any(t.order == "interleaved" for t in timed):
+        rules.append("The kernels of a row took turns, in an order that rotates and reverses, inside one process.")
+    if contract.get("precision") and contract.get("timer") != "paper":
+        spent = f"{contract['max_time_s']:g} s of a workload were spent"
+        over_all = " over all processes together" if contract.get("processes", 1) > 1 else ""
+        rules.append(
+            "Rounds ended when the 99% interval of the paired log-ratio to the yardstick was to be within"
+            f" ±{100 * contract['precision']:g}%{over_all}, or when {spent} in a process."
+        )
+    if contract.get("processes", 1) > 1:
+        rules.append(
+            f"{contract['processes']} fresh processes measured every cell; an interval resamples processes, then rounds"
+            " (Kalibera and Jones)."
+        )
+    return timers, caches, rules

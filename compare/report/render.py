@@ -1,0 +1,90 @@
+"""A report's sections as markdown and as one HTML page that needs no other file and no network."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.analysis import tables
+from compare.analysis.runs import RunData
+from compare.report import glance, guide, report_svg
+from compare.report.blocks import Section
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def markdown(run: RunData, sections: Sequence[Section]) -> str:
+    """report.md of one run."""
+    values = {"run": run, "header": guide.header(run), "sections": sections}
+    lines: list[str] = []
+    for line in (line.rstrip() for line in _environment().get_template("report.md.j2").render(values).splitlines()):
+        if line or (lines and lines[-1]):  # never two empty lines in a row
+            lines.append(line)
+    return "\n".join(lines).strip() + "\n"
+
+
+def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
+    """One HTML page about one run or several, each with its sections."""
+    parts = [
+        {
+            "run": run,
+            "timed": run.timed
+            or "module" in run.manifest,  # compare.studies.graphs.graphs: nothing but times, and no cells
+            "prefix": f"r{number}",
+            "header": guide.header(run),
+            "cards": glance.cards(run),
+            "sections": made,
+        }
+        for number, (run, made) in enumerate(zip(runs, sections, strict=True))
+    ]
+    gpus = dict.fromkeys(run.gpu_title for run in runs)
+    title = runs[0].title if len(runs) == 1 else "Paged attention on " + " and ".join(gpus)
+    values = {"title": title, "parts": parts, "overview": overview(runs) if len(runs) > 1 else None}
+    return _environment(escapes=True).get_template("report.html.j2").render(values)
+
+
+def overview(runs: Sequence[RunData]) -> tables.Table:
+    """A line a run: what was there, and what stands behind its cells."""
+    columns = (
+        ("run", False), ("GPU", False), ("suite", False), ("cells", True), ("ok", True), ("timed", True),
+        ("failed", True), ("what stands behind it", False),
+    )  # fmt: skip
+    body = [
+        [
+            f"`{run.manifest.get('run_id', run.folder.name)}`",
+            run.gpu_title + (" (absent)" if run.absent else ""),
+            run.suite,
+            len(run.records),
+            len(run.ok),
+            sum(record.timing is not None for record in run.records) or "none",
+            sum(record.status.is_failure for record in run.records),
+            run.headline,
+        ]
+        for run in runs
+    ]
+    return tables.Table(columns, body)
+
+
+def inline_markup(text: Any) -> str:
+    """`code` and **strong** as HTML, everything else escaped."""
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))
+    return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped)
+
+
+def _environment(escapes: bool = False) -> Any:
+    import jinja2
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=escapes,
+        lstrip_blocks=escapes,
+        autoescape=escapes,
+    )
+    found.filters |= {"inline": inline_markup, "cell": tables.cell}
+    found.globals["svg"] = report_svg.inline
+    return found

@@ -1,0 +1,120 @@
+"""A run folder's report: summary.csv, figures/*.svg, report.md and report.html, from manifest.json and cells.jsonl.
+
+    python -m compare.report.report RUN                        writes them again; nothing is measured, estimated or
+    looked up python -m compare.report.report RUN RUN... [--out FILE]    one page about several runs, of one GPU or of
+    several
+
+Exit codes: 0; 2 for something that is not a run folder, and for runs whose times mean different things.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from compare.analysis import merge
+from compare.analysis.runs import NotARun, RunData, read
+from compare.exits import USAGE
+from compare.report import figures, render, verdicts
+from compare.report.sections import build
+
+__all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
+
+
+class DifferentContracts(ValueError):
+    """Runs whose times were taken by different rules; the message names two of them and both contracts."""
+
+
+def write(run_dir: Path) -> Path:
+    """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
+
+    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, DifferentContracts.
+    """
+    whole = read(run_dir)
+    runs = merge.tables(whole)
+    _ensure_one_contract(runs)
+    figure_dir = whole.folder / "figures"
+    drawn = [_drawn(run, figure_dir / str(number) if len(runs) > 1 else figure_dir) for number, run in enumerate(runs)]
+    _write_csv(whole.folder / "summary.csv", drawn, whole.note)
+    report = whole.folder / "report.md"
+    made = [build(run) for run in drawn]
+    pages = [render.markdown(run, sections) for run, sections in zip(drawn, made, strict=True)]
+    report.write_text("\n".join(pages), encoding="utf-8")
+    (whole.folder / "report.html").write_text(render.page(drawn, made), encoding="utf-8")
+    return report
+
+
+def page(run_dirs: Sequence[Path], out: Path) -> Path:
+    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts."""
+    runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
+    _ensure_one_contract(runs)
+    with tempfile.TemporaryDirectory() as scratch:
+        drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]
+        out.write_text(render.page(drawn, [build(run) for run in drawn]), encoding="utf-8")
+    return out
+
+
+def _drawn(run: RunData, folder: Path) -> RunData:
+    """The run with its figures, which are drawn into the folder."""
+    drawn = figures.draw(
+        run.records,
+        run.rows,
+        run.facts,
+        folder,
+        gpu=run.gpu_title,
+        trace=bool(run.manifest.get("trace")),
+        suite=run.suite,
+    )
+    return replace(run, figures=drawn)
+
+
+def _ensure_one_contract(runs: Sequence[RunData]) -> None:
+    """A run without times has none that could be compared."""
+    timed = [run for run in runs if run.timed]
+    for run in timed[1:]:
+        if run.contract != timed[0].contract:
+            raise DifferentContracts(
+                f"runs: found {timed[0].folder} under {timed[0].contract} and {run.folder} under {run.contract};"
+                " allowed runs of one timing contract"
+            )
+
+
+def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
+    """Empty fields are what was not measured. Comment lines (`#`) come first: a named GPU that was absent, lines that
+    could not be read."""
+    tables = [verdicts.rows(run).assign(run_id=run.manifest.get("run_id", "")) for run in runs]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for comment in filter(None, [*(run.headline for run in runs if run.absent), note]):
+            file.write(f"# {comment}\n")
+        pd.concat(tables).infer_objects().to_csv(file, index=False, float_format="%.6g")
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.report.report", description=__doc__.splitlines()[0])
+    new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run wrote")
+    new.add_argument("--out", type=Path, metavar="FILE", help="the page about several runs (default report.html)")
+    return new
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 2 for usage, for what is no run folder, and for different contracts."""
+    asked = _parser().parse_args(argv)
+    try:
+        if len(asked.runs) == 1 and asked.out is None:
+            print(write(asked.runs[0]))
+        else:
+            print(page(asked.runs, asked.out or Path("report.html")))
+    except (NotARun, DifferentContracts, OSError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

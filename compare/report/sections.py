@@ -1,0 +1,203 @@
+"""The sections of a report about one run, each from its rows alone; a section without content is left out.
+
+Whoever adds a section writes a function `RunData -> Section | None` and a line in SECTIONS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from compare.analysis import summary, tables
+from compare.analysis.runs import RunData
+from compare.analysis.tables import Table
+from compare.record.records import Evidence, Record, Status
+from compare.report import evidence, verdicts
+from compare.report import features as report_features
+from compare.report import paper as report_paper
+from compare.report.absent import absent
+from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text
+from compare.report.guide import guide
+
+LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
+
+
+def coverage(run: RunData) -> Section:
+    """How many cells ended how, by kernel."""
+    done, planned, ok = len(run.records), run.manifest.get("planned", len(run.records)), run.ok
+    seen = Counter(str(kind) for record in ok for kind in record.evidence)
+    counted = ", ".join(f"{seen[str(kind)]} {kind}" for kind in Evidence if seen[str(kind)])
+    words = f"{done} of {planned} planned cells finished, {len(ok)} ok" + (f" ({counted})." if counted else ".")
+    blocks: list = [Text(words)] + ([Text(f"**{run.note}**")] if run.note else [])
+    if not run.rows.empty:
+        statuses, counts = summary.coverage(run.rows)
+        columns = [("kernel", False), *((status, True) for status in statuses)]
+        body = [[f"`{kernel}`", *(count or "" for count in of)] for kernel, of in counts]
+        blocks.append(Table(columns, body))
+    return Section("coverage", "Coverage", tuple(blocks))
+
+
+def means(run: RunData) -> Section | None:
+    """Geometric means and worst rows against FA3, class by class."""
+    found = summary.class_means(run.rows) if not run.rows.empty else []
+    if not found:
+        return None
+    unit = found[0]["yardstick"]
+    words = (
+        f"Geometric mean over the rows of a class of the time of {unit} divided by the kernel's: above 1 is faster than"
+        f" {unit}. `best Triton` and `best Helion` take the fastest kernel of the folder row by row; no single kernel"
+        " has that figure."
+    )
+    columns = (
+        ("class", False), ("kernel", False), ("geometric mean", True), ("rows", True), ("worst", True),
+        ("worst row", False),
+    )  # fmt: skip
+    body = [
+        [
+            m["kind"],
+            m["kernel"] + " (bound)" * m["bound"],
+            tables.times(m["geomean"]),
+            f"{m['rows']} of {m['of']}",
+            tables.times(m["worst"]),
+            m["worst_row"],
+        ]
+        for m in found
+    ]
+    return Section("classes", "Class by class", (Text(words), Table(columns, body)))
+
+
+def paper(run: RunData) -> Section | None:
+    """The paper's figures, where the suite is one of them."""
+    names = [name for name in report_paper.CAPTIONS if name in run.figures]
+    if not names:
+        return None
+    words = "How these rows differ from the paper's, and what the paper reports: docs/paper.md."
+    pictures = [Picture(name, report_paper.CAPTIONS[name]) for name in names]
+    return Section("paper", "The paper's figure", (*pictures, Text(words)))
+
+
+def features(run: RunData) -> Section | None:
+    """What each feature costs, where the suite is about that."""
+    if report_features.NAME not in run.figures:
+        return None
+    words = "A window or a chunk leaves keys out, and a smaller cache is fewer bytes: those may cost less than nothing."
+    picture = Picture(report_features.NAME, report_features.CAPTION)
+    return Section("features", "What features cost", (picture, Text(words)))
+
+
+def load(run: RunData) -> Section | None:
+    """What a trace asked for."""
+    trace = run.manifest.get("trace") or {}
+    words = ". ".join(str(trace[k]).rstrip(".") for k in ("name", "assumptions") if trace.get(k))
+    if not words:
+        return None
+    shown = Picture("load", "The kept steps of the trace: KV tokens, sequences and query tokens")
+    return Section("load", "The load", (Text(words), *([shown] if "load" in run.figures else [])))
+
+
+def workloads(run: RunData) -> list[Section]:
+    """A section a class: its figure, and folded a table a workload."""
+    found = []
+    for kind, of in tables.classes(run.records, verdicts.rows(run)):
+        blocks: list = []
+        if kind in run.figures:
+            blocks.append(Picture(kind, f"{kind}: speed and latency per workload"))
+        blocks += [Fold(load["label"], (Text(load["text"]), load["table"])) for load in of]
+        found.append(Section(kind, kind, tuple(blocks)))
+    return found
+
+
+def search(run: RunData) -> Section | None:
+    """What random configs beside the defaults showed."""
+    table = evidence.search_table(run.records)
+    words = (
+        "The default's speed as a share of the fastest config timed in the same process: its own, or the best of random"
+        " ones from the kernel's `space()`. 1 where no random config was faster. Configs that were hopeless at the"
+        " first launch are not counted."
+    )
+    return Section("search", "Defaults against random configs", (Text(words), table)) if table else None
+
+
+def checker(run: RunData) -> Section | None:
+    """How near the checker's limits every kernel came."""
+    table = evidence.checker_table(run.ok)
+    if table is None:
+        return None
+    words = (
+        "Largest error as a part of its budget, over all cells of a kernel, page sets and value sets; above 1 a cell is"
+        " rejected."
+    )
+    blocks: list = [Text(words), table]
+    if "checks" in run.figures:
+        blocks.append(Picture("checks", "Largest error over its budget, per workload and kernel"))
+    return Section("checker", "What the checker saw", tuple(blocks))
+
+
+def facts(run: RunData) -> Section | None:
+    """What the compiler says, where nothing was timed."""
+    if not run.facts or run.timed:
+        return None
+    arches = ", ".join(sorted({fact["arch"] for fact in run.facts}))
+    blocks: list = [Text(f"Read from the code that was compiled for {arches}. {_spills(run)}")]
+    if "registers" in run.figures:
+        blocks.append(Picture("registers", "Registers and shared memory per kernel"))
+    return Section("facts", "Static facts", (*blocks, Fold("Every compiled function", (tables.fact_table(run.facts),))))
+
+
+def _spills(run: RunData) -> str:
+    spilled = [f for f in run.facts if f["spills"] or f["scratch_bytes"]]
+    if not spilled:
+        return f"None of the {len(run.facts)} compiled kernels spills a register to memory."
+    names = ", ".join(sorted({f"`{f['competitor']}` at head size {f['head_size']}" for f in spilled}))
+    return f"**{len(spilled)} of the {len(run.facts)} compiled kernels spill to memory**: {names}."
+
+
+def failures(run: RunData) -> Section | None:
+    """Every failed cell: status, reason, the command that repeats it, the end of its log."""
+    failed = [record for record in run.records if record.status.is_failure]
+    folds = tuple(_failure(record) for record in failed)
+    return Section("failures", "Failures", (Text(f"{len(failed)} cells failed."), *folds)) if folds else None
+
+
+def _failure(record: Record) -> Fold:
+    blocks: list = [Text(record.reason)]
+    if record.command:
+        blocks.append(Code(record.command, "Repeat this cell:"))
+    log = "\n".join(record.log_tail.strip().splitlines()[-LOG_LINES:])
+    if log:
+        blocks.append(Code(log, "The end of its log:"))
+    title = f"`{record.kernel}` on {record.workload.label}: {record.status}"
+    return Fold(title, tuple(blocks), open=True)
+
+
+def others(run: RunData) -> Section | None:
+    """What was not run for a declared reason."""
+    counted = Counter(
+        (f"`{r.kernel}`", str(r.status), r.reason)
+        for r in run.records
+        if r.status is not Status.OK and not r.status.is_failure
+    )
+    columns = (("kernel", False), ("status", False), ("cells", True), ("reason", False))
+    body = [[kernel, status, count, reason] for (kernel, status, reason), count in counted.items()]
+    return Section("others", "Not run, and why", (Table(columns, body),)) if body else None
+
+
+def reading(run: RunData) -> Section:
+    """How to read the figures, by what this run did and under which contract."""
+    return Section("reading", "How to read this, and its limits", (Bullets(tuple(guide(run))),))
+
+
+Builder = Callable[[RunData], Section | list[Section] | None]
+SECTIONS: tuple[Builder, ...] = (
+    coverage, absent, verdicts.sections, means, paper, features, load, workloads, search, checker,
+    facts, failures, others, reading,
+)  # fmt: skip
+
+
+def build(run: RunData) -> list[Section]:
+    """The sections that this run has something to say in, in their order."""
+    made: list[Section] = []
+    for builder in SECTIONS:
+        found = builder(run)
+        made += found if isinstance(found, list) else [found] if found else []
+    return made

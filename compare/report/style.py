@@ -1,0 +1,146 @@
+"""How every figure looks: one colour a DSL, one marker a rung, one line a choice of configs.
+
+Colours are Okabe and Ito's, which people with any colour vision can tell apart: blue is Triton, vermilion Helion, black
+and green the baselines. A rung has a marker, hollow in Triton and half filled in Helion, so that a figure survives a
+black-and-white printer; what a caller calls is filled. Ablations are lighter, their left or right half filled. Texts
+stay texts: a page can search, scale and recolour them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.competitors.registry import BOUNDS, split
+
+WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
+OTHER = ("#999999", "P", "full")
+RUNG_MARKERS = {
+    "naive": "^",
+    "q_block": "s",
+    "parallel_softmax": "o",
+    "adjustable_tile": "D",
+    "static_grid": "h",
+    "split": "v",
+    "unpaged": "p",
+}
+ABLATION_MARKERS = {"last_arriver": "<", "barrier": "X", "fused": "d", "elementwise": "P", "cumulative": "*"}
+STYLES = {  # colour, marker, which part of it is filled
+    **{f"triton/{rung}": ("#0072B2", marker, "none") for rung, marker in RUNG_MARKERS.items()},
+    "triton/auto": ("#0072B2", "P", "full"),
+    "triton/native.sm90_prefill": ("#0072B2", "*", "none"),
+    "triton/native.auto": ("#0072B2", "X", "none"),
+    **{f"helion/{rung}": ("#D55E00", marker, "bottom") for rung, marker in RUNG_MARKERS.items()},
+    "helion/auto": ("#D55E00", "X", "full"),
+    **{f"triton/ablations.{name}": ("#56B4E9", marker, "left") for name, marker in ABLATION_MARKERS.items()},
+    **{f"helion/ablations.{name}": ("#E69F00", marker, "right") for name, marker in ABLATION_MARKERS.items()},
+    "baseline/flash_attn3": ("#000000", "*", "full"),
+    "baseline/sdpa": ("#009E73", ">", "full"),
+    "baseline/sdpa_dense": ("#CC79A7", "d", "none"),
+    "baseline/vllm_triton": ("#56B4E9", "s", "full"),
+    "baseline/flashinfer_decode": ("#E69F00", "8", "full"),
+    "baseline/flashinfer_fa2": ("#E69F00", "v", "full"),
+    "baseline/flashinfer_fa3": ("#E69F00", "D", "full"),
+    "baseline/flashinfer_pod": ("#E69F00", "p", "full"),
+    "baseline/cudnn": ("#CC79A7", "<", "full"),
+    "baseline/cudnn_dense": ("#CC79A7", "*", "bottom"),
+    "baseline/flex": ("#009E73", "d", "full"),
+    "baseline/flag_gems": ("#56B4E9", "H", "full"),
+    "baseline/aiter_triton": ("#56B4E9", "^", "full"),
+}
+LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--"}
+
+
+def pyplot() -> Any:
+    """matplotlib's, set up for figures that are the same file for the same rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(
+        {
+            "font.size": 10,
+            "axes.grid": True,
+            "grid.color": "#DDDDDD",
+            "grid.linewidth": 0.6,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": 10,
+            "svg.hashsalt": "diptych",  # the same run gives the same file
+            "svg.fonttype": "none",
+            "legend.frameon": False,
+        }
+    )
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure: Any, path: Path) -> Path:
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=100)
+    pyplot().close(figure)
+    return path
+
+
+def label(kernel: str) -> str:
+    return f"{kernel} (bound)" if kernel in BOUNDS else kernel
+
+
+def marks(kernel: str, size: float = 6.5) -> dict[str, Any]:
+    """The keywords of matplotlib's `plot` for a kernel: colour, marker, filling, and the label of its legend."""
+    base, _ = split(kernel)
+    colour, marker, fill = STYLES.get(base, OTHER)
+    return {
+        "color": colour,
+        "marker": marker,
+        "markersize": size * 1.4 if marker == "*" else size,
+        "fillstyle": fill,
+        "markerfacecoloralt": "none",
+        "label": label(kernel),
+    }
+
+
+def line(kernel: str) -> dict[str, Any]:
+    """`marks` on the line of the kernel's choice of configs."""
+    return marks(kernel) | {"linestyle": LINES[split(kernel)[1]], "linewidth": 1.2}
+
+
+def plain_log(axes: Any) -> None:
+    """A logarithmic y axis with plain numbers at 1, 2 and 5 of every decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def plain_steps(axes: Any, values: Iterable[float], rotation: float = 0) -> None:
+    """A logarithmic x axis with a plain number at every value that was measured, and none between."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    steps = sorted(set(values))
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    how = {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"} if rotation else {}
+    axes.set_xticks(steps, [f"{value:,.10g}" for value in steps], **how)
+
+
+def legend(figure: Any, panels: Sequence[Any]) -> None:
+    """One legend above all panels, each name once: a column for Triton, one for Helion, one for all others."""
+    from matplotlib.lines import Line2D
+
+    columns: dict[str, dict[str, Any]] = {"triton": {}, "helion": {}, "": {}}
+    for axes in panels:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            family = name.split("/")[0]
+            columns[family if family in columns else ""].setdefault(name, handle)
+    used = [list(column.items()) for column in columns.values() if column]
+    rows = max(map(len, used), default=0)
+    blank = ("", Line2D([], [], linestyle="none"))
+    filled = [entry for column in used for entry in column + [blank] * (rows - len(column))]
+    names, handles = [name for name, _ in filled], [handle for _, handle in filled]
+    figure.legend(handles, names, loc="outside upper center", ncols=len(used), fontsize=9, numpoints=1)

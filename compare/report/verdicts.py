@@ -1,0 +1,211 @@
+"""The verdicts of a run as sections of its report and columns of its summary.csv."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from compare.analysis import tables, verdict
+from compare.analysis.runs import RunData
+from compare.analysis.standing import SHARE, TAUS, Standing, profile, standings
+from compare.analysis.tables import Table
+from compare.analysis.verdict import Outcome, Verdict
+from compare.competitors.registry import BOUNDS
+from compare.record import noise
+from compare.record.noise import Noise
+from compare.record.records import Record
+from compare.report.blocks import Fold, Picture, Section, Text
+from compare.report.figures import PROFILE
+from compare.stats import Ratio
+
+_TALLY = (("faster", True), ("same", True), ("ambiguous", True), ("slower", True))
+
+
+def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
+    """(the noise floor in a run's folder, what to say of it). One of another GPU or contract is none."""
+    path = folder / "noise.json"
+    if not path.exists():
+        return None, "No noise floor was measured with this run (`python -m compare.run.doctor`)."
+    try:
+        found = noise.read(path)
+    except (noise.NotNoise, OSError) as error:
+        return None, f"The noise floor was not read: {error}."
+    if (found.gpu, found.contract) != (gpu, contract):
+        return None, f"The noise floor is that of {found.gpu} under {found.contract}: not used."
+    words = f"Identical code differed by {tables.share(found.within)} within a process and"
+    return found, f"{words} {tables.share(found.between)} between processes (`python -m compare.run.doctor`)."
+
+
+def sections(run: RunData) -> list[Section]:
+    """Against the unit, Helion against Triton, and how often each is how near the best; nothing without times."""
+    records = run.raw
+    unit = verdict.unit_of(records)
+    if unit is None:
+        return []
+    margin, said = _margin(run)
+    pairs, twins = verdict.unit_pairs(records, unit), verdict.twin_pairs(records)
+    judged, paired = verdict.judge(records, pairs, margin), verdict.judge(records, twins, margin)
+    made = []
+    if judged:
+        words = (
+            f"{_reading(judged, margin)} {said} {_bases(judged)} The verdict of each cell is in the tables of its row."
+        )
+        made.append(Section("verdicts", f"Against {unit}", (Text(words), *_tables(standings(records, judged, pairs)))))
+    if paired:
+        words = "Every Helion kernel against the Triton kernel of its name, row by row; above 1 Helion is faster."
+        every = Fold("Every cell", (_cells(paired),))
+        blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
+        made.append(Section("twins", "Helion against Triton", blocks))
+    return [*made, _profile(records, PROFILE in run.figures)]
+
+
+def _margin(run: RunData) -> tuple[float, str]:
+    """(the margin of a run's verdicts, what to say of its noise floor)"""
+    found, said = floor(run.folder, run.gpu, run.contract)
+    return verdict.margin_of(found), said
+
+
+def _reading(judged: Sequence[Verdict], margin: float) -> str:
+    bases = {v.speed.processes for v in judged}
+    one = " One process measured this run: only rounds are resampled, and what differs between processes is unseen."
+    return (
+        "A speed is the other's time over the kernel's: above 1 is faster. The 99% intervals are those of a bootstrap"
+        f" over processes, then rounds. Faster and slower: the interval lies beyond {100 * margin:.3g}%; same: within;"
+        " ambiguous: neither." + (one if bases == {1} else "")
+    )
+
+
+def _bases(judged: Sequence[Verdict]) -> str:
+    """What the intervals stand on: `Cells by what they stand on: 3 processes, paired 400; ...`"""
+    counts = Counter(re.sub(r" \d+ rounds,", "", v.basis) for v in judged)
+    return f"Cells by what they stand on: {'; '.join(f'{count} on {basis}' for basis, count in counts.most_common())}."
+
+
+def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
+    """Over all rows; by class; by decode share."""
+    words = "By class, and by decode share: the part of the sequences with one query token. In brackets the numbers of"
+    words += " rows that are faster/same/ambiguous/slower."
+    by_share = [s for s in made if s.group.startswith(SHARE)]
+    by_class = [s for s in made if s.group != "all" and s not in by_share]
+    return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
+
+
+def _profile(records: Sequence[Record], drawn: bool) -> Section:
+    """Dolan and More's profile at a few factors, and its figure where it was drawn."""
+    shares = profile(records)
+    words = (
+        "The share of rows on which a kernel's time is within a factor of the best kernel's (a performance profile). A"
+        " row on which it failed is within no factor."
+    )
+    columns = [("kernel", False), *((f"≤ {tau:g}×" if tau > 1 else "best", True) for tau in TAUS)]
+    body = [[_name(kernel), *map(_percent, at)] for kernel, at in shares.items()]
+    picture = [Picture(PROFILE, "Share of the rows within a factor of the best kernel's time")] if drawn else []
+    return Section("profile", "How near the best, how often", (Text(words), *picture, Table(columns, body)))
+
+
+def _whole(standing: Sequence[Standing]) -> Table:
+    """A line a kernel over all rows, fastest first."""
+    columns = (
+        ("kernel", False), ("against", False), ("speed", True), ("99% interval", True), *_TALLY, ("rows", True),
+        ("not compared", False), ("speed on rows all have", True),
+    )  # fmt: skip
+    ordered = sorted(standing, key=lambda s: -s.speed.ratio if s.speed else math.inf)
+    fixed = len({s.against for s in ordered}) == 1
+    alike = all(s.shared_cells == s.compared for s in ordered)  # the column would say nothing new
+    body = [
+        [
+            _name(s.kernel),
+            "" if fixed else _name(s.against),
+            _times(s.speed),
+            interval(s.speed),
+            *(s.outcomes.get(outcome, 0) for outcome in _ORDER),
+            f"{s.compared} of {s.cells}",
+            ", ".join(f"{count} {why}" for why, count in s.missing.items()),
+            f"{tables.times(s.shared)} ({s.shared_cells})" if s.shared and not alike else "",
+        ]
+        for s in ordered
+    ]
+    return Table(columns, body)
+
+
+_ORDER = (Outcome.FASTER, Outcome.SAME, Outcome.AMBIGUOUS, Outcome.SLOWER)
+
+
+def _split(standing: Sequence[Standing]) -> Table:
+    """A line a kernel, a column a group: the mean, and (faster/same/ambiguous/slower)."""
+    groups = list(dict.fromkeys(s.group for s in standing))
+    by = {(s.kernel, s.group): s for s in standing}
+    kernels = list(dict.fromkeys(s.kernel for s in standing))
+    columns = [("kernel", False), *((group, True) for group in groups)]
+    return Table(columns, [[_name(k), *(_short(by.get((k, group))) for group in groups)] for k in kernels])
+
+
+def _short(standing: Standing | None) -> str:
+    if standing is None:
+        return ""
+    tally = "/".join(str(standing.outcomes.get(outcome, 0)) for outcome in _ORDER)
+    lost = sum(standing.missing.values())
+    return f"{_times(standing.speed)} ({tally}{f', {lost} lost' if lost else ''})"
+
+
+def _cells(judged: Sequence[Verdict]) -> Table:
+    columns = (
+        ("row", False), ("kernel", False), ("verdict", False), ("speed", True), ("99% interval", True),
+        ("basis", False),
+    )  # fmt: skip
+    body = [
+        [
+            v.workload.label,
+            _name(v.kernel),
+            str(v.outcome) + " (noisy)" * v.noisy,
+            _times(v.speed),
+            interval(v.speed),
+            v.basis,
+        ]
+        for v in judged
+    ]
+    return Table(columns, body)
+
+
+def interval(ratio: Ratio | None) -> str:
+    """`[0.98, 1.02]`; nothing where there is none."""
+    return tables.interval(ratio.low, ratio.high) if ratio else ""
+
+
+def _times(ratio: Ratio | None) -> str:
+    return tables.times(ratio.ratio) if ratio else ""
+
+
+def _name(kernel: str) -> str:
+    return f"`{kernel}`" + (" (bound)" if kernel in BOUNDS else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+COLUMNS = ("against", "speed", "speed_low", "speed_high", "verdict", "verdict_basis")
+
+
+def rows(run: RunData) -> pd.DataFrame:
+    """The rows of `summary.table` with COLUMNS behind them: empty where a cell has no time or is the unit's own."""
+    margin, _ = _margin(run)
+    unit = verdict.unit_of(run.raw)
+    judged = verdict.judge(run.raw, verdict.unit_pairs(run.raw, unit), margin) if unit else []
+    found = {(v.workload.id, v.kernel): v for v in judged}
+    by_cell = {r.cell_id: found.get((r.workload.id, r.kernel)) for r in run.raw}
+    values = [_columns(by_cell.get(cell)) for cell in run.rows.cell_id] if not run.rows.empty else []
+    return run.rows.assign(**{name: [value[name] for value in values] for name in COLUMNS})
+
+
+def _columns(found: Verdict | None) -> dict[str, object]:
+    if found is None:
+        return dict.fromkeys(COLUMNS)
+    s = found.speed
+    known = (s.ratio, s.low, s.high) if s.high < math.inf else (s.ratio, None, None)
+    return dict(zip(COLUMNS, (found.against, *known, str(found.outcome), found.basis), strict=True))

@@ -1,0 +1,249 @@
+"""`python -m compare.run`: check, time and compare paged-attention kernels.
+
+One loop over the planned jobs: worker processes check each cell (and time it where the GPU is here), compilers read
+static facts for the GPU that was named, every finished cell becomes a line of cells.jsonl, and the report is written
+behind them. This process never imports triton: its children decide whether they interpret.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common.gpus import UnknownGpu
+from common.spec import SpecError
+from compare.analysis.cells import combined
+from compare.analysis.thresholds import Incomparable
+from compare.competitors.registry import UnknownKernel
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
+from compare.identity import StrangerPackage, ensure_own_packages
+from compare.plan import plan, resume
+from compare.plan.selection import Selection, selection
+from compare.plan.situation import Situation, situation
+from compare.record import folder as run_folder
+from compare.record.contract import Contract
+from compare.record.noise import NotNoise
+from compare.record.records import Record, Status, latest, write_manifest
+from compare.record.store import Busy, CannotStore, Store, load
+from compare.run import options, progress
+from compare.run.rows import Rows
+from compare.workloads import GrammarError
+from compare.workloads.suites import SUITES, UnknownSuite, UnknownWorkload
+from compare.workloads.trace import TraceError
+
+_USAGE_ERRORS = (
+    UnknownGpu,
+    UnknownKernel,
+    UnknownSuite,
+    UnknownWorkload,
+    GrammarError,
+    TraceError,
+    SpecError,
+    StrangerPackage,
+    run_folder.CannotWrite,
+    resume.CannotResume,
+    Busy,
+    CannotStore,
+    run_folder.NotARun,
+    Incomparable,
+    NotNoise,
+)
+_COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
+
+
+class Run:
+    """One run: what was asked, what is here, and where results go."""
+
+    def __init__(
+        self, arguments: Namespace, argv: list[str], now: Situation, chosen: Selection, contract: Contract
+    ) -> None:
+        self.arguments, self.argv, self.now, self.chosen, self.contract = arguments, argv, now, chosen, contract
+        self.plan = plan.plan_hash(_jobs(chosen, now))
+        named = arguments.resume or arguments.out
+        former = resume.find(named, self.plan, contract.name) if arguments.resume is not None else None
+        self.folder = former.folder if former else run_folder.make(named, now.name)
+        self.run_id = self.folder.name
+        self.rows = Rows(self.run_id, arguments, now, chosen, contract)
+        self.manifest = run_folder.manifest(argv, self.run_id, self._facts())
+        self.seconds = 0.0  # that earlier parts of it took
+        if former:
+            self._go_on(former)
+        write_manifest(self.folder / "manifest.json", self.manifest)
+
+    def _go_on(self, former: resume.Former) -> None:
+        """Keep the rows that still count, and say so."""
+        run_folder.ensure_writable(self.folder)
+        jobs = [[cell.id for cell in job.cells] for job in self.rows.jobs]
+        loaded, retry = resume.finished(self.folder), self.arguments.retry
+        kept = resume.keep(loaded, self.rows.fingerprints, jobs, self.contract.processes, retry=retry)
+        resume.settle(kept)
+        self.rows.done = kept.done
+        self.manifest["resumed"] = former.told(kept, self.manifest["started"])
+        self.manifest["started"] = former.manifest.get("started", self.manifest["started"])
+        self.seconds = former.manifest.get("seconds", 0.0)
+        print(f"{self.folder}: {kept.line}", flush=True)
+
+    def _facts(self) -> dict[str, Any]:
+        now, gpu, trace = self.now, self.now.target, self.arguments.trace
+        return {
+            "headline": now.line,
+            "gpu": {"asked": self.arguments.gpu, "name": gpu.name, "title": gpu.title, "present": now.measure}
+            if gpu
+            else None,
+            "suite": self.chosen.suite,
+            "kernels": list(self.chosen.kernels),
+            "heuristics": self.arguments.heuristics,
+            "trace": {"name": Path(trace).name, "assumptions": "; ".join(self.chosen.assumptions)} if trace else None,
+            "timing_contract": self.contract.name,
+            "contract": self.contract.to_dict(),
+            "plan": self.plan,
+            "planned": len(self.rows.cells),
+            "workloads": [row.to_dict() | {"id": row.id, "kind": row.kind} for row in self.chosen.workloads],
+        }
+
+    def execute(self) -> int:
+        """Run every cell; returns the exit code. Finished cells are on the disk whatever happens."""
+        arguments, begin = self.arguments, time.perf_counter()
+        code = None
+        with (
+            Store(self.folder / "cells.jsonl") as store,
+            progress.Show(self.rows.planned, quiet=arguments.quiet, verbose=arguments.verbose) as show,
+        ):
+            try:
+                for record in self.rows.records(show):
+                    store.append(record)
+                    show.finished(record)
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+        rows = latest(load(self.folder / "cells.jsonl").records)
+        records = combined(rows)
+        code = code if code is not None else _exit_code(records)
+        seconds = round(self.seconds + time.perf_counter() - begin, 1)
+        self.manifest |= self.rows.manifest | {"exit_code": code, "finished": len(records), "seconds": seconds}
+        self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
+        write_manifest(self.folder / "manifest.json", self.manifest)
+        self._conclude(records, self.rows.planned - len(rows))
+        return self._gate(code) if self.arguments.against else code
+
+    def _gate(self, code: int) -> int:
+        """What changed since the run of `--against`, printed; the exit code where nothing worse happened."""
+        from compare.analysis import diff, runs
+
+        found = diff.against(Path(self.arguments.against), runs.read(self.folder), self.arguments)
+        if code != OK or found == OK:
+            return code
+        write_manifest(self.folder / "manifest.json", self.manifest | {"exit_code": found})
+        return found
+
+    def _conclude(self, records: list[Record], missing: int) -> None:
+        """The report, the table and the last line. missing: records of cells and processes that were not run."""
+        from compare.record import noise
+        from compare.report import report
+
+        if self.now.measure:
+            noise.carry(self.folder, self.now.name, self.contract.name)
+        written = report.write(self.folder)
+        if not self.arguments.quiet and records:
+            progress.show(records, self.chosen.kernels, Console())
+        where = written if isinstance(written, Path) else self.folder
+        print(f"{progress.count(records, len(self.rows.cells), missing)}; {where}", flush=True)
+
+
+def _exit_code(records: Sequence[Record]) -> int:
+    if any(record.status.is_failure for record in records):
+        return WRONG
+    if all(record.status in _COULD_NOT_RUN for record in records):
+        return NOTHING
+    return OK
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        own = importlib.metadata.version("diptych")
+    except importlib.metadata.PackageNotFoundError:
+        own = "from source"
+    found = ", ".join(f"{name} {version}" for name, version in run_folder.versions().items())
+    contract = f"spec {run_folder.spec_hash()}\ntiming contract {Contract().name}"
+    return f"diptych {own} (commit {run_folder.commit()})\n{contract}\n{found}"
+
+
+def _listing(chosen: Selection) -> Iterator[str]:
+    yield f"suites     {', '.join(SUITES)}"
+    yield f"kernels    {', '.join(chosen.kernels)}"
+    yield f"rows of {chosen.suite}"
+    for row in chosen.workloads:
+        stats, extra = row.stats, ", ".join(row.ask.names())
+        size = f"{stats.num_seqs} sequences, {stats.num_tokens} query tokens, {stats.total_seq_len} keys"
+        yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
+
+
+def _jobs(chosen: Selection, now: Situation) -> tuple[plan.Job, ...]:
+    return plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None, chosen.every)
+
+
+def _dry_run(chosen: Selection, now: Situation) -> Iterator[str]:
+    for job in _jobs(chosen, now):
+        for cell in job.cells:
+            seconds = plan.interpreter_seconds(cell.kernel, cell.workload)
+            yield f"{cell.id}  {cell.kernel:26} {cell.workload.label}" + ("" if now.measure else f"  ~{seconds:.0f} s")
+
+
+def _main(arguments: Namespace, argv: list[str]) -> int:
+    ensure_own_packages()
+    if arguments.version:
+        print(_version())
+        return OK
+    options.refuse_alone(arguments)
+    now = situation(arguments.gpu, arguments.device)
+    chosen = selection(arguments, now)
+    if arguments.list or arguments.dry_run:
+        print("\n".join(_listing(chosen) if arguments.list else [now.line, *_dry_run(chosen, now)]))
+        return OK
+    contract = options.contract(arguments, now)
+    print(now.line, flush=True)
+    if arguments.require_gpu and not now.measure:
+        print(f"--require-gpu: {arguments.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)
+        return NO_GPU
+    if not chosen.kernels or not chosen.workloads:
+        print("nothing selected", file=sys.stderr)
+        return NOTHING
+    for assumption in () if arguments.quiet else chosen.assumptions:
+        print(f"assumed: {assumption}", flush=True)
+    if now.measure and not arguments.quiet:
+        print(f"timing contract {contract.line}", flush=True)
+    _ensure_comparable(arguments, now, contract)
+    return Run(arguments, argv, now, chosen, contract).execute()
+
+
+def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract) -> None:
+    """Before anything is measured: whether the run of `--against` can be compared with this one. Raises NotARun,
+    Incomparable, NotNoise."""
+    if arguments.against is None:
+        return
+    from compare.analysis import diff, difference, runs
+
+    gpu = {"name": now.target.name} if now.target else None
+    planned = {"timing_contract": contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
+    before, after = runs.read(Path(arguments.against)), runs.RunData(Path("this run"), planned, [])
+    difference.ensure_comparable(before, after)
+    diff.limits(arguments, before, after)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = options.parser().parse_args(argv)
+    with terminable():
+        return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

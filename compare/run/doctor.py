@@ -1,0 +1,236 @@
+"""Can this machine measure? Its environment, then equal things timed as if they were different, and a known difference.
+
+    python -m compare.run.doctor [--gpu auto] [--kernel triton/q_block] [--processes 3] [--max-time 1] [--out
+    noise.json]
+
+Two twins of one kernel must come out `same` (A/A), and 21 of its calls must be found slower than 20
+(compare.competitors.twins). By how much the twins differ is the noise floor, kept as JSON that compare.analysis.diff
+reads (compare.record.noise). Exit codes: 0; 1 a verdict was wrong or a twin did not run; 2 usage; 3 `--require-gpu`,
+and the GPU is not here; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from common.gpus import UnknownGpu
+from compare.analysis import verdict
+from compare.analysis.verdict import Outcome, Series, Verdict
+from compare.competitors import registry
+from compare.competitors import twins as kernel_twins
+from compare.exits import NO_GPU, OK, WRONG, ending
+from compare.plan import plan
+from compare.plan.options import at_least_one, positive
+from compare.plan.situation import Situation, situation
+from compare.process.crew import Crew
+from compare.record import folder as run_folder
+from compare.record.contract import PROCESSES, Contract
+from compare.record.noise import Noise, kept
+from compare.record.records import Timing, WorkloadInfo
+from compare.run import environment
+from compare.workloads import GrammarError, Workload, parse_lens
+from compare.workloads.cost import info
+
+# A short and a wider decode, a short prompt, and a mixture whose calls are long.
+ROWS = ("q1s2k", "8q1s2k", "q512", "16q1s2k_16q512s1536")
+KINDS = ("first", "second", "block", "slow")
+MAX_TIME_S = 1.0
+
+Samples = Mapping[int, Sequence[float]]  # of each process, in the order of rounds
+
+
+def series(load: WorkloadInfo, kind: str, samples: Samples) -> Series:
+    return Series(load, kind, {p: tuple(rounds) for p, rounds in samples.items()}, "interleaved", noisy=False)
+
+
+def within(first: Samples, second: Samples) -> float:
+    """|ratio - 1| of two twins side by side, the largest over the processes."""
+    gaps = [
+        abs(statistics.median(math.log(b / a) for a, b in zip(first[p], second[p], strict=True)))
+        for p in sorted(set(first) & set(second))
+    ]
+    return math.expm1(max(gaps, default=0.0))
+
+
+def between(*twins: Samples) -> float:
+    """|ratio - 1| of one kernel's medians in two processes, the largest over pairs of them; 0 for one process."""
+    gaps = [0.0]
+    for samples in twins:
+        medians = [math.log(statistics.median(rounds)) for rounds in samples.values()]
+        gaps += [abs(a - b) for a, b in itertools.combinations(medians, 2)]
+    return math.expm1(max(gaps))
+
+
+def _said(judged: Verdict) -> dict[str, Any]:
+    ratio = judged.speed.inverse()  # of times: above 1 is slower
+    return {"outcome": str(judged.outcome), "ratio": ratio.ratio, "low": ratio.low, "high": ratio.high}
+
+
+def judge(load: WorkloadInfo, samples: Mapping[str, Samples], calls: int) -> dict[str, Any]:
+    """One row of the floor: what equal and unequal twins came out as. samples[kind][process]; calls: of a sample of the
+    first twin. `block_us`: per call, of those that the planted slowness is judged by; about `us` where both are cold.
+    """
+    first, second, block, slow = (series(load, kind, samples[kind]) for kind in KINDS)
+    return {
+        "workload": load.label,
+        "kind": load.kind,
+        "us": first.median_us,
+        "block_us": block.median_us / kernel_twins.BLOCK,
+        "calls": calls,
+        "within": within(first.samples, second.samples),
+        "between": between(first.samples, second.samples),
+        "aa": _said(verdict.compare(second, first)),
+        "planted": _said(verdict.compare(slow, block)),
+    }
+
+
+def sound(row: Mapping[str, Any]) -> bool:
+    """Whether both verdicts of a row are right."""
+    return row["aa"]["outcome"] == Outcome.SAME and row["planted"]["outcome"] == Outcome.SLOWER
+
+
+class NotMeasured(RuntimeError):
+    """A twin did not end ok; the message names it, its row and the reason."""
+
+
+def measured(
+    gpu: str, device: str, kernel: str, contract: Contract, rows: Sequence[Workload], console: Console
+) -> dict[str, dict[str, dict[int, Timing]]]:
+    """timings[label][kind][process]. Raises NotMeasured."""
+    kinds = {kernel_twins.name_of(kind, kernel): kind for kind in KINDS}
+    found: dict[str, dict[str, dict[int, Timing]]] = {}
+    for process in range(contract.processes):
+        crew = Crew(mode="measure", gpu=gpu, device=device, contract=contract, process=process)
+        with contextlib.closing(crew):
+            for job in plan.jobs(rows, tuple(kinds), gpu):
+                console.print(f"process {process + 1} of {contract.processes}: {job.workload.label}", style="dim")
+                for outcome in crew.run(job):
+                    kind, label, fields = kinds[outcome.cell.kernel], job.workload.label, outcome.fields
+                    if not fields.get("timing"):
+                        reason = f"{fields['status']}: {fields['reason']}"
+                        raise NotMeasured(f"{kernel} ({kind} twin) on {label}: {reason}\n{fields.get('log_tail', '')}")
+                    found.setdefault(label, {}).setdefault(kind, {})[process] = Timing(**fields["timing"])
+    return found
+
+
+def floor(gpu: str, kernel: str, contract: Contract, rows: Sequence[dict[str, Any]]) -> Noise:
+    """The noise floor that rows of `judge` amount to."""
+    return Noise(
+        gpu=gpu,
+        contract=contract.name,
+        kernel=kernel,
+        processes=contract.processes,
+        within=max(row["within"] for row in rows),
+        between=max(row["between"] for row in rows),
+        measured=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=run_folder.commit(),
+        versions=environment.versions(),
+        rows=tuple(rows),
+    )
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    def said(judged: Mapping[str, Any]) -> str:
+        return f"{judged['ratio']:.4f} [{judged['low']:.4f}, {judged['high']:.4f}] {judged['outcome']}"
+
+    return (
+        f"{row['workload']:22}{row['us']:9.2f} us   A/A {said(row['aa'])}   planted {said(row['planted'])}"
+        f"   within {row['within']:.2%}   between {row['between']:.2%}"
+    )
+
+
+def _without_gpu(console: Console, line: str) -> None:
+    console.print(line, markup=False)
+    for words in (
+        "can: check every kernel in the interpreter, compile for a GPU that is named, report, compare stored runs",
+        "cannot: time anything, so there is no noise floor and no verdict on speed",
+    ):
+        console.print(f"  {words}", markup=False, soft_wrap=True)
+
+
+def _environment(console: Console, now: Situation) -> None:
+    device = torch.device(now.device) if now.measure else None
+    facts = environment.of_gpu(now.target, device) if device else {}
+    for name, value in (facts | environment.versions()).items():
+        console.print(f"  {name:24}{value}", markup=False, soft_wrap=True)
+    for warning in environment.warnings(device):
+        console.print(f"  ! {warning}", markup=False, soft_wrap=True, style="yellow")
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.run.doctor", description=__doc__.splitlines()[0])
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    new.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
+    new.add_argument("--device", help="torch device (cuda:0)")
+    new.add_argument("--kernel", default="triton/q_block", help="whose twins are timed (default triton/q_block)")
+    new.add_argument("--workload", default=",".join(ROWS), help="comma-separated batches, as 32q1s2k")
+    new.add_argument("--processes", type=at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
+    new.add_argument("--max-time", type=positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
+    new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
+    return new
+
+
+def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
+    contract = Contract(max_time_s=asked.max_time, processes=asked.processes)
+    rows = [Workload(label, parse_lens(label)) for label in asked.workload.split(",")]
+    out = asked.out or kept(now.name)
+    out = out if out.suffix == ".json" else out / "noise.json"
+    for path in (out, kept(now.name)):
+        run_folder.ensure_writable(path.parent)
+    console.print(f"timing contract {contract.line}", markup=False, soft_wrap=True)
+    timings = measured(now.name, now.device, asked.kernel, contract, rows, console)
+    judged = []
+    for row in rows:
+        of_row = timings[row.label]
+        samples = {kind: {p: t.samples_us for p, t in of_row[kind].items()} for kind in KINDS}
+        first = of_row["first"][0]
+        clocks = {p: t.clocks for p, t in of_row["first"].items()}
+        judged.append(judge(info(row), samples, first.calls_per_sample) | {"clocks": clocks})
+        console.print(_line(judged[-1]), markup=False, soft_wrap=True)
+    noise = floor(now.name, asked.kernel, contract, judged)
+    for path in (kept(now.name), out):  # the first is where compare.run looks
+        noise.write(path)
+    wrong = [row["workload"] for row in judged if not sound(row)]
+    words = f"noise floor: {noise.within:.2%} within a process, {noise.between:.2%} between processes; {out}"
+    console.print(words, markup=False, soft_wrap=True)
+    if wrong:
+        console.print(f"a verdict was wrong on {', '.join(wrong)}: do not trust differences of this size", markup=False)
+    return WRONG if wrong else OK
+
+
+def _main(asked: argparse.Namespace) -> int:
+    console = Console()
+    registry.module_path(asked.kernel)
+    now = situation(asked.gpu, asked.device)
+    if not now.measure:
+        _without_gpu(console, now.line)
+        _environment(console, now)
+        return NO_GPU if asked.require_gpu else OK
+    console.print(now.line, markup=False)
+    _environment(console, now)
+    try:
+        return _live(console, asked, now)
+    except NotMeasured as error:
+        print(error, file=sys.stderr)
+        return WRONG
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(argv)
+    return ending(lambda: _main(asked), (UnknownGpu, GrammarError, registry.UnknownKernel, run_folder.CannotWrite))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

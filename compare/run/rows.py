@@ -1,0 +1,254 @@
+"""From planned jobs to records, as they come: rows a chunk at a time, compilers first, then the processes in turn.
+
+Where cells are timed, nothing compiles beside them: all processes of the run compile a chunk ahead at once, and its
+static facts are read, before its first round; then each process in turn times the chunk, and the next chunk follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from compare.competitors.registry import base, is_own
+from compare.plan import fingerprint, plan
+from compare.plan.plan import Cell, Job
+from compare.plan.selection import Selection
+from compare.plan.situation import Situation
+from compare.process.crew import Crew, Outcome
+from compare.process.pool import side_by_side
+from compare.record import folder as run_folder
+from compare.record.contract import Contract
+from compare.record.records import Record, Status
+from compare.run.progress import Show
+from compare.static import ahead
+from compare.static.estimate import column
+from compare.static.facts import StaticFacts, with_facts
+from compare.workloads import NEW_KV, cost
+from compare.workloads.suites import SUITES
+
+MODEL_LANES = 8  # processes that compile and execute; each takes about 700 MB
+# Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
+# where Helion traces every row anew, an H200's host took 3.9 s for each: the first times are there after a minute.
+CHUNK_CELLS = 16
+COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, where they are an addition
+
+
+class Rows:
+    """What a run was asked, and the records that become of it. manifest: what is found on the way."""
+
+    def __init__(
+        self, run_id: str, arguments: Namespace, now: Situation, chosen: Selection, contract: Contract
+    ) -> None:
+        self.run_id, self.arguments, self.now, self.chosen, self.contract = run_id, arguments, now, chosen, contract
+        gpu = now.target.name if now.target else None
+        self.jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
+        self.cells = [cell for job in self.jobs for cell in job.cells]
+        self.manifest: dict[str, Any] = {}
+        self.modelled = now.absent and now.target.arch in plan.MODELLED
+        device = now.device if now.measure else None
+        self.fingerprints = fingerprint.of_cells(self.jobs, gpu, device, contract, arguments)
+        self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
+
+    @property
+    def planned(self) -> int:
+        """How many records there will be: one a cell and process."""
+        return len(self.cells) * self.contract.processes
+
+    def _left(self, process: int, chunk: range) -> list[Job]:
+        """The jobs of a process in these rows without what is done."""
+        jobs = self.jobs[chunk.start : chunk.stop]
+        jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in jobs]
+        return [job for job in jobs if job.cells]
+
+    def _to_compile(self, process: int, chunk: range) -> list[Job]:
+        """Of these the cells of own kernels: only they compile ahead."""
+        jobs = [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(process, chunk)]
+        return [job for job in jobs if job.cells]
+
+    def _cells_to_compile(self, chunk: range) -> int:
+        """How many cells of own kernels some process has to compile."""
+        every = [self._to_compile(process, chunk) for process in range(self.contract.processes)]
+        return len({cell.id for jobs in every for job in jobs for cell in job.cells})
+
+    def _chunks(self) -> Iterator[range]:
+        """Numbers of rows that are compiled ahead and timed before the next are; where nothing is timed, of all."""
+        begin, cells = 0, 0
+        for number in range(len(self.jobs)) if self.now.measure else ():
+            more = self._cells_to_compile(range(number, number + 1))
+            if cells and cells + more > CHUNK_CELLS:
+                yield range(begin, number)
+                begin, cells = number, 0
+            cells += more
+        yield range(begin, len(self.jobs))
+
+    def records(self, show: Show) -> Iterator[Record]:
+        """Every cell of every process. Processes end when the reader stops."""
+        now, arguments, every = self.now, self.arguments, range(len(self.jobs))
+        self._random_configs()
+        limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
+        with contextlib.ExitStack() as stack:
+            facts = StaticFacts([], now.target, limit_s, arguments.heuristics, alone=now.measure)
+            stack.callback(facts.close)
+            if self.modelled:
+                yield from self._in_model(stack, facts, show)
+                return
+            crews = [self._crew(p, show) for p in range(self.contract.processes) if self._left(p, every)]
+            for crew in crews:
+                stack.callback(crew.close)
+            for chunk in self._chunks():
+                yield from self._chunk(chunk, crews, facts, show)
+
+    def _chunk(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> Iterator[Record]:
+        """The cells of these rows, process after process. One that has later rows rests meanwhile, the others end."""
+        facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # they are in the rows of process 0
+        if self.now.measure:
+            self._compile_ahead(chunk, crews, facts, show)
+        for crew in crews:
+            show.process(crew.process, self.contract.processes)
+            for job in self._left(crew.process, chunk):
+                yield from self._job(job, crew, facts)
+            if self._left(crew.process, range(chunk.stop, len(self.jobs))):
+                self.manifest["resting_bytes"] = max(self.manifest.get("resting_bytes", 0), crew.rest())
+            else:
+                crew.close()
+
+    def _random_configs(self) -> None:
+        arguments, now = self.arguments, self.now
+        if not (arguments.configs and now.measure and now.target):
+            return
+        own = [kernel for kernel in self.chosen.kernels if is_own(kernel)]
+        args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
+        compiled, failed = ahead.ahead(*args)
+        if not arguments.quiet:
+            print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
+        self.manifest["did_not_compile"] = failed
+
+    def _in_model(self, stack: contextlib.ExitStack, facts: StaticFacts, show: Show) -> Iterator[Record]:
+        """Every cell compiled and executed in the functional model, by a process a core."""
+        left = self._left(0, range(len(self.jobs)))
+        too_large = [cell for job in left for cell in job.cells if not self._fits(cell)]
+        facts.more(too_large)  # the others are compiled where they are executed
+        crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, MODEL_LANES))]
+        for crew in crews:
+            stack.callback(crew.close)
+        for outcome in side_by_side(crews, [job.only(c.id for c in job.cells if self._fits(c)) for job in left]):
+            yield self._record(outcome, facts, 0)
+        for cell in too_large:
+            yield self._record(self._too_large(cell), facts, 0)
+
+    def _crew(self, process: int, show: Show, mode: str = "") -> Crew:
+        arguments, now = self.arguments, self.now
+        return Crew(
+            mode=mode or ("measure" if now.measure else "check"),
+            gpu=now.target.name if now.target else None,
+            device=now.device,
+            limit_s=arguments.timeout,
+            contract=self.contract,
+            process=process,
+            configs=arguments.configs if process == 0 else 0,
+            seed=arguments.seed,
+            heuristics=arguments.heuristics,
+            on_start=show.begin,
+        )
+
+    def _compile_ahead(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
+        """All processes at once compile what they will time of these rows; their static facts are read beside it."""
+        wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
+        crews = [crew for crew in crews if wanted[crew.process]]
+        if not crews:
+            return
+        show.say(f"compiling ahead {self._named(chunk)}")
+        begin = time.perf_counter()
+        for crew in crews:
+            crew.start()  # all of them before the first is written to: a long line waits for its reader
+        for crew in crews:
+            crew.compile_ahead(wanted[crew.process])
+        for crew in crews:
+            crew.ready()
+        facts.wait()
+        took = time.perf_counter() - begin
+        self.manifest["compile_ahead_s"] = round(self.manifest.get("compile_ahead_s", 0.0) + took, 1)
+        show.say(f"compiled ahead in {took:.0f} s")
+
+    def _named(self, chunk: range) -> str:
+        """Those of these rows that have something to compile, for people: `rows 9 to 16 of 42`."""
+        rows = [number + 1 for number in chunk if self._cells_to_compile(range(number, number + 1))]
+        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
+        return f"{which} of {len(self.jobs)}"
+
+    def _job(self, job: Job, crew: Crew, facts: StaticFacts) -> Iterator[Record]:
+        runnable = [cell for cell in job.cells if self.now.measure or self._fits(cell)]
+        for cell in job.cells:
+            if cell not in runnable:
+                yield self._record(self._too_large(cell), facts, crew.process)
+        for outcome in crew.run(job.only(cell.id for cell in runnable)):
+            yield self._record(outcome, facts, crew.process)
+
+    def _seconds(self, cell: Cell) -> float:
+        estimate = plan.model_seconds if self.modelled else plan.interpreter_seconds
+        return estimate(cell.kernel, cell.workload)
+
+    def _fits(self, cell: Cell) -> bool:
+        return self._seconds(cell) <= self.arguments.cpu_budget
+
+    def _too_large(self, cell: Cell) -> Outcome:
+        where = "functional model" if self.modelled else "interpreter"
+        budget = f"--cpu-budget {self.arguments.cpu_budget:g}"
+        reason = f"about {self._seconds(cell):.0f} s in the {where}, above {budget}"
+        return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
+
+    def _record(self, outcome: Outcome, facts: StaticFacts, process: int) -> Record:
+        """The line of a finished cell: what the worker said, and once a cell the static facts where a GPU is meant."""
+        cell = outcome.cell
+        fields = dict(outcome.fields)
+        compiled = facts.of(cell) if process == 0 else None
+        if compiled is not None:
+            fields = with_facts(fields, compiled, must_compile=self.now.absent)
+        if self.now.absent and fields.get("facts"):
+            target = self.now.target
+            fields["estimate"] = column(cell.workload, base(cell.kernel), fields["config"], fields["facts"], target)
+        return Record.from_plain(
+            {
+                "run_id": self.run_id,
+                "cell_id": cell.id,
+                "workload": asdict(cost.info(cell.workload)),
+                "kernel": cell.kernel,
+                "command": self._command(cell),
+                "gpu": self.now.target.name if self.now.measure and self.now.target else None,
+                "versions": outcome.versions,
+                "process": process,
+                "fingerprint": self.fingerprints[cell.id],
+            }
+            | fields
+        )
+
+    def _command(self, cell: Cell) -> str:
+        """The command that repeats one cell."""
+        arguments, words = self.arguments, []
+        label = cell.workload.label.removesuffix(NEW_KV)
+        for name in ("gpu", "trace", "device", "window"):
+            words += _said(arguments, name)
+        if self.chosen.suite in SUITES:
+            suite = "static" if label in _labels("static") else self.chosen.suite
+            words += ["--suite", suite]
+        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us", "timer", "cache"):
+            words += _said(arguments, name)
+        words += _said(arguments, "seed") if arguments.seed else []
+        words += _said(arguments, "heuristics") if arguments.heuristics != "tree" else []
+        words += ["--new-kv"] if arguments.new_kv else []
+        return run_folder.command([*words, "--workload", label, "--kernels", cell.kernel])
+
+
+def _said(arguments: Namespace, name: str) -> list[str]:
+    """An option as it was given; nothing where it was not."""
+    value = getattr(arguments, name)
+    return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+
+
+def _labels(suite: str) -> set[str]:
+    return {row.label for row in SUITES[suite](0)}

@@ -1,0 +1,207 @@
+"""Cross-compile in a child process per target: a compiler that crashes, hangs or floods costs one row and no more.
+
+The parent writes one JSON job a line; the child answers with one JSON line a job, on a stream of its own, so whatever a
+compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job. Between
+two jobs it waits for its next line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from common.cases.batch import make_batch
+from common.gpus import Gpu
+from common.spec import AttentionShape, SpecError
+from common.spec.kernel import asked_of
+from compare.process.crew import environment
+from compare.workloads import PLAIN, Ask
+
+LOG_TAIL = 2000  # characters of the child's stderr that an error keeps
+START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
+    GPU gets. ask: the features. lse: with such a tensor. large_cache: K and V in tensors above 2 GiB.
+    options: compiler options beside those of the config, as `waves_per_eu`."""
+
+    kernel: str
+    lens: tuple[tuple[int, int], ...]
+    shape: AttentionShape
+    config: dict[str, Any] | None = None
+    ask: Ask = PLAIN
+    lse: bool = False
+    cache_style: str = "nhd"
+    new_kv: bool = False
+    large_cache: bool = False
+    heuristics: str = "tree"
+    options: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self) | {"shape": self.shape.to_dict(), "ask": self.ask.to_dict()})
+
+    @classmethod
+    def from_json(cls, line: str) -> CompileJob:
+        raw = json.loads(line)
+        raw["shape"], raw["ask"] = AttentionShape.from_dict(raw["shape"]), Ask(**raw["ask"])
+        return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status`: ok, unsupported (a typed refusal, as of a feature by the kernel or of an fp8 type for the target),
+    unavailable (an import failed), compile_error, crash or timeout; `facts` one dict per kernel of the launch;
+    `config` and its origin as in a Record."""
+
+    job: CompileJob
+    status: str
+    config: dict[str, Any] | None = None
+    config_origin: str = ""
+    facts: tuple[dict[str, Any], ...] = ()
+    reason: str = ""
+    log_tail: str = ""
+
+
+def compile_in_child(jobs: Iterable[CompileJob], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
+    """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job.
+
+    A job is taken when the one before has its outcome: `jobs` may take its time, and the child waits for it.
+    """
+    waiting = iter(jobs)
+    for job in waiting:
+        yield from _one_child(itertools.chain([job], waiting), gpu, limit_s)
+
+
+def _one_child(jobs: Iterable[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
+    """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as log, os.fdopen(reader, "rb", buffering=0) as answers:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "compare.static.compile", str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment("compile"),
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        try:
+            _send(child, json.dumps(dataclasses.asdict(gpu)))
+            limit = limit_s + START_LIMIT_S
+            for job in jobs:
+                _send(child, job.to_json())
+                line, ended = _read_line(answers, limit)
+                if line is None:
+                    yield _lost(job, child, ended, limit, log)
+                    return
+                answer = json.loads(line)
+                yield Outcome(job, **answer | {"facts": tuple(answer.get("facts", ()))})
+                limit = limit_s
+        finally:
+            child.kill()
+            child.wait()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+
+
+def _send(child: subprocess.Popen, line: str) -> None:
+    """A child that died at once leaves a broken pipe; its exit is what gets reported."""
+    try:
+        child.stdin.write(line.encode() + b"\n")
+        child.stdin.flush()
+    except BrokenPipeError:
+        child.wait()
+
+
+def _read_line(stream: Any, limit_s: float) -> tuple[bytes | None, str]:
+    """One line, or None with why there is none: `end` of the stream or `time`."""
+    deadline, line = time.monotonic() + limit_s, b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([stream], [], [], max(deadline - time.monotonic(), 0.0))
+        if not ready:
+            return None, "time"
+        chunk = stream.readline()
+        if not chunk:
+            return None, "end"
+        line += chunk
+    return line, ""
+
+
+def _lost(job: CompileJob, child: subprocess.Popen, ended: str, limit: float, log: Any) -> Outcome:
+    if ended == "time":
+        status, reason = "timeout", f"compiling took more than {limit:.0f} s"
+    else:
+        status, reason = "crash", f"the compiling process ended with {child.wait()}"
+    log.seek(0)
+    return Outcome(job, status, reason=reason, log_tail=log.read().decode(errors="replace")[-LOG_TAIL:])
+
+
+def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
+    """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
+    from compare.competitors import registry
+    from compare.static.crosscompile import static_facts
+
+    batch = make_batch(job.lens, job.shape, style=job.cache_style, new_kv=job.new_kv, fill=False)
+    features = job.ask.features(batch, seed=0)
+    lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
+    answer: dict[str, Any] = {}
+    try:
+        kernel = registry.load(job.kernel)
+        asked = (job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics, asked_of(batch, features))
+        config, origin = registry.default_config(*asked, features.sees)
+        if job.config is not None:
+            config, origin = registry.config_from(config, job.config), "given"
+        answer = {"config": registry.config_dict(config), "config_origin": origin}
+        how = {"lse": lse, "large_cache": job.large_cache, "options": job.options}
+        facts = static_facts(kernel, batch, features, config, gpu, **how)
+    except registry.Unavailable as error:
+        return {"status": "unavailable", "reason": str(error)}
+    except SpecError as error:
+        return answer | {"status": "unsupported", "reason": str(error)}
+    except Exception as error:  # whatever a compiler raises is this job's answer, with its trace
+        first = (str(error).strip().splitlines() or [""])[0]
+        tail = traceback.format_exc()[-LOG_TAIL:]
+        return answer | {
+            "status": "compile_error",
+            "reason": f"{type(error).__name__}: {first}"[:300],
+            "log_tail": tail,
+        }
+    return answer | _verdict([kernel.as_dict() for kernel in facts], gpu)
+
+
+def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:
+    """ok, or compile_error for code that compiled and could never be launched; the facts are kept in either case."""
+    for fact in facts:
+        if fact["shared_bytes"] > gpu.shared_bytes:
+            needs = f"{fact['kernel']} needs {fact['shared_bytes']} B of shared memory"
+            reason = f"{needs}, {gpu.name} has {gpu.shared_bytes} for a program: it would not launch"
+            return {"status": "compile_error", "reason": reason, "facts": facts}
+    return {"status": "ok", "facts": facts}
+
+
+def main(descriptor: int) -> None:
+    with os.fdopen(descriptor, "w") as answers:
+        gpu = Gpu(**json.loads(sys.stdin.readline()))
+        for line in sys.stdin:
+            answers.write(json.dumps(_compile(CompileJob.from_json(line), gpu)) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,223 @@
+"""How fast a kernel may be on a GPU, from its compiled code and the workload alone: never a time.
+
+floor: no call can be faster, from cold caches at the vendor's peaks: Williams, Waterman and Patterson, Roofline, 2009,
+    max(distinct bytes / memory peak, useful FLOPs / matrix peak).
+estimate: launch by launch, `launch + max(start + bytes, schedule)`:
+    bytes     max(bytes / (sustained share x memory peak), bytes of all tiles / second-level cache's rate)
+    schedule  the makespan of the programs' tiles, dealt in launch order to units x resident programs (list scheduling,
+              Graham 1969): whole waves and uneven lengths cost what they cost
+    tile      max(alone, together): alone is one program's chain of dependent steps; together is what the busier of a
+              unit's pipes needs for the tiles of all programs that live on it
+    alone     instructions of one warp x clocks between two dependent ones + its matrix work + the loads it waits for:
+              a latency / tiles in flight (Little's law), or two latencies, the page's and the key's, without a pipeline
+    together  resident programs x max(matrix FLOPs / matrix rate, vector instructions x clocks of issue / schedulers,
+              bytes of shared memory / its rate)
+limiter: what decided: launch, bytes, matrix, issue or latency.
+
+Which Machine constant is from where stands beside it. None is fitted to a time of any kernel of this project.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from common.gpus import Gpu
+from common.spec.metadata import cdiv
+from compare.static.estimate_code import LDS_BYTES, TileCode, tile_code
+from compare.static.estimate_work import Work, works
+from compare.static.occupancy import occupancy
+from compare.workloads import Workload, cost
+
+SCHEDULERS = 4  # SIMDs of a compute unit (AMD CDNA3 white paper), sub-partitions of a multiprocessor (NVIDIA H100's)
+START_LOADS = 3  # dependent loads before the first product: lengths, page, keys (dsl_*/q_block.py)
+SPREAD = Path(__file__).parent / "estimate_spread.json"  # by vendor: what measured / estimate was, 10% and 90%
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an architecture does in a clock. A source in brackets; `assumed` is a figure without one.
+
+    matrix: bf16 FLOPs of a unit and clock. vector: clocks that one warp's instruction holds a scheduler's vector pipe.
+    dependent: clocks between two instructions of one warp, on average. latency_ns: a load that misses every cache,
+    under load. l2: bytes a clock of the second-level cache, all of it. sustained: share of the memory's peak that a
+    copy reaches. launch_us: from the end of one kernel to the start of the next in a replayed graph.
+    """
+
+    matrix: int
+    vector: int
+    dependent: float
+    latency_ns: float
+    l2: int
+    sustained: float
+    launch_us: float
+
+
+# matrix: AMD matrix instruction calculator; NVIDIA A100, H100, Blackwell white papers.
+# vector: a wave of 64 on 16 lanes takes 4 clocks (AMD CDNA3 ISA guide), a warp of 32 on 32 lanes 1 (NVIDIA H100 white
+#   paper). dependent: 4 for a wave; NVIDIA: 4 clocks (doi 10.1016/j.ultsonch.2023.106546, table 3), two independent
+#   chains assumed. latency_ns: 400 clocks of an idle Hopper (ibid.) are 230 ns; 550 under load assumed, 800 for AMD.
+# l2: 128 bytes x 16 channels x 8 dies (AMD CDNA3 white paper), x 32 channels (CDNA2's); 5120 (NVIDIA A100 white paper),
+#   the same assumed for the next two. sustained: 0.81 on MI300X, 0.9 on NVIDIA (arXiv 2510.27583).
+# launch_us: NVIDIA 1.0 on an H200 (docs/measuring.md); AMD 5.0 assumed.
+_CDNA = {"vector": 4, "dependent": 4.0, "latency_ns": 800.0, "sustained": 0.81, "launch_us": 5.0}
+_NVIDIA = {"vector": 1, "dependent": 2.0, "latency_ns": 550.0, "sustained": 0.9, "launch_us": 1.0}
+MACHINES: dict[str, Machine] = {
+    "gfx90a": Machine(matrix=1024, l2=128 * 32, **_CDNA),
+    "gfx942": Machine(matrix=2048, l2=128 * 16 * 8, **_CDNA),
+    "gfx950": Machine(matrix=4096, l2=128 * 16 * 8, **_CDNA),
+    "sm_80": Machine(matrix=2048, l2=5120, **_NVIDIA),
+    "sm_90": Machine(matrix=4096, l2=5120, **_NVIDIA),
+    "sm_100": Machine(matrix=8192, l2=5120, **_NVIDIA),
+}
+
+
+class NoEstimate(ValueError):
+    """A GPU or kernel that the model has no rule for; the message names it."""
+
+
+@dataclass(frozen=True)
+class LaunchEstimate:
+    """One launch, in microseconds. waves: programs over the slots that the GPU has for them."""
+
+    kernel: str
+    us: float
+    limiter: str
+    launch_us: float
+    bytes_us: float
+    schedule_us: float
+    resident: int
+    waves: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One call. floor_us: no call is faster from cold caches. us: the estimate; limiter: of the launch that costs most,
+    or `launch` where launching is half of it.
+    """
+
+    floor_us: float
+    us: float
+    limiter: str
+    launches: tuple[LaunchEstimate, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a record."""
+        return asdict(self) | {"launches": [asdict(one) for one in self.launches]}
+
+
+def machine_of(gpu: Gpu) -> tuple[Machine, float]:
+    """The constants and the clock in GHz that the stated matrix peak implies. Raises NoEstimate."""
+    machine = MACHINES.get(gpu.arch)
+    if machine is None or not gpu.bf16_tflops or not gpu.hbm_gbps:
+        raise NoEstimate(f"gpu: found {gpu.name} ({gpu.arch}), allowed one of {', '.join(MACHINES)} with stated peaks")
+    return machine, gpu.bf16_tflops * 1e3 / (gpu.units * machine.matrix)
+
+
+def makespan(tiles: Sequence[int], slots: int, per_tile: float, start: float) -> float:
+    """The end of the last program, each `start + tiles x per_tile` long, dealt in order to the slot that is free."""
+    if len(tiles) <= slots:
+        return start + max(tiles, default=0) * per_tile
+    ends = [0.0] * slots
+    for count in tiles:
+        heapq.heapreplace(ends, ends[0] + start + count * per_tile)
+    return max(ends)
+
+
+def _tile_clocks(machine: Machine, code: TileCode, latency: float, together: int) -> tuple[float, str]:
+    """Clocks between two tiles of one program where `together` programs share a unit, and what decides."""
+    matrix = code.matrix_flops / machine.matrix
+    share = min(code.warps, SCHEDULERS) / SCHEDULERS
+    alone = code.alone_clocks(machine.dependent) + matrix / share
+    alone = max(alone, latency / code.ahead) if code.ahead else alone + 2 * latency
+    issue = max(code.vector_clocks(machine.vector) / SCHEDULERS, code.shared_bytes / LDS_BYTES) * code.warps
+    pipes = {"matrix": matrix, "issue": issue}
+    name = max(pipes, key=pipes.__getitem__)
+    shared = together * pipes[name]
+    return (alone, "latency") if alone >= shared else (shared, name)
+
+
+def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEstimate:
+    """One launch, from what its programs do and the facts of its code object. Raises NoEstimate."""
+    machine, ghz = machine_of(gpu)
+    code = tile_code(work, facts)
+    held = occupancy(gpu.arch, facts["registers"], facts["shared_bytes"], facts["num_warps"])
+    resident = max(held.programs, 1)
+    together = min(resident, max(cdiv(len(work.tiles), gpu.units), 1))
+    latency = machine.latency_ns * ghz
+    clocks, who = _tile_clocks(machine, code, latency, together)
+    start = START_LOADS * latency / ghz / 1e3 if work.tiles else 0.0
+    schedule = makespan(work.tiles, gpu.units * together, clocks / ghz / 1e3, start)
+    memory = (work.read_bytes + work.write_bytes) / (machine.sustained * gpu.hbm_gbps * 1e3)
+    cache = sum(work.tiles) * work.tile_bytes / (machine.l2 * ghz * 1e3)
+    moved = start + max(memory, cache)
+    us = machine.launch_us + max(moved, schedule)
+    limiter = "launch" if 2 * machine.launch_us >= us else "bytes" if moved >= schedule else who
+    waves = len(work.tiles) / (gpu.units * resident)
+    return LaunchEstimate(
+        str(facts["kernel"]), us, limiter, machine.launch_us, max(memory, cache), schedule, resident, waves
+    )
+
+
+def estimate(
+    workload: Workload,
+    kernel_id: str,
+    config: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    gpu: Gpu,
+    distinct_bytes: int | None = None,
+) -> Estimate:
+    """Floor and estimate of one call. facts: of each launch, as a record holds them, compiled for `gpu`.
+
+    distinct_bytes: of K and V, where sequences share pages; None = every sequence has its own.
+    Raises NoEstimate for a kernel without a rule, for a GPU without stated peaks, and where there are no facts.
+    """
+    machine_of(gpu)
+    found = works(kernel_id, config, [str(f["kernel"]) for f in facts], workload)
+    if not found:
+        raise NoEstimate(f"kernel: found {kernel_id} with {len(facts)} launches, allowed one with a rule and facts")
+    needed = cost.cost(workload)
+    spared = max(needed.kv_bytes - distinct_bytes, 0) if distinct_bytes is not None else 0
+    found = [replace(work, read_bytes=max(work.read_bytes - spared, 0)) for work in found]
+    launches = tuple(estimate_launch(work, fact, gpu) for work, fact in zip(found, facts, strict=True))
+    floor = cost.floor_of(replace(needed, kv_bytes=needed.kv_bytes - spared), workload.shape.dtype, gpu)
+    us = max(sum(one.us for one in launches), floor)
+    launching = sum(one.launch_us for one in launches)
+    limiter = "launch" if 2 * launching >= us else max(launches, key=lambda one: one.us).limiter
+    return Estimate(floor, us, limiter, launches)
+
+
+def column(
+    workload: Workload, kernel_id: str, config: Mapping[str, Any] | None, facts: Sequence[Mapping[str, Any]], gpu: Gpu
+) -> dict[str, Any] | None:
+    """The estimate as a record of an absent GPU holds it, with the spread of its vendor.
+
+    The floor alone where the model has no rule for the kernel or the GPU; None where no peak is stated either.
+    """
+    try:
+        said = estimate(workload, kernel_id, config or {}, facts, gpu)
+    except NoEstimate as error:
+        floor = cost.floor_us(workload, gpu)
+        told = None if floor is None else f"{floor:.1f} .. unknown"
+        return told and {"floor_us": floor, "us": None, "limiter": None, "text": told, "reason": str(error)}
+    p10, p90 = spread(gpu.vendor) or (None, None)
+    return said.as_dict() | {"p10": p10, "p90": p90, "text": text(said.floor_us, said.us, gpu.vendor)}
+
+
+@cache
+def spread(vendor: str) -> tuple[float, float] | None:
+    """10% and 90% of measured / estimate over the points of a vendor's page; None where no page is written yet."""
+    known = json.loads(SPREAD.read_text()).get(vendor) if SPREAD.exists() else None
+    return (known["p10"], known["p90"]) if known else None
+
+
+def text(floor_us: float, us: float, vendor: str) -> str:
+    """`floor .. estimate x [p10, p90]` in microseconds: a bound and a range, never one number."""
+    known = spread(vendor)
+    factor = f" x [{known[0]:.2f}, {known[1]:.2f}]" if known else " x [unknown]"
+    return f"{floor_us:.1f} .. {us:.1f}{factor}"

@@ -1,0 +1,228 @@
+"""What the programs of a launch do: how many tiles each walks, and which bytes it needs. No GPU and no code object.
+
+A launch is told by its kernel's symbol (Helion's have the same one behind `_helion_`), its place among the launches of
+the call, and the call's config. Kernels without a rule here (ablations, baselines, anybody's own) have no estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.serving.grid import power_of_two
+from common.spec import AttentionShape
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from compare.workloads import Workload
+from compare.workloads.cost import touched_keys
+
+STATISTICS = 2  # fp32 values a row beside its accumulator: maximum and sum
+
+
+@dataclass(frozen=True)
+class Work:
+    """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
+    loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. tile_flops:
+    of the two products of one tile, masked pairs included.
+    """
+
+    tiles: tuple[int, ...]
+    rows: int
+    keys: int
+    tile_bytes: int
+    read_bytes: int
+    write_bytes: int
+    tile_flops: int = 0
+
+
+Served = Callable[[int], bool]  # whether a launch serves a query of that many tokens
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """How an attention kernel cuts a batch: Q Blocks of `rows` rows, tiles of `keys` keys, at most `segments` each."""
+
+    rows: int
+    keys: int
+    segments: int
+    served: Served
+
+
+def _range(context: int, first: int, last: int, seq: int, workload: Workload, keys: int) -> int:
+    """Tiles that query tokens first .. last of a sequence need."""
+    window = workload.ask.sliding_window
+    begin = 0 if window is None else max(context + first - window + 1, 0)
+    end = min(context + last + 1, seq) if workload.ask.causal else seq
+    return cdiv(end, keys) - begin // keys
+
+
+def _q_blocks(workload: Workload, cut: _Blocks) -> Iterator[int]:
+    """Tiles of each Q Block of one KV head, sequence after sequence."""
+    block_q = max(cut.rows // workload.shape.queries_per_kv, 1)
+    for query, seq in workload.lens:
+        if query and cut.served(query):
+            for first in range(0, query, block_q):
+                yield _range(seq - query, first, min(first + block_q, query) - 1, seq, workload, cut.keys)
+
+
+def _segments(tiles: int, segments: int) -> list[int]:
+    """The tiles of one Q Block, dealt evenly over at most `segments` programs as dsl_*/primitives.py does."""
+    each = max(cdiv(tiles, segments), 1)
+    return [min(each, tiles - done) for done in range(0, tiles, each)] or [0]
+
+
+def _sizes(workload: Workload, served: Served) -> tuple[int, int]:
+    """Bytes of distinct K and V, and of query (as many of out), of the sequences served."""
+    shape, lens = workload.shape, [(q, s) for q, s in workload.lens if q and served(q)]
+    item, head = shape.dtype.itemsize, shape.head_size
+    keys = sum(touched_keys(q, s, workload.ask) for q, s in lens)
+    tokens = sum(q for q, _ in lens)
+    io = tokens * shape.num_query_heads * head * item
+    return 2 * keys * shape.num_kv_heads * head * item, io
+
+
+def _tile_bytes(shape: AttentionShape, keys: int) -> int:
+    return 2 * keys * shape.head_size * shape.dtype.itemsize
+
+
+def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) -> Work:
+    """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly."""
+    shape = workload.shape
+    blocks = list(_q_blocks(workload, cut))[::-1]  # the longest of a prompt first
+    if programs is None:
+        each = [tiles for block in blocks for tiles in _segments(block, cut.segments)]
+        tiles = tuple(n for n in each for _ in range(shape.num_kv_heads))
+        parts = sum(n for n in (len(_segments(b, cut.segments)) for b in blocks) if n > 1) * shape.num_kv_heads
+    else:
+        total = sum(blocks) * shape.num_kv_heads
+        share, more = divmod(total, programs)
+        tiles = tuple(n for n in [share + 1] * more + [share] * (programs - more) if n)
+        parts = min(len(tiles), 2 * programs)
+    kv, io = _sizes(workload, cut.served)
+    part_bytes = parts * cut.rows * (shape.head_size + STATISTICS) * 4
+    written = part_bytes if parts and cut.segments > 1 else io + (part_bytes if programs else 0)
+    tile_flops = 4 * cut.rows * cut.keys * shape.head_size
+    return Work(tiles, cut.rows, cut.keys, _tile_bytes(shape, cut.keys), kv + io, written, tile_flops)
+
+
+def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
+    rows = max(part.get("block_m", 16), power_of_two(workload.shape.queries_per_kv))
+    return _Blocks(rows, part["tile_size"], part.get("num_segments", 1), served)
+
+
+def _everybody(query: int) -> bool:
+    return True
+
+
+def _short(query: int) -> bool:
+    return query <= SHORT_QUERY
+
+
+def _long(query: int) -> bool:
+    return query > SHORT_QUERY
+
+
+def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    """A program takes one query token and head, or all tokens of a sequence under one head; a tile is a page."""
+    shape, page = workload.shape, workload.shape.block_size
+    tiles: list[int] = []
+    for query, seq in workload.lens:
+        each = [_range(seq - query, t, t, seq, workload, page) for t in range(query)]
+        each = [sum(each)] if config["grid"] == "sequences" else each
+        tiles += [n for n in each for _ in range(shape.num_query_heads)]
+    kv, io = _sizes(workload, _everybody)
+    tile_flops = 4 * page * shape.head_size
+    return Work(tuple(tiles), 1, page, _tile_bytes(shape, page), kv + io, io, tile_flops)
+
+
+def _parts_read(workload: Workload, cut: _Blocks) -> Work:
+    """The reduction over segments: bytes in, bytes out, a row a program."""
+    shape = workload.shape
+    counts = [len(_segments(block, cut.segments)) for block in _q_blocks(workload, cut)]
+    rows = sum(n for n in counts if n > 1) * cut.rows * shape.num_kv_heads
+    out = sum(1 for n in counts if n > 1) * cut.rows * shape.num_kv_heads * shape.head_size * shape.dtype.itemsize
+    tokens = sum(query for query, _ in workload.lens if cut.served(query))
+    return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * (shape.head_size + STATISTICS) * 4, out)
+
+
+def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    """The merge of a static grid: two parts of each program at most."""
+    shape, rows, programs = workload.shape, 0, 0
+    for part, served in ((config["decode"], _short), (config["prefill"], _long)):
+        if any(query and served(query) for query, _ in workload.lens):
+            programs += part["programs"]
+            rows += part["programs"] * _blocks(workload, part, served).rows
+    size = shape.head_size
+    return Work((1,) * programs, 1, 0, 0, rows * (size + STATISTICS) * 4, rows * size * shape.dtype.itemsize)
+
+
+def _copy(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    """K and V of long queries out of their pages: read once, written once."""
+    kv, _ = _sizes(workload, _long)
+    part = config["prefill"]
+    tiles = kv // _tile_bytes(workload.shape, part["tile_size"])
+    share, more = divmod(tiles, part["copy_programs"])
+    each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
+    return Work(each, 1, 0, 0, kv, kv)
+
+
+def _unpaged(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
+    """The first launch reads what was copied; a second one, for what did not fit, finds nothing to do."""
+    nobody = _blocks(workload, config["prefill"], lambda query: False)
+    return _attention(workload, _blocks(workload, config["prefill"], _long) if place == 0 else nobody)
+
+
+def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
+    """Counted from the last: the last of them serves the short queries, one before it the long ones."""
+    name, served = ("decode", _short) if place == -1 else ("prefill", _long)
+    return _attention(workload, _blocks(workload, config[name], served), config[name]["programs"])
+
+
+def _reduce(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
+    """Of the short queries first where they have segments, then of the long ones."""
+    if "prefill" not in config:
+        return _parts_read(workload, _blocks(workload, config, _everybody))
+    cuts = [_blocks(workload, config["decode"], _short), _blocks(workload, config["prefill"], _long)]
+    cuts = [cut for cut in cuts if cut.segments > 1]
+    return _parts_read(workload, cuts[min(place, len(cuts) - 1)])
+
+
+def _segment_programs(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
+    if "prefill" in config:
+        return _attention(workload, _blocks(workload, config["decode"], _short))
+    return _attention(workload, _blocks(workload, config, _everybody))
+
+
+_RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
+    "_naive_kernel": _naive,
+    "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
+    "_segments_kernel": _segment_programs,
+    "_reduce_segments_kernel": _reduce,
+    "_long_queries_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], _long)),
+    "_prefill_kernel": lambda w, c, _: _attention(w, _blocks(w, c["prefill"], lambda query: 1 < query < ANY_QUERY)),
+    "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], lambda query: query == 1)),
+    "_attend_items_kernel": _items,
+    "_merge_parts_kernel": _merge,
+    "_copy_kernel": _copy,
+    "_unpaged_kernel": _unpaged,
+}
+ESTIMATED = frozenset({"naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged"})
+
+
+def works(kernel_id: str, config: Mapping[str, Any], symbols: Sequence[str], workload: Workload) -> list[Work] | None:
+    """The Work of each launch of a call, in launch order; None where a kernel has no rule.
+
+    kernel_id: of the registry. config: as a record holds it; `auto`'s names the kernel that it chose.
+    """
+    family, _, name = kernel_id.partition("/")
+    if name == "auto":
+        name, config = config["kernel"], config["config"]
+    if family not in ("triton", "helion") or name not in ESTIMATED:
+        return None
+    plain = [symbol.removeprefix("_helion_") for symbol in symbols]
+    if not set(plain) <= set(_RULES):
+        return None
+    places = [plain[:i].count(symbol) for i, symbol in enumerate(plain)]
+    items = plain.count("_attend_items_kernel")
+    places = [n - items if symbol == "_attend_items_kernel" else n for n, symbol in zip(places, plain, strict=True)]
+    return [_RULES[symbol](workload, config, place) for symbol, place in zip(plain, places, strict=True)]

@@ -1,0 +1,101 @@
+"""Make Helion generate for a GPU that is not here.
+
+On a host without a GPU Helion generates generic code: GQA rows padded through a tower of joins to a 16-row dot, no AMD
+keys, one program for persistent grids. Every name that it asks about the device is replaced here, and only here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+from common.gpus import Gpu
+
+_XCDS = {"gfx942": 8, "gfx950": 8}  # dies with an L2 of their own (AMD CDNA 3 and CDNA 4 white papers)
+
+_ENVIRONMENT = "helion._compiler.compile_environment"
+
+
+class MissingHook(RuntimeError):
+    """Helion no longer has a name that is replaced here: pin helion, or update compare/static/helion_target.py."""
+
+
+def _min_dot_size(gpu: Gpu) -> Callable[..., tuple[int, ...]]:
+    from triton.compiler import make_backend
+
+    from compare.static.jit import gpu_target
+
+    backend = make_backend(gpu_target(gpu.arch))
+    smallest = backend.get_codegen_implementation(backend.parse_options({}))["min_dot_size"]
+
+    def min_dot_size(device: torch.device, lhs: torch.dtype, rhs: torch.dtype) -> tuple[int, ...]:
+        from helion._compat import torch_dtype_to_tl
+
+        return tuple(int(size) for size in smallest(torch_dtype_to_tl(lhs), torch_dtype_to_tl(rhs)))
+
+    return min_dot_size
+
+
+def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
+    """(module, name, replacement). A name that a module imported by value is replaced there as well."""
+    amd = gpu.vendor == "amd"
+    capability = (0, 0) if amd else divmod(int(gpu.arch.removeprefix("sm_")), 10)
+    hopper_or_later = capability >= (9, 0)
+
+    def units(device: Any = None, *, reserved_sms: int = 0) -> int:
+        return max(gpu.units - reserved_sms, 1)
+
+    def xcds(device: Any = None) -> int:
+        return _XCDS.get(gpu.arch, 1)
+
+    def threads(num_warps: int) -> int:
+        return num_warps * gpu.warp_size
+
+    def supports_config_key(spec: Any, key: str) -> bool:  # Helion asks the device's type for these two
+        if key == "host_tensor_descriptors":
+            return hopper_or_later
+        return key != "cross_loop_pipeline" and spec.backend.supports_config_key(key)
+
+    return [
+        ("helion._compat", "_is_hip", lambda: amd),
+        ("helion._compat", "_is_amd_cdna", lambda: amd),
+        ("helion._compat", "_amd_base_arch", lambda: gpu.arch if amd else None),
+        ("helion._compat", "_min_dot_size", _min_dot_size(gpu)),
+        ("helion._compat", "_supports_tensor_descriptor", lambda: hopper_or_later),
+        ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
+        # dependent launches (griddepcontrol) are generated from sm_90 on
+        (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
+        ("helion.runtime", "get_num_sm", units),
+        ("helion.runtime", "get_num_xcd", xcds),
+        ("helion.autotuner.config_spec", "get_num_xcd", xcds),
+        ("helion.autotuner.config_spec", "ConfigSpec.supports_config_key", supports_config_key),
+        ("helion.autotuner.config_spec", "device_num_sm", units),
+        ("helion.autotuner.config_spec", "num_compute_units", lambda: gpu.units),
+        ("helion.autotuner.config_spec", "warps_to_threads", threads),
+    ]
+
+
+@contextlib.contextmanager
+def helion_as(gpu: Gpu) -> Iterator[None]:
+    """Inside, Helion generates code as if `gpu` were this machine's. Nothing happens where Helion was never imported.
+
+    Raises MissingHook where the installed Helion lacks one of the names.
+    """
+    if "helion" not in sys.modules:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        for module_name, name, replacement in _hooks(gpu):
+            *path, attribute = name.split(".")
+            owner = functools.reduce(getattr, path, importlib.import_module(module_name))
+            if not hasattr(owner, attribute):
+                raise MissingHook(f"{module_name}.{name}: found nothing, allowed the name that helion 1.5 has")
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield

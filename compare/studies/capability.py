@@ -1,0 +1,215 @@
+"""What each kernel can do, from a conformance run: supported, impossible (with the DSL's error) or not yet.
+
+The file of a run has a line that says what ran, then a line a kernel, case and dtype; on a GPU
+tests/gpu/test_gpu_conformance.py writes it, of all cases. A kernel supports an aspect where every case that has it
+passed and at least one did. It does `not yet` do what it refuses by a typed error that names the aspect. What a DSL
+cannot express at all stands in compare.studies.constructs, each with the error that a test provokes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.cases.named import BY_NAME
+from compare.competitors import registry, sources
+from compare.record import folder as run_folder
+from compare.studies.aspects import ASPECTS, Aspect
+from compare.studies.constructs import CONSTRUCTS
+
+RESULTS = run_folder.ROOT / "docs" / "results" / "conformance" / "cells.jsonl"
+SUPPORTED, NOT_YET, FAILED, NOT_RUN = "supported", "not yet", "failed", "not run"
+OUTCOMES = ("supported", "unsupported", "refused", "failed")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """state: SUPPORTED, NOT_YET, FAILED or NOT_RUN; passed: cases of the aspect; error: of one that did not."""
+
+    state: str
+    passed: int = 0
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.passed}" if self.state == SUPPORTED else self.state
+
+
+@dataclass(frozen=True)
+class Results:
+    """meta: date, commit, device, versions, kernels {id: {supports, source_sha}}; cells as they were written."""
+
+    meta: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(self.meta["kernels"])
+
+
+class NoResults(ValueError):
+    """A file that is no conformance run; the message names it and the line."""
+
+
+def read(path: Path) -> Results:
+    """Raises NoResults naming file and line."""
+    if not path.is_file():
+        raise NoResults(f"{path}: found no file, allowed what --conformance-out wrote")
+    meta, cells = None, []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            plain = json.loads(line)
+            if number == 1:
+                meta = plain["meta"]
+            elif plain["outcome"] not in OUTCOMES or plain["case"] not in BY_NAME:
+                raise ValueError(f"found {plain['outcome']} of {plain['case']}")
+            else:
+                cells.append(plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoResults(f"{path}, line {number}: {error}, allowed a cell of a conformance run") from error
+    if meta is None:
+        raise NoResults(f"{path}, line 1: found nothing, allowed a line that says what ran")
+    return Results(meta, tuple(cells))
+
+
+def _known(kernel_id: str) -> dict[str, Any]:
+    kernel = registry.load(kernel_id)
+    return {"supports": sorted(kernel.SUPPORTS), "source_sha": sources.sha(kernel)}
+
+
+def _kept(path: Path, device: str) -> list[dict[str, Any]]:
+    """Cells of an earlier run on the same device whose kernel has not changed since: a run may come in parts."""
+    if not path.is_file():
+        return []
+    before = read(path)
+    same = before.meta["device"] == device
+    fresh = {kernel for kernel, known in before.meta["kernels"].items() if same and known == _known(kernel)}
+    return [cell for cell in before.cells if cell["kernel"] in fresh]
+
+
+def write(path: Path, cells: Iterable[dict[str, Any]], device: str) -> None:
+    """A results file, joined to what it held of unchanged kernels; sorted, so that a repetition changes line 1 alone.
+
+    Raises NoResults where `path` holds something else.
+    """
+    found = {(c["kernel"], c["case"], c["dtype"]): c for c in (*_kept(path, device), *cells)}
+    ordered = [found[key] for key in sorted(found)]
+    ids = [kernel for kernel in registry.OWN if any(cell["kernel"] == kernel for cell in ordered)]
+    meta = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": run_folder.commit(),
+        "device": device,
+        "versions": run_folder.versions(),
+        "kernels": {kernel: _known(kernel) for kernel in ids},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"meta": meta}), *(json.dumps(cell) for cell in ordered)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def cover() -> tuple[str, ...]:
+    """Small cases for a CPU: for each aspect the plainest that has it, as one refusal hides what else a case has."""
+    small = [case for case in BY_NAME.values() if not case.large]
+    having = ([case for case in small if aspect.has(case, "")] for aspect in ASPECTS)
+    plainest = (min(some, key=lambda case: sum(a.has(case, "") for a in ASPECTS)) for some in having if some)
+    return tuple(dict.fromkeys(case.name for case in plainest))
+
+
+def entry(results: Results, kernel: str, aspect: Aspect) -> Entry:
+    """What the run says of one aspect of one kernel. A refusal of another feature of a case says nothing here."""
+    mine = [c for c in results.cells if c["kernel"] == kernel and aspect.has(BY_NAME[c["case"]], c["dtype"])]
+    failed = [cell for cell in mine if cell["outcome"] == "failed"]
+    if failed:
+        return Entry(FAILED, error=failed[0]["reason"])
+    if aspect.feature and aspect.feature not in results.meta["kernels"][kernel]["supports"]:
+        named = [c["reason"] for c in mine if c["outcome"] == "unsupported" and c["argument"] == aspect.feature]
+        return Entry(NOT_YET, error=named[0]) if named else Entry(NOT_RUN)
+    passed = sum(cell["outcome"] in ("supported", "refused") for cell in mine)
+    return Entry(SUPPORTED, passed) if passed else Entry(NOT_RUN)
+
+
+def matrix(results: Results) -> list[dict[str, Any]]:
+    """One row an aspect: {"aspect": name, kernel id: Entry, ...}."""
+    return [{"aspect": a.name} | {k: entry(results, k, a) for k in results.kernels} for a in ASPECTS]
+
+
+def differences(results: Results, one: str, other: str) -> str:
+    """The aspects in which two kernels are not equal, as text; empty where they may be compared."""
+    absent = [kernel for kernel in (one, other) if kernel not in results.kernels]
+    if absent:
+        return f"{', '.join(absent)} is not in the conformance run"
+    states = [(row["aspect"], row[one].state, row[other].state) for row in matrix(results)]
+    return "; ".join(f"{aspect}: {a} against {b}" for aspect, a, b in states if a != b)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def _conformance(results: Results) -> list[str]:
+    lines, notes = [], {}
+    for dsl in ("triton", "helion"):
+        kernels = [kernel for kernel in results.kernels if kernel.startswith(f"{dsl}/")]
+        body = []
+        for row in matrix(results):
+            body.append([row["aspect"], *(row[kernel].text for kernel in kernels)])
+            wrong = [(kernel, row[kernel]) for kernel in kernels if row[kernel].error]
+            notes |= {(row["aspect"], found.error.replace(kernel, "KERNEL")): "" for kernel, found in wrong}
+        lines += [f"### {dsl.capitalize()}", "", *_table(["", *(k.split("/")[1] for k in kernels)], body), ""]
+    if notes:
+        lines += ["What a kernel says that does not do it:", ""]
+        lines += [f"- {aspect}: `{error}`" for aspect, error in notes]
+    return lines
+
+
+def _capturable(meta: dict[str, Any]) -> str:
+    able = [kernel for kernel, known in meta["kernels"].items() if "full_graph" in known["supports"]]
+    return "Every kernel declares" if len(able) == len(meta["kernels"]) else f"{len(able)} kernels declare"
+
+
+def _absent(results: Results) -> list[str]:
+    left = [kernel for kernel in registry.OWN if kernel not in results.kernels]
+    return [f"Not in this run: {', '.join(f'`{kernel}`' for kernel in left)}.", ""] if left else []
+
+
+def render(results: Results) -> str:
+    """docs/capability.md."""
+    meta = results.meta
+    counted = {outcome: sum(cell["outcome"] == outcome for cell in results.cells) for outcome in OUTCOMES}
+    versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    header = ["what", "Triton", "Helion", "Helion's error, or Triton's"]
+    return "\n".join(
+        [
+            "# Capability matrix",
+            "",
+            "Generated by `python -m compare.pages.capability --write docs/capability.md` from",
+            "[results/conformance](results/conformance/cells.jsonl); a test compares the two.",
+            "",
+            f"Conformance run of {meta['date']} on {meta['device']}, commit {meta['commit']}: {versions}.",
+            f"{len(results.cells)} cells: " + ", ".join(f"{n} {outcome}" for outcome, n in counted.items() if n) + ".",
+            "",
+            "## Aspects of the specification",
+            "",
+            "A number counts the cases that have the aspect and passed. `not yet`: refused by a typed error, below.",
+            "`not run`: no case of the run has it.",
+            f"{_capturable(meta)} that a captured graph serves it (`full_graph`); replays prove that, on a GPU alone.",
+            "",
+            *_absent(results),
+            *_conformance(results),
+            "",
+            "## Constructs of the languages",
+            "",
+            "What the kernels wanted to write. `impossible` stands beside the error, as these print it:",
+            "`python -m tests.refused_helion`, `python -m tests.refused_triton`. A test runs each: a version that",
+            "lifts one fails it. What features met is on [their page](features.md#what-a-dsl-refused) too, with its",
+            "cost.",
+            "",
+            *_table(header, ([c.what, c.triton, c.helion, f"`{c.error}`" if c.error else ""] for c in CONSTRUCTS)),
+            "",
+        ]
+    )

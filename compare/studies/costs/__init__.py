@@ -1,0 +1,1 @@
+"""What each DSL costs beside its speed: compiling, launching, tracing, tuning, scratch."""

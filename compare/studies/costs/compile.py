@@ -1,0 +1,167 @@
+"""Compile time as a user meets it: fresh processes with empty caches, then fresh processes with what those left.
+
+A process imports the kernel, makes one call, then one in another dtype: `import_s` (the DSL's own package is in it),
+`first_s` (what the compiler needs to start is in it) and `next_s` (one more specialisation). Every cache of Triton,
+Helion and torch lies in a folder of its own, empty at first: `cold`; `warm` is the next process over that folder.
+With the GPU here the calls are launches that end; for a GPU that is absent they are all that a launch does up to the
+machine code, and reading its facts is left out. `..._cpu_s` is what the process and the compilers that it started
+used of a core: steadier than the wall where a machine has other work. Both DSLs alike; `lanes` processes at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from common.gpus import Gpu
+from common.spec import AttentionShape
+from compare.process.crew import environment
+from compare.workloads import DTYPE_NAMES, parse_lens
+
+LIMIT_S = 300.0  # of one process; the slowest seen took 40 s on two busy cores
+STATES = ("cold", "warm")
+DTYPES = ("float16", "bfloat16")  # of the first call and of the next
+STEPS = ("import", "first", "next")
+FIELDS = tuple(f"{step}{unit}" for step in STEPS for unit in ("_s", "_cpu_s"))
+_CACHES = {"TRITON_CACHE_DIR": "triton", "HELION_CACHE_DIR": "helion", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+
+
+def fresh_process(module: str, task: dict[str, Any], folder: str, limit_s: float) -> dict[str, Any]:
+    """What `python -m module` answers to a task; a process that fails or hangs says so in `reason`.
+
+    folder: of its caches of compiled code.
+    """
+    command, env = [sys.executable, "-m", module], environment("compile")
+    env |= {name: os.path.join(folder, sub) for name, sub in _CACHES.items()}
+    try:
+        done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=limit_s, env=env)
+    except subprocess.TimeoutExpired:
+        return {"reason": f"no answer for {limit_s:.0f} s"}
+    answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not answer:
+        tail = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        return {"reason": f"exit {done.returncode}: {tail[:300]}"}
+    return json.loads(answer[-1])
+
+
+def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: int) -> list[dict[str, Any]]:
+    """The cold and the warm row of a kernel: medians over `repeats` folders."""
+    task = {"kernel": kernel, "workload": workload, "gpu": dataclasses.asdict(gpu), "here": here}
+    said: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            for state in STATES:
+                said[state].append(fresh_process("compare.studies.costs.compile", task, folder, LIMIT_S))
+    rows = []
+    for state, answers in said.items():
+        row = {"cost": "compile", "kernel": kernel, "workload": workload, "target": gpu.arch, "here": here}
+        row |= {"state": state, "repeats": repeats, "lanes": lanes}
+        failed = [answer["reason"] for answer in answers if "reason" in answer]
+        if failed:
+            rows.append(row | {"status": "failed", "reason": failed[0]})
+        else:
+            medians = {name: round(statistics.median(a[name] for a in answers), 3) for name in FIELDS}
+            rows.append(row | {"status": "ok", "launches": answers[0]["launches"]} | medians)
+    return rows
+
+
+def measure(
+    kernels: Sequence[str], workload: str, gpu: Gpu, *, here: bool, repeats: int = 1, lanes: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Two rows a kernel, as they come. `lanes` kernels are measured beside each other."""
+    with ThreadPoolExecutor(lanes) as pool:
+        tasks = [pool.submit(_one, kernel, workload, gpu, here, repeats, lanes) for kernel in kernels]
+        try:
+            for task in tasks:
+                yield from task.result()
+        except BaseException:  # Ctrl-C, or the reader stopped: what has not begun does not begin
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class Watch:
+    """Seconds of wall and of CPU since the last `lap`; processes that ended count."""
+
+    def __init__(self) -> None:
+        self._last = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.perf_counter(), time.process_time() + ended.ru_utime + ended.ru_stime
+
+    def lap(self, step: str) -> dict[str, float]:
+        now = self._now()
+        wall, cpu = (new - old for new, old in zip(now, self._last, strict=True))
+        self._last = now
+        return {f"{step}_s": wall, f"{step}_cpu_s": cpu}
+
+
+def _call(kernel: Any, kernel_id: str, lens: Any, dtype: str, gpu: Gpu, here: bool) -> Callable[[], int]:
+    """One call in `dtype`, ready to be made; it gives its number of kernel launches, 0 where nobody counted."""
+    import torch
+
+    from common.cases.batch import make_batch
+    from common.spec import Features
+    from common.spec.kernel import Capacity
+    from compare.competitors import registry
+    from compare.static import jit
+    from compare.static.crosscompile import claim
+    from compare.static.helion_target import helion_as
+
+    batch = make_batch(lens, AttentionShape(dtype=DTYPE_NAMES[dtype]), device="cuda" if here else "cpu", fill=here)
+    config, _ = registry.default_config(kernel_id, kernel, batch.shape, batch.stats, gpu)
+    out = torch.empty_like(batch.query)
+    workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
+
+    def launched() -> int:
+        kernel.launch(batch, Features(), out, config, workspace)
+        torch.cuda.synchronize()
+        return 0
+
+    def compiled() -> int:
+        claim(gpu.arch)
+        with helion_as(gpu), jit.recorded() as launches:
+            kernel.launch(batch, Features(), out, config, workspace)
+        target = jit.gpu_target(gpu.arch)
+        for launch in launches:
+            jit.compile_for(jit.bind(launch, target), target)
+        return len(launches)
+
+    return launched if here else compiled
+
+
+def main() -> None:
+    """The fresh process: a task on stdin, an answer on stdout."""
+    import torch
+
+    from compare.competitors import registry
+
+    task = json.loads(sys.stdin.read())
+    gpu, here = Gpu(**task["gpu"]), task["here"]
+    if here:
+        torch.zeros(1, device="cuda")  # the driver's own start is nobody's compile time
+    watch = Watch()
+    kernel = registry.load(task["kernel"])
+    answer: dict[str, Any] = watch.lap(STEPS[0])
+    lens = parse_lens(task["workload"])
+    for step, dtype in zip(STEPS[1:], DTYPES, strict=True):
+        call = _call(kernel, task["kernel"], lens, dtype, gpu, here)
+        watch.lap(step)  # tensors are no compile time
+        answer["launches"] = call()
+        answer |= watch.lap(step)
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

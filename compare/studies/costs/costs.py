@@ -1,0 +1,240 @@
+"""Costs beside speed, each DSL alike: compile time, specialisations over a trace, host time, launches, memory, tuning.
+
+    python -m compare.studies.costs.costs --gpu auto --out DIR                       what this machine can measure
+    python -m compare.studies.costs.costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler:
+    minutes, no GPU python -m compare.studies.costs.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...   from
+    tuners' logs
+
+Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
+tables of them. Without the GPU the parts `host` and `launch` are left out and said so, and compile times are those of
+this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common import gpus
+from common.gpus import Gpu
+from compare.competitors import registry
+from compare.record import folder as run_folder
+from compare.studies.costs import compile as compile_cost
+from compare.studies.costs import launch, tuning
+from compare.studies.costs import trace as trace_cost
+from compare.workloads import GrammarError, Workload, parse_lens
+from compare.workloads.trace import TraceError
+
+PARTS = ("compile", "host", "launch", "scratch", "trace", "tuning")
+WITH_GPU, WITHOUT_GPU = ("compile", "host", "launch"), ("compile", "scratch", "trace")
+NEED_GPU = ("host", "launch")
+KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
+BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # in `launch`, where they are here
+WORKLOADS = "32q1s2k,q2k"
+COMPILED = "32q1s2k"  # the batch of the compile times
+CORES_PER_LANE = 4  # a compiler, its children and a margin: lanes that share cores measure each other
+
+COLUMNS = {  # of the tables, by part
+    "compile": ("kernel", "state", *compile_cost.FIELDS, "ran_on"),
+    "trace": (
+        *("kernel", "steps", "specialisations", "choices", "waits", "last_at", "compile_s", "compile_cpu_s", "trace"),
+        *("evidence", "ran_on"),
+    ),
+    "host": ("dsl", "workload", "call", "plan", "launch", "graph", "kernel"),
+    "launch": ("kernel", "workload", "kernels", "busy_us", "span_us", "host_us", "scratch_bytes", "hidden_bytes"),
+    "scratch": ("kernel", "workload", "scratch_bytes"),
+    "tuning": (
+        *("arm", "kernel", "rows", "candidates", "timed", "untuned", "to_90%_s", "to_95%_s", "to_99%_s", "covered_s"),
+        *("spent_s", "across_rows", "across_untuned", "across_to_95%_s", "across_to_99%_s", "run"),
+    ),
+}
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a costs run; of a cell that was measured twice the last. Raises ValueError naming a broken line."""
+    path, found = folder / "costs.jsonl", {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            names = ("cost", "kernel", "dsl", "workload", "state", "arm", "run")
+            found[tuple(row.get(name) for name in names)] = row
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    return list(found.values())
+
+
+def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
+    """The ok rows of one part with the columns of its table, and the others with their reason; of an unavailable one,
+    which is unavailable in part, also what it has."""
+    chosen = [row for row in rows if row["cost"] == cost]
+    columns = COLUMNS[cost]
+    fine = [{name: row.get(name) for name in columns} for row in chosen if row["status"] == "ok"]
+    others = [row for row in chosen if row["status"] != "ok"]
+    named = [(row, columns if row["status"] == "unavailable" else columns[:1]) for row in others]
+    failed = [{name: row[name] for name in (*names, "status", "reason") if name in row} for row, names in named]
+    return fine + failed
+
+
+def processor() -> str:
+    """What the CPU calls itself, and how many cores this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{model or platform.processor() or platform.machine()}, {cores} cores"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure. here: the GPU is the one that is here."""
+
+    gpu: Gpu
+    here: bool
+    kernels: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    repeats: int
+    trace: Path | None
+    steps: int
+    tuned: tuple[Path, ...]
+
+    @property
+    def dsls(self) -> tuple[str, ...]:
+        return tuple(dsl for dsl in ("triton", "helion") if any(k.startswith(dsl) for k in self.kernels))
+
+
+def _compile(asked: Asked) -> Iterator[dict[str, Any]]:
+    lanes = max((os.cpu_count() or 1) // CORES_PER_LANE, 1)
+    own = [kernel for kernel in asked.kernels if not kernel.endswith("/auto")]
+    options = {"here": asked.here, "repeats": asked.repeats, "lanes": lanes}
+    yield from compile_cost.measure(own, COMPILED, asked.gpu, **options)
+
+
+def _host(asked: Asked) -> Iterator[dict[str, Any]]:
+    from compare.studies import host
+
+    for dsl in asked.dsls:
+        for row in asked.workloads:
+            if row.kind == "decode":
+                found = {"cost": "host", "dsl": dsl, "workload": row.label, "gpu": asked.gpu.name, "status": "ok"}
+                yield found | host.columns(dsl, row.batches(1, "cuda")[0], 200)
+
+
+def _launch(asked: Asked) -> Iterator[dict[str, Any]]:
+    for kernel in (*asked.kernels, *BESIDE):
+        yield from (launch.launch(kernel, row, asked.gpu) for row in asked.workloads)
+
+
+def _scratch(asked: Asked) -> Iterator[dict[str, Any]]:
+    for kernel in asked.kernels:
+        yield from (launch.scratch(kernel, row, asked.gpu) for row in asked.workloads)
+
+
+def _trace(asked: Asked) -> Iterator[dict[str, Any]]:
+    yield from (trace_cost.measure(dsl, asked.gpu, asked.trace, asked.steps) for dsl in asked.dsls)
+
+
+def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
+    yield from tuning.rows(asked.tuned)
+
+
+MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
+    zip(PARTS, (_compile, _host, _launch, _scratch, _trace, _tuning), strict=True)
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.studies.costs.costs", description=__doc__.splitlines()[0])
+    new.add_argument("--gpu", default="auto", help="the GPU meant; auto: the one that is here")
+    new.add_argument("--out", type=Path, required=True, help="folder of costs.jsonl; rows are appended")
+    new.add_argument("--only", help=f"comma-separated parts, of {', '.join(PARTS)}")
+    new.add_argument("--kernels", default=KERNELS)
+    new.add_argument("--workload", default=WORKLOADS)
+    new.add_argument("--repeats", type=int, default=1, help="fresh cold and warm processes a kernel (default 1)")
+    new.add_argument("--trace", type=Path, metavar="CSV", help=f"a serving trace; without one: {trace_cost.SYNTHETIC}")
+    new.add_argument("--steps", type=int, default=trace_cost.STEPS)
+    words = "runs of compare.tune.tune with one budget, such as one of each DSL"
+    new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
+    return new
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    """Raises the typed errors of the GPU table, the registry and the grammar, ValueError for the rest."""
+    here = gpus.detect()
+    if arguments.gpu == "auto" and here is None:
+        raise ValueError("--gpu: found auto and no GPU, allowed the name of the GPU to compile for")
+    gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
+    for name in ("repeats", "steps"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name}: found {getattr(arguments, name)}, allowed at least 1")
+    for folder in arguments.tuned:
+        if not (folder / "candidates.jsonl").is_file():
+            raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of compare.tune.tune")
+    tuning.check_budgets(arguments.tuned)
+    kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
+    rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
+    rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned))
+    return Asked(gpu, gpu == here, kernels, rows, *rest)
+
+
+def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:
+    if only is None:
+        return (WITH_GPU if asked.here else WITHOUT_GPU) + ("tuning",) * bool(asked.tuned)
+    named = tuple(dict.fromkeys(only.split(",")))
+    if unknown := [name for name in named if name not in PARTS]:
+        raise ValueError(f"--only: found {', '.join(unknown)}, allowed {', '.join(PARTS)}")
+    return named
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which is absent; 5 nothing selected; 130."""
+    console = Console(stderr=True)
+    arguments = _parser().parse_args(argv)
+    try:
+        asked = _asked(arguments)
+        chosen = _parts(arguments.only, asked)
+    except (ValueError, GrammarError) as error:  # the registry's and the GPU table's errors are ValueErrors
+        console.print(str(error), markup=False, style="red")
+        return 2
+    runnable = [part for part in chosen if asked.here or part not in NEED_GPU]
+    if not asked.here:
+        console.print(f"{asked.gpu.name} is not here: compiled for it on {processor()}; no {' and no '.join(NEED_GPU)}")
+    if not runnable or not asked.kernels:
+        return 3 if chosen and asked.kernels else 5
+    try:
+        return _run(console, asked, runnable, arguments.out)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: finished rows are in {arguments.out / 'costs.jsonl'}", markup=False)
+        return 130
+    except TraceError as error:
+        console.print(str(error), markup=False, style="red")
+        return 2
+
+
+def _run(console: Console, asked: Asked, parts: Sequence[str], out: Path) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    ran_on = f"{processor()}, {asked.gpu.name}" if asked.here else processor()
+    about = {"ran_on": ran_on, "commit": run_folder.commit(), "versions": run_folder.versions()}
+    failures = 0
+    with (out / "costs.jsonl").open("a", encoding="utf-8") as file:
+        for part in parts:
+            console.print(part, style="bold")
+            for row in MEASURES[part](asked):
+                file.write(json.dumps(row | about) + "\n")
+                file.flush()
+                failures += row["status"] not in ("ok", "unavailable", "unsupported")
+                shown = {k: v for k, v in row.items() if k not in ("cost", "curve", "first_at", "versions")}
+                console.print("  " + " ".join(f"{k}={v}" for k, v in shown.items()), markup=False, highlight=False)
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

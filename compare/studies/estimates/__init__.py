@@ -1,0 +1,1 @@
+"""Estimates held against times: of this GPU, and of others as their vendors published them."""

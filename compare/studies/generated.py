@@ -1,0 +1,196 @@
+"""The Triton code that Helion generates, kept beside ours, and what the compiler makes of both.
+
+    python -m compare.studies.generated --gpu h200 --out DIR [--heuristics default] [--workload 32q1s2k,q2k]
+
+For every rung and workload both DSLs are launched into a recorder and compiled for the GPU, which need not be here. DIR
+gets `code.jsonl`, a row a kernel launch: registers, spills, shared memory, loads by width, matrix instructions, and of
+what Helion generated the size (compare.studies.sizes); and `<rung>.<workload>.txt`, the source that Helion generated,
+of the rungs in --sources. Each DSL has the config that its heuristics give: equal work, not equal configs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from common import gpus
+from common.gpus import Gpu
+from common.spec import Features
+from common.spec.kernel import Capacity
+from compare.bench.subject import failure
+from compare.competitors import registry
+from compare.record import folder as run_folder
+from compare.static import jit
+from compare.static.crosscompile import CannotCompile, claim, compile_launch
+from compare.static.helion_target import helion_as
+from compare.studies import sizes
+from compare.workloads import GrammarError, Workload, parse_lens
+
+WORKLOADS = "32q1s2k,q2k"
+RUNGS = tuple(rung for rung in registry.RUNGS if rung != "auto")  # auto has no kernel of its own
+FACTS = ("registers", "spills", "shared_bytes", "instructions", "num_warps", "num_stages", "pipelined")
+_NUMBERS = re.compile(r"_\d+$")  # Helion numbers the kernels of a process
+
+
+def text_of(function: Any) -> str:
+    """A JIT function's source, from its `def` on, without the decorator."""
+    return textwrap.dedent(function.src)
+
+
+def _size(source: str) -> dict[str, int]:
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    size = sizes.measure(functions)
+    return {"generated_tokens": size.tokens, "generated_lines": size.lines, "generated_cyclomatic": size.cyclomatic}
+
+
+def of_kernel(kernel_id: str, row: Workload, gpu: Gpu, heuristics: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """(row, source) of every kernel of a launch, in launch order. Raises what the kernel and the compiler raise."""
+    kernel = registry.load(kernel_id)
+    batch = row.batches(1, "cpu", fill=False)[0]
+    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, heuristics)
+    workspace = kernel.workspace(row.shape, Capacity.of(batch), config)
+    with helion_as(gpu), jit.recorded() as launches:
+        kernel.launch(batch, Features(), torch.empty_like(batch.query), config, workspace)
+    for launch in launches:
+        facts, source = compile_launch(launch, gpu).as_dict(), text_of(launch.function)
+        name = _NUMBERS.sub("", facts["kernel"].removeprefix("_helion_"))
+        found = {"kernel": kernel_id, "workload": row.label, "launched": name, "status": "ok", "arch": gpu.arch}
+        found |= {"config": registry.config_dict(config), "config_origin": origin}
+        found |= {fact: facts[fact] for fact in (*FACTS, "loads", "matrix", "grid")}
+        found |= _size(source) if kernel_id.startswith("helion/") else {}
+        yield found, source
+
+
+def rows(
+    rungs: Sequence[str], workloads: Sequence[Workload], gpu: Gpu, heuristics: str
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every rung and workload of both DSLs; what fails is a row with its reason. Raises CannotCompile at once."""
+    claim(gpu.arch)
+    for row in workloads:
+        for rung in rungs:
+            for dsl in ("triton", "helion"):
+                try:
+                    yield from of_kernel(f"{dsl}/{rung}", row, gpu, heuristics)
+                except Exception as error:  # whatever a compiler raises is this kernel's row
+                    said = failure(error)
+                    found = {"kernel": f"{dsl}/{rung}", "workload": row.label, "status": str(said["status"])}
+                    yield found | {"reason": said["reason"]}, ""
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in sorted(found.items())) or "none"
+
+
+def _is(row: dict[str, Any], rung: str, workload: str) -> bool:
+    return (row["kernel"].split("/")[1], row["workload"]) == (rung, workload)
+
+
+def pairs(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a rung and workload: sums and worst of the launch's kernels, Triton beside Helion; plain values.
+
+    tokens: of the device code that a person wrote, helpers included; generated_tokens: of what Helion made of it.
+    A side that failed has its reason in `<dsl>_failed`.
+    """
+    table = []
+    for rung, workload in dict.fromkeys((row["kernel"].split("/")[1], row["workload"]) for row in found):
+        line: dict[str, Any] = {"rung": rung, "workload": workload}
+        for dsl in ("triton", "helion"):
+            mine = [r for r in found if (r["kernel"], r["workload"]) == (f"{dsl}/{rung}", workload)]
+            fine = [row for row in mine if row["status"] == "ok"]
+            if len(fine) < len(mine) or not mine:
+                line[f"{dsl}_failed"] = next((r["reason"] for r in mine if r["status"] != "ok"), "not compiled")
+                continue
+            line |= {
+                f"{dsl}_kernels": len(fine),
+                f"{dsl}_registers": max(row["registers"] for row in fine),
+                f"{dsl}_spills": sum(row["spills"] for row in fine),
+                f"{dsl}_shared_bytes": max(row["shared_bytes"] for row in fine),
+                f"{dsl}_instructions": sum(row["instructions"] for row in fine),
+                f"{dsl}_loads": "; ".join(_counts(row["loads"]) for row in fine),
+                f"{dsl}_matrix": "; ".join(_counts(row["matrix"]) for row in fine),
+                f"{dsl}_tokens": sizes.of_kernel(f"{dsl}/{rung}").device.tokens,
+            }
+        line["generated_tokens"] = sum(row.get("generated_tokens", 0) for row in found if _is(row, rung, workload))
+        table.append(line)
+    return table
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows of DIR/code.jsonl; the first line, what wrote it, is left out."""
+    lines = (folder / "code.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[1:]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(prog="python -m compare.studies.generated", description=__doc__.splitlines()[0])
+    new.add_argument("--gpu", required=True, help="the GPU to compile for")
+    new.add_argument("--out", type=Path, required=True, metavar="DIR")
+    new.add_argument("--workload", default=WORKLOADS)
+    new.add_argument("--rungs", default=",".join(RUNGS))
+    new.add_argument("--sources", default=",".join(RUNGS), help="rungs whose generated source is kept too")
+    new.add_argument("--heuristics", choices=registry.HEURISTICS, default="default")
+    return new
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0; 1 where a kernel failed; 2 usage; 130 interrupted."""
+    console = Console(stderr=True)
+    arguments = _parser().parse_args(argv)
+    try:
+        gpu = gpus.resolve(arguments.gpu)
+        workloads = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
+        rungs, kept = _rungs("--rungs", arguments.rungs), _rungs("--sources", arguments.sources)
+        return _write(console, arguments, rows(rungs, workloads, gpu, arguments.heuristics), kept)
+    except (ValueError, GrammarError, CannotCompile) as error:
+        console.print(str(error), markup=False, style="red")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _rungs(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(filter(None, text.split(",")))
+    if unknown := [name for name in names if name not in RUNGS]:
+        raise ValueError(f"{option}: found {', '.join(unknown)}, allowed {', '.join(RUNGS)}")
+    return names
+
+
+def _write(
+    console: Console, arguments: argparse.Namespace, found: Iterator[tuple[dict[str, Any], str]], rungs: Sequence[str]
+) -> int:
+    """Rows and sources as they come: what ends a run leaves the rows that it had."""
+    out, failed, begun = arguments.out, False, set()
+    meta = {"commit": run_folder.commit(), "versions": run_folder.versions()}
+    meta |= {"heuristics": arguments.heuristics, "gpu": arguments.gpu}
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "code.jsonl").open("w", encoding="utf-8") as file:
+        for row, source in itertools.chain([(meta, "")], found):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if "kernel" not in row:
+                continue
+            words = row.get("reason", row.get("registers"))
+            console.print(f"{row['kernel']} on {row['workload']}: {words}", markup=False, highlight=False)
+            failed |= row["status"] != "ok"
+            dsl, rung = row["kernel"].split("/")
+            if source and dsl == "helion" and rung in rungs:
+                path = out / f"{rung}.{row['workload']}.txt"
+                with path.open("a" if path in begun else "w", encoding="utf-8") as text:
+                    text.write(f"# {row['launched']}: {json.dumps(row['config'])}\n{source}\n")
+                begun.add(path)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

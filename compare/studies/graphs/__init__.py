@@ -1,0 +1,1 @@
+"""One captured graph for all batches against a graph for each batch size."""

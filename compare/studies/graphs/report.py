@@ -1,0 +1,190 @@
+"""The report of compare.studies.graphs.graphs: tables and two figures, from manifest.json and graphs.jsonl alone.
+
+python -m compare.studies.graphs.report DIR     writes report.md, report.html and figures/ again, or of a run that was
+cut short
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.analysis import tables
+from compare.analysis.runs import RunData
+from compare.analysis.summary import KINDS
+from compare.analysis.tables import Table
+from compare.exits import USAGE
+from compare.report import render
+from compare.report.blocks import Bullets, Picture, Section, Text
+from compare.studies.graphs import figures_graphs
+
+Rows = Sequence[dict[str, Any]]
+LINES = "graphs.jsonl"  # a result a line, as it came
+MIB = 2**20
+
+
+def write(folder: Path, rows: Rows) -> Path:
+    """report.md, report.html and figures/*.svg into the folder; returns report.md's path."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    run = RunData(folder, manifest | {"suite": "captured graphs"}, [], figures=_draw(rows, folder / "figures"))
+    made = sections(rows)
+    report = folder / "report.md"
+    report.write_text(render.markdown(run, made), encoding="utf-8")
+    (folder / "report.html").write_text(render.page([run], [made]), encoding="utf-8")
+    return report
+
+
+def sections(rows: Rows) -> list[Section]:
+    """What the experiments found, each that has a row."""
+    made = [_one_for_all(rows), _powers(rows), _memory(rows), _partial(rows), _host(rows), _wrong(rows)]
+    return [section for section in made if section]
+
+
+def _draw(rows: Rows, folder: Path) -> dict[str, Path]:
+    folder.mkdir(exist_ok=True)
+    drawn: dict[str, Path] = {}
+    if pairs := ratios(rows):
+        drawn["one_for_all"] = figures_graphs.ratios(pairs, folder / "one_for_all.svg")
+    if found := _sized(rows):
+        drawn["waves"] = figures_graphs.waves(found, folder / "waves.svg")
+    return drawn
+
+
+def _wrong(rows: Rows) -> Section | None:
+    lines = tuple(f"`{row['kernel']}`, {_where(row)}: {row['wrong']}" for row in rows if row.get("wrong"))
+    return Section("wrong", "Wrong outputs and errors", (Bullets(lines),)) if lines else None
+
+
+def _where(row: dict[str, Any]) -> str:
+    """The place of a row: its experiment, and what of it."""
+    return ", ".join(str(row[name]) for name in ("experiment", "row", "sequences", "graph") if name in row)
+
+
+def ratios(rows: Rows) -> list[dict[str, Any]]:
+    """Row by row and DSL by DSL: auto's time with a graph of its own over static_grid's in the graph for all."""
+    times: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["experiment"] == "one for all" and row["us"]:
+            dsl, name = row["kernel"].split("/")
+            pair = times.setdefault((dsl, row["row"]), {"dsl": dsl, "row": row["row"], "kind": row["kind"]})
+            pair[name] = row["us"]
+    pairs = [pair for pair in times.values() if "auto" in pair and "static_grid" in pair]
+    return [pair | {"ratio": pair["auto"] / pair["static_grid"]} for pair in pairs]
+
+
+def _one_for_all(rows: Rows) -> Section | None:
+    pairs = ratios(rows)
+    if not pairs:
+        return None
+    means = []
+    for dsl in dict.fromkeys(pair["dsl"] for pair in pairs):
+        for kind in KINDS:
+            found = [pair for pair in pairs if (pair["dsl"], pair["kind"]) == (dsl, kind)]
+            if found:
+                mean = math.exp(sum(math.log(pair["ratio"]) for pair in found) / len(found))
+                worst = min(found, key=lambda pair: pair["ratio"])
+                means.append([kind, dsl, tables.times(mean), len(found), tables.times(worst["ratio"]), worst["row"]])
+    body = [
+        [p["row"], p["dsl"], tables.number(p["static_grid"]), tables.number(p["auto"]), tables.times(p["ratio"])]
+        for p in pairs
+    ]
+    titles = (
+        ("row", False), ("DSL", False), ("static_grid, one graph", True), ("auto, its own", True), ("ratio", True),
+    )  # fmt: skip
+    classes = (
+        ("class", False), ("DSL", False), ("geometric mean", True), ("rows", True), ("worst", True), ("in", False),
+    )  # fmt: skip
+    words = (
+        "static_grid is captured once at the capacity; auto anew for every row. Microseconds a call, cold, medians in"
+        " turns. The ratio is auto's time over static_grid's: above 1 the one graph is faster."
+    )
+    blocks = (Text(words), Table(classes, means), Picture("one_for_all", "Ratio row by row"), Table(titles, body))
+    return Section("one", "One graph for all", blocks)
+
+
+def _sized(rows: Rows) -> Rows:
+    """Decodes of few sequences in graphs for more."""
+    return [row for row in rows if row["experiment"] == "powers of two" and row["us"]]
+
+
+def _powers(rows: Rows) -> Section | None:
+    found = _sized(rows)
+    if not found:
+        return None
+    graphs = list(dict.fromkeys(row["graph"] for row in sorted(found, key=_order)))
+    body = []
+    for dsl in dict.fromkeys(row["kernel"].split("/")[0] for row in found):
+        for seqs in dict.fromkeys(row["sequences"] for row in found):
+            us = {r["graph"]: r["us"] for r in found if r["kernel"].startswith(dsl) and r["sequences"] == seqs}
+            body.append([dsl, seqs, *(tables.number(us[g]) if g in us else "" for g in graphs)])
+    words = (
+        f"Decodes of {found[0]['keys']} keys. A column is the graph that served them: auto's own for just that batch,"
+        " auto's for 1, 2, 4 ... sequences of unknown length, whose excess programs start and leave, and static_grid's"
+        " one graph for all."
+    )
+    columns = (("DSL", False), ("sequences", True), *((graph, True) for graph in graphs))
+    blocks = (Text(words), Picture("waves", "Time over the graph's size"), Table(columns, body))
+    return Section("waves", "A graph for more sequences than there are", blocks)
+
+
+def _order(row: dict[str, Any]) -> int:
+    return {"its own": 0, "one for all": 2**30}.get(row["graph"]) or int(row["graph"].isdigit() and row["graph"])
+
+
+def _memory(rows: Rows) -> Section | None:
+    found = [row for row in rows if row["experiment"].endswith(": memory")]
+    body = [
+        [r["experiment"].removesuffix(": memory"), r["kernel"], r["graphs"]]
+        + [tables.number(r[name] / MIB) for name in ("graph_bytes", "scratch_bytes")]
+        for r in found
+    ]
+    titles = (("", False), ("kernel", False), ("graphs", True), ("graphs, MiB", True), ("scratch, MiB", True))
+    words = "Device memory that captures took, as the driver hands it out. A graph holds a launch per page set."
+    return Section("memory", "Memory", (Text(words), Table(titles, body))) if found else None
+
+
+def _partial(rows: Rows) -> Section | None:
+    found = [row for row in rows if row["experiment"] == "partial" and row["us"]]
+    us = {(row["kernel"], row["graph"]): tables.number(row["us"]) for row in found}
+    body = [
+        [kernel, *(us.get((kernel, kind), "") for kind in ("full", "partial"))]
+        for kernel in dict.fromkeys(kernel for kernel, _ in us)
+    ]
+    words = (
+        "A layer: one small operation and attention over a decode of 8. Partial: attention is launched between graphs."
+    )
+    columns = (("kernel", False), ("full", True), ("partial", True))
+    return Section("partial", "Partial graphs", (Text(words), Table(columns, body))) if found else None
+
+
+def _host(rows: Rows) -> Section | None:
+    found = [row for row in rows if row["experiment"] == "host" and not row.get("wrong")]
+    names = ("launch", "call", "plan", "graph")
+    body = [[r["row"], r["kernel"], *(tables.number(r[name]) for name in names), r["kept"]] for r in found]
+    titles = (("row", False), ("kernel", False), *((name, True) for name in names), ("kept", True))
+    words = (
+        "Microseconds of host time to enqueue: the kernel's own launch, the public call and a plan, which repeat what"
+        " they kept, and a graph."
+    )
+    return Section("host", "Host", (Text(words), Table(titles, body))) if found else None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 2 where the folder holds no run of compare.studies.graphs.graphs."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    folder = Path(given[0]) if len(given) == 1 else None
+    if folder is None or not all((folder / name).exists() for name in (LINES, "manifest.json")):
+        print(f"compare.studies.graphs.report: found {' '.join(given) or 'nothing'}, allowed its folder")
+        return USAGE
+    lines = (folder / LINES).read_text(encoding="utf-8").splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # a torn last line is left out
+    print(f"report: {write(folder, rows)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""Size and shape of each kernel's source: tokens, logical lines, cyclomatic number, escapes, questions of the platform.
+
+    python -m compare.studies.sizes [--kernels 'triton/*,helion/*'] [--json]
+
+Counted is what `launch` and `workspace` reach inside the kernel's own DSL folder, function by function, and nothing is
+imported for it. Device code is every kernel and every helper that a kernel calls; host code is the rest. `space`,
+Config classes, imports and constants are not counted, nor what both DSLs share (`common`).
+A source is normalised first: no comments, docstrings or annotations (but `constexpr`, which changes the code), local
+names by the order of their appearance, one layout. So longer names and other line breaks cost nothing.
+Two kernels are compared where their capability rows are equal (compare.studies.capability), else the reason stands in
+the row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from compare.competitors import registry
+from compare.studies import capability
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRIES = ("launch", "workspace")
+KERNEL_MAKERS = ("jit", "kernel")  # triton.jit, helion.kernel, binding.kernel: as decorators or as calls
+ESCAPES = ("inline_triton", "triton_kernel", "inline_asm_elementwise", "gluon", "libdevice")
+VENDORS = ("cuda", "hip")  # below tl.extra: one vendor's instruction
+PLATFORM = ("vendor", "arch", "is_hip", "hip", "can_overlap")  # names by which a line asks for the GPU's make
+_LAYOUT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
+_BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension, ast.match_case)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sums over functions. cyclomatic: 1 a function and 1 a branch (if, loop, and/or, comprehension, except, case)."""
+
+    functions: int
+    tokens: int
+    lines: int
+    cyclomatic: int
+    escapes: int
+    platform: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a kernel is made of. escapes: names of what leaves the portable language, sorted; one per place."""
+
+    kernel: str
+    device: Size
+    host: Size
+    escapes: tuple[str, ...]
+
+
+class _Plain(ast.NodeTransformer):
+    """Takes out what does not run, and gives local names numbers."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if node.annotation is not None and "constexpr" not in ast.unparse(node.annotation):
+            node.annotation = None
+        node.arg = self.names.get(node.arg, node.arg)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if "constexpr" in ast.unparse(node.annotation):
+            return self.generic_visit(node)
+        if node.value is None:
+            return None
+        return ast.copy_location(ast.Assign([self.visit(node.target)], self.visit(node.value)), node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self.names.get(node.id, node.id)
+        return node
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return constant and isinstance(statement.value.value, str)
+
+
+def _locals(function: ast.FunctionDef) -> dict[str, str]:
+    """Arguments and assigned names of a function, each with a number in the order of appearance."""
+    found: dict[str, None] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            found.setdefault(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.setdefault(node.id)
+    return {name: f"v{number}" for number, name in enumerate(found)}
+
+
+@cache
+def normalised(function: ast.FunctionDef) -> str:
+    """The function in one layout, with nothing in it that does not run."""
+    copy = ast.parse(ast.unparse(function)).body[0]
+    plain = _Plain(_locals(copy)).visit(copy)
+    return ast.unparse(ast.fix_missing_locations(plain))
+
+
+def _escapes(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node).split(".")
+            if dotted[-1] in ESCAPES or (len(dotted) == 4 and dotted[1] == "extra" and dotted[2] in VENDORS):
+                yield ".".join(dotted)
+
+
+def _asks_platform(node: ast.AST) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name in PLATFORM and isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def measure(functions: Iterable[ast.FunctionDef]) -> Size:
+    """The sums over the normalised functions."""
+    texts = [normalised(function) for function in functions]
+    trees = [ast.parse(text) for text in texts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    tokens = (t for text in texts for t in tokenize.generate_tokens(io.StringIO(text).readline))
+    branches = sum(isinstance(node, _BRANCHES) for node in nodes)
+    branches += sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
+    return Size(
+        functions=len(texts),
+        tokens=sum(token.type not in _LAYOUT for token in tokens),
+        lines=sum(isinstance(node, ast.stmt) for node in nodes),
+        cyclomatic=len(texts) + branches,
+        escapes=sum(len(list(_escapes(tree))) for tree in trees),
+        platform=sum(_asks_platform(node) for node in nodes),
+    )
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A source file: its functions, what its names are imported as, and which functions are kernels."""
+
+    functions: dict[str, ast.FunctionDef]
+    imports: dict[str, tuple[str, str]]  # local name -> (module, name in it; "" for the module itself)
+    kernels: frozenset[str]
+    wrapped: dict[str, str]  # a kernel's handle -> the function that it was made of
+
+
+def _is_maker(node: ast.AST) -> bool:
+    target = node.func if isinstance(node, ast.Call) else node
+    return ast.unparse(target).split(".")[-1] in KERNEL_MAKERS
+
+
+@cache
+def _module(name: str) -> _Module | None:
+    """The parsed file of a dotted name; None where it is no file of this project."""
+    path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+    if not path.is_file():
+        return None
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    imports: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = (ROOT / node.module.replace(".", "/") / f"{alias.name}.py").is_file()
+                target = (f"{node.module}.{alias.name}", "") if inner else (node.module, alias.name)
+                imports[alias.asname or alias.name] = target
+    decorated = {name for name, f in functions.items() if any(_is_maker(d) for d in f.decorator_list)}
+    wrapped = {
+        node.targets[0].id: node.value.args[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and _is_maker(node.value)
+        and node.value.args
+        and isinstance(node.value.args[0], ast.Name)
+    }
+    return _Module(functions, imports, frozenset(decorated | set(wrapped.values())), wrapped)
+
+
+def _named(function: ast.FunctionDef, module: str) -> Iterator[tuple[str, str]]:
+    """(module, function) of every function of this project that the body names, called or passed on."""
+    home = _module(module)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            place = home.imports.get(node.id, (module, node.id))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in home.imports:
+            place = (home.imports[node.value.id][0], node.attr)
+        else:
+            continue
+        owner = _module(place[0])
+        if owner is not None:
+            name = owner.wrapped.get(place[1], place[1])
+            if name in owner.functions:
+                yield place[0], name
+
+
+def _is_kernel(place: tuple[str, str]) -> bool:
+    module = _module(place[0])
+    return place[1] in module.kernels
+
+
+def _reached(starts: Iterable[tuple[str, str]], package: str) -> dict[tuple[str, str], ast.FunctionDef]:
+    """The functions of `package` that are reached from `starts`, with them, in the order of discovery."""
+    found: dict[tuple[str, str], ast.FunctionDef] = {}
+    left = list(starts)
+    while left:
+        place = left.pop(0)
+        if place in found or place[0].split(".")[0] != package:
+            continue
+        found[place] = _module(place[0]).functions[place[1]]
+        left += list(_named(found[place], place[0]))
+    return found
+
+
+@cache
+def of_kernel(kernel_id: str) -> Source:
+    """The sizes of an own kernel's code. Raises registry.UnknownKernel."""
+    name, _ = registry.module_path(kernel_id)
+    package, module = name.split(".")[0], _module(name)
+    everything = _reached([(name, entry) for entry in ENTRIES if entry in module.functions], package)
+    device = _reached([place for place in everything if _is_kernel(place)], package)
+    host = [function for place, function in everything.items() if place not in device]
+    escapes = sorted(escape for function in everything.values() for escape in _escapes(function))
+    return Source(kernel_id, measure(device.values()), measure(host), tuple(escapes))
+
+
+def rows(kernels: Sequence[str]) -> list[dict[str, Any]]:
+    """One flat row a kernel, for a table: kernel, device_* and host_* sizes, escapes."""
+    found = []
+    for kernel in kernels:
+        source = of_kernel(kernel)
+        row: dict[str, Any] = {"kernel": kernel}
+        for part in ("device", "host"):
+            row |= {f"{part}_{name}": value for name, value in asdict(getattr(source, part)).items()}
+        found.append(row | {"escapes": list(source.escapes)})
+    return found
+
+
+def pairs(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rung by rung: Helion's device code over Triton's, or why the two may not be compared.
+
+    results: the cells of a conformance run (compare.studies.capability). `auto` has no device code of its own.
+    """
+    found = []
+    for rung in registry.RUNGS:
+        if rung == "auto":
+            continue
+        triton, helion = of_kernel(f"triton/{rung}"), of_kernel(f"helion/{rung}")
+        unequal = capability.differences(results, triton.kernel, helion.kernel)
+        row: dict[str, Any] = {"rung": rung, "unequal": unequal}
+        for name in ("tokens", "lines", "cyclomatic"):
+            ours, theirs = getattr(triton.device, name), getattr(helion.device, name)
+            row |= {f"triton_{name}": ours, f"helion_{name}": theirs}
+            row[f"ratio_{name}"] = None if unequal else round(theirs / ours, 3)
+        found.append(row)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m compare.studies.sizes", description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", default="triton/*,helion/*")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line in place of the table")
+    arguments = parser.parse_args(argv)
+    try:
+        chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
+    except registry.UnknownKernel as error:
+        print(error, file=sys.stderr)
+        return 2
+    for row in rows(chosen):
+        if arguments.json:
+            print(json.dumps(row))
+        else:
+            sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))
+            print(f"{row['kernel']:26} {sizes} escapes: {', '.join(row['escapes']) or 'none'}")
+    return 0 if chosen else 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())

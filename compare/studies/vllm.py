@@ -1,0 +1,83 @@
+"""vLLM's Triton kernel on the named cases: which it keeps, which it refuses, which it gets wrong.
+
+    TRITON_INTERPRET=1 python -m compare.studies.vllm      on a CPU, every small case
+    python -m compare.studies.vllm                         on the GPU that is here, the large ones too
+
+Needs vLLM, or its two kernel files on the path (compare.competitors.baselines.vllm_files). Judged like any kernel,
+without LSE, which it does not return. Behind docs/claims.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from common import interpreter
+from common.cases.case import Case, build, outputs
+from common.cases.named import CASES
+from common.oracle.guards import Guards
+from common.oracle.integrity import Snapshot, damage
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import SpecError
+from common.spec.kernel import Capacity
+from compare import exits
+from compare.competitors import registry
+
+KERNEL = "baseline/vllm_triton"
+KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
+
+
+def judge(kernel: Any, case: Case, device: str) -> tuple[str, str]:
+    """(KEPT, REFUSED, WRONG or BROKEN, why) of one kernel without LSE on one case."""
+    guards = Guards(device)
+    try:
+        batch, features = build(case, device, guards)
+        out, _ = outputs(case, batch, guards, math.nan)
+        scratch = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
+        before = Snapshot.of(batch, features)
+        kernel.launch(batch, features, out, kernel.DEFAULT, scratch)
+    except SpecError as refusal:
+        return REFUSED, str(refusal)
+    except RuntimeError as error:  # of the compiler, the interpreter or the device
+        return BROKEN, f"{type(error).__name__}: {error}"[:200]
+    verdict = check(out, None, batch, features, kernel.CONTRACT, reference(batch, features), structured=case.structured)
+    damaged = damage(before, batch, features, {"out": out}, math.nan, guards)
+    if verdict.ok and not damaged:
+        return KEPT, ""
+    return WRONG, verdict.reason or "; ".join(map(str, damaged))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 1 where a case was wrong or broken; 2 usage; 5 where the kernel is not here."""
+    argparse.ArgumentParser(
+        prog="python -m compare.studies.vllm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(argv)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kernel = registry.load(KERNEL)
+    except registry.Unavailable as error:
+        print(f"{KERNEL}: unavailable: {error}", file=sys.stderr)
+        return exits.NOTHING
+    if device == "cpu":
+        interpreter.install()
+    counted: collections.Counter[str] = collections.Counter()
+    for case in CASES:
+        if case.large and device == "cpu":
+            continue
+        outcome, why = judge(kernel, case, device)
+        counted[outcome] += 1
+        if outcome in (WRONG, BROKEN):
+            print(f"{case.name}: {outcome}: {why}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
+    return exits.WRONG if counted[WRONG] + counted[BROKEN] else exits.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

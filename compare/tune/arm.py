@@ -1,0 +1,274 @@
+"""One arm of a tuning run: the kernels of one DSL on the rows, within one wall budget.
+
+Lanes on all cores compile, the first rows before the others; lanes on every GPU gate and time what compiled, from the
+first kernel and rows on whose candidates are through. All that is learnt becomes a line of the log as it is learnt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.gpus import Gpu
+from compare.competitors import registry
+from compare.process import tune_lanes
+from compare.process.tune_lanes import Jobs, Lane
+from compare.tune import seeds
+from compare.tune.records import Log, done, latest, spent
+from compare.tune.space import Policy, Space, policies
+from compare.workloads import Workload
+
+COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
+# A timing lane generates code on its own core, seconds a config of Helion's, and waits for its GPU half of its time.
+LANES_PER_GPU, LANES_PER_KERNEL, CORES_PER_LANE = 16, 3, 1.5
+MEMORY_SHARES = 2.0  # of the GPU's memory all lanes together may ask for: rows that need most are few
+SPARE = 8  # times as many policies are drawn where some do not fit every row's shape
+FIRST_ROWS, NEXT_ROWS = 4, 12  # compiled together: one of each kind soon, then enough to share what is generated
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a kernel that seldom wins waits for and gets: its turn, and its number of policies divided."""
+
+    turn: int
+    divisor: int
+
+
+_LATE = {"naive": Late(2, 4), "split": Late(1, 2)}  # naive: milliseconds a call; split: two launches, more to compile
+
+
+def late(kernel_id: str) -> Late:
+    return _LATE.get(kernel_id.split("/")[1], Late(0, 1))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it runs: the GPU's row of the table, CUDA indices as text, cores, and what a lane's process is called."""
+
+    gpu: Gpu
+    devices: tuple[str, ...]
+    cores: int
+    device: str = "cuda"
+    compiler: tuple[str, ...] = tuple(tune_lanes.module("compare.tune.compile"))
+    timer: tuple[str, ...] = tuple(tune_lanes.module("compare.tune.worker"))
+
+
+def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> list[Policy]:
+    """The policies of a kernel: the same for a seed, rows and source; behind the default those that a static ranking
+    for the GPU names, where there is one (compare.tune.seeds). Raises registry.Unavailable.
+    """
+    kernel = registry.load(kernel_id)
+    defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
+    spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
+    configs = dict.fromkeys(config for space in spaces.values() for config in space.configs)
+
+    def everywhere(policy: Policy) -> bool:  # what fits heads of 64 need not fit heads of 128
+        return all(spaces[r.shape].allows(policy.config(d), d) for r, d in zip(rows, defaults, strict=True))
+
+    found: list[Policy] = []
+    for number in (count, SPARE * count):
+        drawn = policies(configs, defaults, number, seed)
+        wanted = dict.fromkeys([*drawn[:1], *seeds.of(gpu.name, kernel_id), *drawn])
+        found = [policy for policy in wanted if everywhere(policy)][:count]
+        if len(found) == count:
+            break
+    return found
+
+
+class Arm:
+    """`name`: triton, helion. plan: policies by kernel. seconds: the wall budget, compilation included."""
+
+    def __init__(
+        self, name: str, plan: dict[str, list[Policy]], rows: Sequence[Workload], machine: Machine, log: Log, out: Path
+    ) -> None:
+        self.name, self.plan, self.rows, self.machine, self.log, self.out = name, plan, rows, machine, log, out
+        self._compiled: dict[tuple[str, str, str], dict[str, Any]] = {}  # (kernel, row, policy) -> answer
+        self._waiting: Counter[tuple[str, int]] = Counter()  # compiling jobs of a kernel's chunk without an answer
+        self._next: Counter[str] = Counter()  # chunk of a kernel that is handed over next
+        self._begin = 0.0
+        self._over = done(log.lines, name)
+        self._turn = threading.Lock()
+        self._failures: list[BaseException] = []
+
+    def run(self, seconds: float) -> None:
+        """Spend what is left of the budget. What an earlier run finished is not done again."""
+        self._begin = time.time() - spent(self.log.lines, self.name)
+        deadline = self._begin + seconds
+        if time.time() >= deadline:
+            return
+        ready = Jobs(growing=True)
+        compiling = self._compiling(ready, time.time() + COMPILE_SHARE * (deadline - time.time()))
+        thread = threading.Thread(target=self._compile, args=(compiling, ready), daemon=True)
+        thread.start()
+        try:
+            tune_lanes.Run(ready, deadline, self._timed, self._lost).work(self._timers())
+        finally:
+            compiling.stop()
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+
+    def report(self) -> list[str]:
+        """What became of the candidates, in a few lines."""
+        last = latest(self.log.lines, self.name)
+        statuses = Counter(line["status"] for line in last.values())
+        rows = Counter(kernel for _, kernel in done(self.log.lines, self.name))
+        asked = sum(len(policies) for policies in self.plan.values()) * len(self.rows)
+        finals = sum("final_us" in line for line in last.values())
+        seconds = time.time() - self._begin
+        found = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+        return [
+            f"{asked} candidates of {len(self.plan)} kernels x {len(self.rows)} rows in {seconds:.0f} s: {found}; "
+            f"{finals} timed twice; {asked - len(last)} not reached",
+            "rows done: " + ", ".join(f"{kernel} {rows[kernel]}" for kernel in sorted(self.plan)),
+            "seconds of the timing lanes: " + self._seconds(),
+        ]
+
+    def _seconds(self) -> str:
+        """Where the lanes' time on the rows that are done went."""
+        lines = [line for line in self.log.lines if line["arm"] == self.name and line.get("done")]
+        names = ("tensors_s", "host_s", "waited_s", "device_s")
+        return ", ".join(f"{name.removesuffix('_s')} {sum(x.get(name, 0.0) for x in lines):.0f}" for name in names)
+
+    def note(self, kernel: str, row: str, policy: str, **fields: Any) -> None:
+        with self._turn:
+            spent_s = round(time.time() - self._begin, 2)
+            self.log.add(arm=self.name, kernel=kernel, row=row, policy=policy, t=spent_s, **fields)
+
+    def _left(self, kernel: str) -> list[Workload]:
+        """Rows on which the kernel was not done when this run began."""
+        return [row for row in self.rows if (row.label, kernel) not in self._over]
+
+    def _chunks(self) -> list[tuple[Workload, ...]]:
+        ends = range(FIRST_ROWS, len(self.rows) + NEXT_ROWS, NEXT_ROWS)
+        return [c for end in ends if (c := tuple(self.rows[max(end - NEXT_ROWS, 0) : end]))]
+
+    def _compile_jobs(self) -> Iterator[dict[str, Any]]:
+        """A job is a policy and the rows of a chunk that have one shape, the defaults first."""
+        kernels = sorted(self.plan, key=lambda kernel: late(kernel).turn)
+        for number, chunk in enumerate(self._chunks()):
+            for kernel in kernels:
+                left = [row for row in chunk if row in self._left(kernel)]
+                shapes = list(dict.fromkeys((row.shape, row.ask) for row in left))
+                for policy in self.plan[kernel]:
+                    for rank, shape in enumerate(shapes):
+                        labels = [row.label for row in left if (row.shape, row.ask) == shape]
+                        yield {
+                            "id": "|".join([kernel, str(number), str(rank), policy.name]),
+                            "kernel": kernel,
+                            "chunk": number,
+                            "late": late(kernel).turn,
+                            "policy": policy.to_dict(),
+                            "rows": labels,
+                        }
+
+    def _compiling(self, ready: Jobs, deadline: float) -> tune_lanes.Run:
+        """The compiling phase. A kernel's rows of a chunk go to `ready` when all their jobs are answered."""
+        jobs = {job["id"]: job for job in self._compile_jobs()}
+        self._waiting = Counter((job["kernel"], job["chunk"]) for job in jobs.values())
+
+        def answered(job: dict[str, Any], answers: dict[str, dict[str, Any]]) -> None:
+            for row, answer in answers.items():
+                self._compiled[job["kernel"], row, Policy.from_dict(job["policy"]).name] = answer
+            self._waiting[job["kernel"], job["chunk"]] -= 1
+            self._hand_over(job["kernel"], ready, whole=True)
+
+        def on_row(event: dict[str, Any]) -> None:
+            answered(jobs[event["cell"]], event["answers"])
+
+        def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
+            # time that ran out says nothing of the policy: `slow`, as a timeout on the GPU is, and never `forbidden`
+            became = status if status == "timeout" else "compile_error"
+            answer = {"status": became, "reason": f"the compiler's process: {status}: {reason}"}
+            answered(job, dict.fromkeys(job["rows"], answer | {"config": None, "code": ""}))
+
+        return tune_lanes.Run(Jobs(jobs.values()), deadline, on_row, on_lost)
+
+    def _compile(self, phase: tune_lanes.Run, ready: Jobs) -> None:
+        """Work through the phase; what a deadline left unanswered goes on with what was compiled of it."""
+        task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU
+        lanes = max(self.machine.cores - len(self._timers()) // 2, 1)  # half of the timing lanes wait for the GPU
+        try:
+            phase.work([Lane(list(self.machine.compiler), task, hidden)] * min(lanes, self._waiting.total()))
+            for kernel in self.plan:
+                self._hand_over(kernel, ready, whole=False)
+        except BaseException as error:
+            self._failures.append(error)
+        finally:
+            ready.close()
+
+    def _hand_over(self, kernel: str, ready: Jobs, whole: bool) -> None:
+        """The kernel's chunks in order, as far as they are answered wholly; without `whole` all that are left."""
+        chunks = self._chunks()
+        while self._next[kernel] < len(chunks) and not (whole and self._waiting[kernel, self._next[kernel]]):
+            rows = [row for row in chunks[self._next[kernel]] if row in self._left(kernel)]
+            self._next[kernel] += 1
+            ready.add(self._timing_jobs(kernel, rows))
+
+    def _timing_jobs(self, kernel: str, rows: Sequence[Workload]) -> list[dict[str, Any]]:
+        """A job a row, the default first; what dropped out before the GPU is logged."""
+        jobs = []
+        for row in rows:
+            self._sort_out(kernel, row)
+            ok = [p for p in self.plan[kernel] if self._status(kernel, row, p) == "ok"]
+            cells = [{"cell": "|".join([kernel, row.label, p.name]), "policy": p.to_dict()} for p in ok]
+            job = {"id": "|".join([kernel, row.label, ""]), "kernel": kernel, "row": row.to_dict()}
+            if cells:
+                jobs.append(job | {"candidates": cells, "late": late(kernel).turn})
+        return jobs
+
+    def _sort_out(self, kernel: str, row: Workload) -> None:
+        """Keep one of those whose code or config is the same."""
+        seen: dict[str, str] = {}
+        for policy in self.plan[kernel]:
+            answer = self._compiled.get((kernel, row.label, policy.name))
+            if answer is None:
+                continue
+            fields = {"config": answer["config"], "status": answer["status"], "reason": answer["reason"]}
+            if answer["status"] == "ok":
+                first = seen.setdefault(answer["code"] or str(answer["config"]), policy.name)
+                if first == policy.name:
+                    continue
+                fields |= {"status": "duplicate", "reason": f"the same code as {first}", "of": first}
+            self.note(kernel, row.label, policy.name, **fields)
+            self._compiled[kernel, row.label, policy.name] = answer | {"status": fields["status"]}
+
+    def _status(self, kernel: str, row: Workload, policy: Policy) -> str:
+        return self._compiled.get((kernel, row.label, policy.name), {"status": "not_reached"})["status"]
+
+    def _timers(self) -> list[Lane]:
+        """Lanes on every GPU; those of a GPU take turns on it. None where no row is left."""
+        machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
+        gpus = len(machine.devices)
+        most = int(machine.cores // gpus / CORES_PER_LANE)
+        per_gpu = max(min(LANES_PER_KERNEL * len(self.plan), LANES_PER_GPU, most), 1)
+        lanes = []
+        for number, index in enumerate(machine.devices):
+            task = {
+                "gpu": machine.gpu.name,
+                "device": machine.device,
+                "lock": str(self.out / f"gpu{number}.lock"),
+                "memory_share": min(0.9, MEMORY_SHARES / per_gpu),
+            }
+            seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
+            lanes += [Lane(list(machine.timer), task, seen)] * per_gpu
+        return lanes[:left]
+
+    def _timed(self, event: dict[str, Any]) -> None:
+        kernel, row, policy = event["cell"].split("|")
+        if "done" in event:
+            self.note(kernel, row, "", done=True, **event.get("took", {}))
+        else:
+            config = self._compiled[kernel, row, policy]["config"]
+            self.note(kernel, row, policy, config=config, **event["fields"])
+
+    def _lost(self, job: dict[str, Any], cell: str, status: str, reason: str) -> None:
+        kernel, row, policy = cell.split("|")
+        self.note(kernel, row, policy, config=None, status=status, reason=reason)

@@ -1,0 +1,274 @@
+"""Tune the kernels of both DSLs for the GPU that is here, and write what was learnt as short if-trees.
+
+    python -m compare.tune.tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
+
+Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
+of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/<gpu>.py. docs/tuning.md says how to read
+them. `--fit DIR` writes the trees of an earlier run again and needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.gpus import UnknownGpu, resolve
+from common.spec import SpecError
+from compare.competitors import registry
+from compare.exits import NO_GPU, NOTHING, OK, ending
+from compare.identity import StrangerPackage, ensure_own_packages
+from compare.plan.options import count, positive
+from compare.plan.situation import situation
+from compare.record import folder as run_folder
+from compare.record.records import write_manifest
+from compare.tune import arm as tune_arm
+from compare.tune import render, seeds, tree
+from compare.tune.arm import Arm, Machine, candidates
+from compare.tune.fit import Fitted
+from compare.tune.records import Log, NotThisRun, together
+from compare.tune.space import Policy
+from compare.workloads import GrammarError, Workload, suites
+from compare.workloads.tuning_rows import least_ms
+
+KINDS = ("prefill", "decode", "mixed", "speculative")
+# A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
+# check takes milliseconds. Below the trifle a launch takes longer than what it reads.
+LIGHT_MS, LIGHT_TOKENS, TRIFLE_MS = 0.4, 8192, 0.002
+_USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, run_folder.CannotWrite)
+
+
+def parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(
+        prog="python -m compare.tune.tune",
+        description="Time candidates of each kernel's space on the suite `tuning` and write dsl_*/heuristics/<gpu>.py.",
+        epilog="Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; "
+        "130 interrupted, what was measured is kept: --resume goes on.",
+    )
+    new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto: the one that is)")
+    new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
+    new.add_argument("--rows", type=count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
+    new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
+    new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
+    new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
+    new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
+    new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
+    new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
+    new.add_argument(
+        "--fit", metavar="DIR", nargs="+", help="no measuring: the trees of runs; a kernel of two has the later's times"
+    )
+    new.add_argument("--no-install", action="store_true", help="leave dsl_*/heuristics alone: trees go to OUT only")
+    new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
+    return new
+
+
+def pick_rows(count: int) -> tuple[Workload, ...]:
+    """`count` rows of the suite: the kinds take turns, each giving light rows first, spread over their work. 0: all.
+
+    A row of 2.3 million keys holds 9 GB, and gating it held an H200 for 16 s a kernel: so heavy rows come last. Of the
+    light ones those of the most common shape come first, as any other shape's code has to be compiled as well; rows
+    that need next to nothing differ in launches alone and come behind both.
+    """
+    rows = suites.suite("tuning")
+    common = Counter(row.shape for row in rows).most_common(1)[0][0]
+
+    def late(row: Workload) -> tuple[bool, bool, bool]:
+        light = least_ms(row) <= LIGHT_MS and row.stats.num_tokens <= LIGHT_TOKENS
+        return not light, least_ms(row) < TRIFLE_MS, row.shape != common
+
+    queues = []
+    for kind in KINDS:
+        mine = [row for row in rows if row.kind == kind]
+        classes = sorted({late(row) for row in mine})
+        queues.append([row for which in classes for row in _spread([r for r in mine if late(r) == which])])
+    dealt: list[Workload] = []
+    while any(queues):
+        dealt += [queue.pop(0) for queue in queues if queue]
+    return tuple(dealt[: count or None])
+
+
+def _spread(rows: Sequence[Workload]) -> list[Workload]:
+    """The same rows, so that any leading part is spread over their work: the most, the least, then the middles."""
+    ordered = sorted(rows, key=least_ms, reverse=True)
+    chosen, left = [0], list(range(1, len(ordered)))
+    while left:
+        chosen.append(max(left, key=lambda i: min(abs(i - other) for other in chosen)))
+        left.remove(chosen[-1])
+    return [ordered[i] for i in chosen]
+
+
+def plan(kernels: Sequence[str], rows: Sequence[Workload], arguments: argparse.Namespace, gpu: Any) -> dict:
+    """Policies of every kernel that has a space and can be imported; the others are named on stderr."""
+    found: dict[str, list[Policy]] = {}
+    for kernel_id in kernels:
+        try:
+            if kernel_id.endswith("/auto") or not hasattr(registry.load(kernel_id), "space"):
+                continue
+            number = max(arguments.candidates // tune_arm.late(kernel_id).divisor, 1)
+            found[kernel_id] = candidates(kernel_id, rows, gpu, number, arguments.seed)
+        except registry.Unavailable as error:
+            print(f"{kernel_id} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def arms(kernels: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(kernel_id.split("/")[0] for kernel_id in kernels))
+
+
+class Tuning:
+    """A run in a folder: its manifest, its log, its trees."""
+
+    def __init__(self, arguments: argparse.Namespace, argv: list[str], machine: Machine) -> None:
+        self.arguments, self.machine = arguments, machine
+        self.rows = pick_rows(arguments.rows)
+        self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
+        self.folder = _folder(arguments.out, machine.gpu.name)
+        self.manifest = self._manifest(argv)
+        before = self.folder / "manifest.json"
+        if before.exists():
+            found = json.loads(before.read_text())
+            if not arguments.resume or found["plan"] != self.manifest["plan"]:
+                why = "another plan" if arguments.resume else "a run already; allowed a new folder, or --resume"
+                raise NotThisRun(f"out: found {self.folder}, which holds {why}")
+            now = {"minutes": arguments.minutes, "resumed": [*found.get("resumed", []), self.manifest["started"]]}
+            self.manifest = found | now
+        write_manifest(before, self.manifest)
+
+    def _manifest(self, argv: list[str]) -> dict[str, Any]:
+        policies = {kernel: [policy.to_dict() for policy in found] for kernel, found in self.plan.items()}
+        rows = [row.to_dict() for row in self.rows]
+        identity = json.dumps([rows, policies, self.machine.gpu.name], sort_keys=True)
+        return {
+            "command": " ".join(["python -m compare.tune.tune", *argv]),
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": run_folder.commit(),
+            "gpu": self.machine.gpu.name,
+            "gpus": len(self.machine.devices),
+            "cores": self.machine.cores,
+            "minutes": self.arguments.minutes,
+            "seed": self.arguments.seed,
+            "versions": run_folder.versions(),
+            "plan": hashlib.sha256(identity.encode()).hexdigest()[:16],
+            "rows": rows,
+            "policies": policies,
+        }
+
+    def search(self) -> None:
+        """Every arm in turn, each with the whole budget and the whole machine."""
+        for name in arms(list(self.plan)):
+            mine = {kernel: policies for kernel, policies in self.plan.items() if kernel.split("/")[0] == name}
+            log = Log(self.folder / "candidates.jsonl")
+            try:
+                arm = Arm(name, mine, self.rows, self.machine, log, self.folder)
+                arm.run(self.arguments.minutes * 60)
+            finally:
+                log.close()
+            print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
+
+
+def _folder(out: str | None, gpu: str) -> Path:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(out) if out else Path("results") / f"tune_{now}_{gpu}_{run_folder.commit()}"
+    run_folder.ensure_writable(folder)
+    return folder
+
+
+def write_trees(folders: Sequence[Path], install: bool) -> int:
+    """The heuristics files of runs, to the last folder and where `auto` reads them. Returns the exit code."""
+    (manifest, lines), folder = together(folders), folders[-1]
+    rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
+    policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
+    gpu, written = resolve(manifest["gpu"]), 0
+    for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
+        fitted = Fitted(arm, lines, rows, policies, gpu)
+        if not fitted.kernels:
+            print(f"{arm}: no kernel has enough rows for a tree")
+            continue
+        text = fitted.source(_provenance(manifest, gpu.title))
+        name = Path(registry.package(arm)) / "heuristics" / f"{gpu.name}.py"
+        for root in (folder, *([run_folder.ROOT] if install else [])):
+            render.write(root / name, text)
+        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
+        written += 1
+    return OK if written else NOTHING
+
+
+def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
+    versions = manifest["versions"]
+    return {
+        "gpu": title,
+        "date": manifest["started"][:10],
+        "commit": manifest["commit"],
+        "versions": ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "helion")),
+        "minutes": manifest["minutes"],
+        "machine": f"{manifest['gpus']} GPU, {manifest['cores']} cores",
+        "seed": manifest["seed"],
+        "plan": manifest["plan"],
+    }
+
+
+def _machine(arguments: argparse.Namespace) -> Machine | None:
+    """The GPUs that are here; None, said aloud, where the one asked for is not."""
+    now = situation(arguments.gpu, None)
+    if not now.measure:
+        print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
+        return None
+    here = torch.cuda.device_count()
+    wanted = here if arguments.gpus == "all" else int(arguments.gpus)
+    if not 1 <= wanted <= here:
+        raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {here} or all")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(n) for n in range(here)]
+    return Machine(now.target, tuple(names[:wanted]), arguments.cores or os.cpu_count() or 1)
+
+
+def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
+    ensure_own_packages()
+    tree.ensure_library()
+    if arguments.fit:
+        return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
+    machine = _machine(arguments)
+    if machine is None:
+        return NO_GPU
+    return tune(arguments, argv, machine)
+
+
+def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:
+    """Search on `machine` and write the trees; returns the exit code."""
+    run = Tuning(arguments, argv, machine)
+    if not run.plan or not run.rows:
+        print("nothing selected", file=sys.stderr)
+        return NOTHING
+    print(
+        f"{machine.gpu.name} x {len(machine.devices)}, {machine.cores} cores: {len(run.rows)} rows, "
+        f"{len(run.plan)} kernels, {sum(map(len, run.plan.values()))} policies, {arguments.minutes:g} min a DSL",
+        flush=True,
+    )
+    if seeds.path(machine.gpu.name).exists():
+        print(f"first to be tried: a {seeds.LABEL}", flush=True)
+    if arguments.arm == "helion-autotuner":
+        from compare.tune import helion
+
+        return helion.search(run)
+    run.search()
+    return write_trees([run.folder], not arguments.no_install)
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(argv)
+    return ending(lambda: _main(arguments, argv), (*_USAGE_ERRORS, tree.NoTreeLibrary))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Bytes and FLOPs that a workload needs at least, from its real lengths, and the time below which no GPU can be.
+
+Causal triangles are exact, a window trims both, a page shared by several sequences counts once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from common.gpus import Gpu
+from compare.record.records import Derived, WorkloadInfo
+from compare.workloads.workload import Ask, Workload
+
+
+@dataclass(frozen=True)
+class Cost:
+    """kv_bytes: distinct K and V bytes read; io_bytes: query and out; flops: 2 per multiply-add, two products."""
+
+    kv_bytes: int
+    io_bytes: int
+    flops: int
+
+    @property
+    def bytes(self) -> int:
+        return self.kv_bytes + self.io_bytes
+
+
+def _sum_capped(first: int, last: int, cap: int | None) -> int:
+    """Sum of min(n, cap) over n = first .. last."""
+    if last < first:
+        return 0
+    top = last if cap is None else min(last, cap)
+    rising = (first + top) * (top - first + 1) // 2 if top >= first else 0
+    flat = 0 if cap is None else cap * (last - max(first - 1, min(top, last)))
+    return rising + max(flat, 0)
+
+
+def _of_chunks(context: int, seq_len: int, ask: Ask) -> int:
+    """Visible pairs where a query sees its chunk, from the lookback's first key on."""
+    firsts = (max(q // ask.chunk - ask.chunk_lookback, 0) * ask.chunk for q in range(context, seq_len))
+    return sum(q + 1 - first for q, first in zip(range(context, seq_len), firsts, strict=True))
+
+
+def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
+    """Visible (query, key) pairs of one sequence. Of what only some sequences or tokens have (`encoders`, `spans`), and
+    of a draft tree, no more than every kernel must do: the causal pairs, without those that a tree hides.
+    """
+    if query_len == 0 or seq_len == 0:
+        return 0
+    if ask.cross:
+        return query_len * seq_len
+    context = seq_len - query_len
+    if ask.chunk is not None:
+        return _of_chunks(context, seq_len, ask)
+    if ask.tree is not None and query_len >= ask.tree:
+        return _sum_capped(context + 1, seq_len, ask.sliding_window) - ask.hidden()
+    window = ask.sliding_window
+    left = _sum_capped(context + 1, seq_len, window)  # keys up to and with the query's own
+    if ask.causal:
+        return left
+    return left + _sum_capped(0, query_len - 1, None if window is None else window - 1)  # keys behind it
+
+
+def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
+    """Keys of one sequence that at least one query sees."""
+    if query_len == 0 or seq_len == 0:
+        return 0
+    if ask.chunk is not None:
+        return seq_len - max((seq_len - query_len) // ask.chunk - ask.chunk_lookback, 0) * ask.chunk
+    if ask.sliding_window is None or ask.spans is not None:
+        return seq_len
+    return seq_len - max(seq_len - query_len - ask.sliding_window + 1, 0)
+
+
+def cost(workload: Workload) -> Cost:
+    """What any kernel must read, write and multiply."""
+    shape, ask = workload.shape, workload.ask
+    pairs = sum(visible_keys(q, s, ask) for q, s in workload.lens)
+    keys = sum(touched_keys(q, s, ask) for q, s in workload.lens) - _shared_keys(workload)
+    lanes = shape.head_size + shape.value_lanes
+    rows = workload.stats.num_tokens * shape.num_query_heads
+    scales = 2 * 4 if ask.scales == "tokens" else 0  # float32, of K and of V
+    return Cost(
+        kv_bytes=keys * shape.num_kv_heads * (lanes * shape.cache_dtype.itemsize + scales),
+        io_bytes=rows * (shape.head_size * shape.dtype.itemsize + shape.value_lanes * workload.out_dtype.itemsize),
+        flops=2 * pairs * shape.num_query_heads * lanes,
+    )
+
+
+def _shared_keys(workload: Workload) -> int:
+    """Keys counted twice because their page is shared. A window touches few leading pages: none counted."""
+    if not workload.shared_pages or workload.ask.sliding_window is not None:
+        return 0
+    page = workload.shape.block_size
+    shared = [min(workload.shared_pages, (s - q) // page) * page for q, s in workload.lens if q]
+    return sum(shared) - max(shared, default=0)
+
+
+def floor_us(workload: Workload, gpu: Gpu, cold: bool = True) -> float | None:
+    """The larger of bytes and FLOPs over the GPU's stated peaks, in microseconds; None where no peak is stated.
+
+    cold: the bytes come from HBM; where they may lie in a cache only FLOPs are a floor.
+    """
+    return floor_of(cost(workload), workload.shape.dtype, gpu, cold)
+
+
+def floor_of(needed: Cost, dtype: torch.dtype, gpu: Gpu, cold: bool = True) -> float | None:
+    """`floor_us` of what is needed, counted elsewhere."""
+    peak = gpu.fp32_tflops if dtype is torch.float32 else gpu.bf16_tflops
+    times = [needed.bytes / gpu.hbm_gbps / 1e3] if gpu.hbm_gbps and cold else []
+    times += [needed.flops / peak / 1e6] if peak else []
+    return max(times, default=None)
+
+
+def derived(workload: Workload, gpu: Gpu, median_us: float, cold: bool = True) -> Derived:
+    """GB/s, TFLOP/s and the share of the floor that a time amounts to."""
+    needed, floor = cost(workload), floor_us(workload, gpu, cold) or 0.0
+    return Derived(
+        gbps=needed.bytes / median_us / 1e3,
+        tflops=needed.flops / median_us / 1e6,
+        floor_us=floor,
+        floor_share=floor / median_us,
+    )
+
+
+def info(workload: Workload) -> WorkloadInfo:
+    """The workload as a record holds it."""
+    stats, shape, needed = workload.stats, workload.shape, cost(workload)
+    return WorkloadInfo(
+        id=workload.id,
+        label=workload.label,
+        kind=workload.kind,
+        num_seqs=stats.num_seqs,
+        num_tokens=stats.num_tokens,
+        num_decodes=stats.num_decodes,
+        max_query_len=stats.max_query_len,
+        max_seq_len=stats.max_seq_len,
+        total_seq_len=stats.total_seq_len,
+        num_query_heads=shape.num_query_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_size=shape.head_size,
+        block_size=shape.block_size,
+        dtype=str(shape.dtype).removeprefix("torch."),
+        features=workload.asked,
+        cache_style=workload.style,
+        kv_bytes=needed.kv_bytes,
+        flops=needed.flops,
+    )
