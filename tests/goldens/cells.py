@@ -52,6 +52,13 @@ def _cells(words: list[str]) -> Rows:
 
 def _said(record: Record) -> tuple[dict[str, Any], dict[str, str]]:
     said = {name: value for name, value in vars(record).items() if name not in LEFT_OUT and value not in (None, "", ())}
-    said["facts"] = [{name: value for name, value in fact.items() if name != "seconds"} for fact in record.facts]
+    said["facts"] = [_fact(fact) for fact in record.facts]
     said["gate"] = {name: value for name, value in vars(record.gate).items() if name != "worst"}
     return said, {name: f"{value:.6g}" for name, value in record.gate.worst.items()}
+
+
+def _fact(fact: dict[str, Any]) -> dict[str, Any]:
+    """Without seconds, and without the cache lines that the model met: where tensors lie decides how many."""
+    kept = {name: value for name, value in fact.items() if name != "seconds"}
+    executed = {name: value for name, value in fact.get("executed", {}).items() if not name.endswith("lines")}
+    return kept | ({"executed": executed} if executed else {})
