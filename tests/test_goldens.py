@@ -8,61 +8,75 @@
 - `code` (E): the machine code of each rung on one row, for sm_90 and gfx942; daily of one rung of each DSL.
 - `cells` (A): what runs on a CPU write, cell by cell, with the checker's figures; daily of one row, without them.
 
-The committed pages (D) have tests of their own.
+Committed pages (D) have tests of their own, beside what makes them; here is the one that is compiled for.
 A failure prints what differs, before and after. `python tests/goldens/write.py NAME...` writes them anew, which only a
 step may do that says what it changes and why.
 """
 
 import pytest
 
+from compare import ablations
 from goldens import cells, code, commands, configs, plans, reports, rules, table
 
 UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
 UNCOMPILED = table.unpinned("torch", "triton", "helion")
+drawn = pytest.mark.skipif(bool(UNDRAWN), reason=UNDRAWN)
+compiled = pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
+
+
+def expect(name: str, found: table.Rows, *, whole: bool = True) -> None:
+    different = table.differences(table.read(name), found, whole=whole)
+    assert not different, f"{name} differ from the golden:\n{different}"
 
 
 def test_every_suite_plans_the_same_cells():
-    assert not table.differences(table.read("plans"), plans.rows())
+    expect("plans", plans.rows())
 
 
 def test_every_command_is_parsed_to_the_same():
-    golden = table.read("commands")
-    assert not table.differences(golden, commands.meanings(golden))
+    expect("commands", commands.meanings(table.read("commands")))
 
 
 @pytest.mark.filterwarnings("ignore:.*no measured tree")
 def test_every_batch_gets_the_same_config():
-    assert not table.differences(table.read("configs"), configs.rows())
+    expect("configs", configs.rows())
 
 
-@pytest.mark.skipif(bool(UNDRAWN), reason=UNDRAWN)
+@drawn
 def test_reports_of_committed_runs_are_written_byte_for_byte():
-    assert not table.differences(table.read("reports"), reports.rows())
+    expect("reports", reports.rows())
 
 
 def test_every_mutant_dies_by_the_same_rule():
-    assert not table.differences(table.read("rules"), rules.rows())
+    expect("rules", rules.rows())
 
 
-@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
+@compiled
 def test_a_rung_of_each_dsl_is_the_same_machine_code():
-    assert not table.differences(table.read("code"), code.few(), whole=False)
+    expect("code", code.few(), whole=False)
 
 
+@compiled
 @pytest.mark.slow
-@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
 def test_every_rung_is_the_same_machine_code():
-    assert not table.differences(table.read("code"), code.rows())
+    expect("code", code.rows())
 
 
 def test_a_row_of_smoke_gives_the_same_cells():
-    assert not table.differences(table.read("cells"), cells.few(), whole=False)
+    expect("cells", cells.few(), whole=False)
 
 
+@compiled
 @pytest.mark.slow
-@pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
 def test_runs_give_the_same_cells():
-    assert not table.differences(table.read("cells"), cells.rows())
+    expect("cells", cells.rows())
+
+
+@compiled
+@pytest.mark.slow
+def test_the_page_of_what_the_compiler_makes_of_ablations_is_fresh():
+    page = table.FOLDER.parents[1] / "docs" / "ablation-facts.md"
+    assert "".join(f"{text}\n" for text in ablations.document()) == page.read_text(encoding="utf-8")
 
 
 def test_what_differs_is_said_by_name():
