@@ -12,7 +12,7 @@ import pytest
 
 import diptych_check
 from common import gpus
-from compare import calibrate, exits
+from compare import exits
 from compare.analysis import means, summary
 from compare.competitors import registry
 from compare.plan import selection, situation
@@ -119,9 +119,6 @@ def refused(command: str) -> str:
             return ""
         if words[:3] == ["python", "-m", "compare.run"]:
             return _run_refuses(words[3:])
-        if words[:3] == ["python", "-m", "compare.calibrate"]:
-            calibrate.parser().parse_args(words[3:])
-            return ""
         module = words[2].replace(".", "/") + ".py" if words[:2] == ["python", "-m"] else words[1]
         return "" if (ROOT / module).exists() else f"no {module}"
     except (SystemExit, ValueError) as error:
@@ -266,7 +263,6 @@ def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, m
         "python -m compare.run --suite peer",
         "python -m compare.run --kernels triton/nothing",
         "python -m compare.run --workload 32x1",
-        "python -m compare.calibrate --caces 3",
         "make compere",
         "make compare ARGS='--sweet peers'",
         "pip install -e '.[gpu]'",

@@ -17,7 +17,6 @@ from typing import Any
 from unittest import mock
 
 import test_docs
-from compare import calibrate
 from compare.analysis import diff, means, merge
 from compare.competitors import explain
 from compare.pages import capability, choosing, features, paper
@@ -35,7 +34,6 @@ from goldens.table import Rows
 RESULTS = test_docs.ROOT / "docs" / "results"
 PROGRAMS = {  # by the name that a command ends in, wherever its module stands
     "ablations": ablations,
-    "calibrate": calibrate,
     "capability": capability,
     "choosing": choosing,
     "codemetrics": sizes,
