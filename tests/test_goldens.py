@@ -15,7 +15,7 @@ step may do that says what it changes and why.
 
 import pytest
 
-from compare import ablations
+from compare.studies import ablations
 from goldens import cells, code, commands, configs, plans, reports, rules, table
 
 UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
