@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -298,3 +299,16 @@ def detect(index: int = 0) -> Gpu | None:
         return None
     properties = torch.cuda.get_device_properties(index)
     return _match(properties) or _from_properties(properties)
+
+
+# The GPU behind a device, asked of the driver once.
+
+
+_at = lru_cache(maxsize=64)(detect)
+
+
+def gpu_of(device: torch.device) -> Gpu | None:
+    """The GPU behind a device; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    return _at(torch.cuda.current_device() if device.index is None else device.index)

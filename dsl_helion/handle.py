@@ -1,4 +1,4 @@
-"""Recording what Helion's generated host code hands to its launcher, so that common.serving.handle can repeat it
+"""Recording what Helion's generated host code hands to its launcher, so that common.serving.tape can repeat it
 without both.
 
 The one private hook, the `_launcher` of a generated function, is used in binding.run and here alone.
@@ -12,8 +12,8 @@ from typing import Any
 import helion.runtime
 import torch
 
-from common.serving import handle
-from common.serving.handle import Launch
+from common.serving import tape
+from common.serving.tape import Launch
 
 _recording = threading.local()
 
@@ -22,13 +22,13 @@ _recording = threading.local()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted."""
     launches: list[Launch] = []
-    if not handle.has_jit(device):
+    if not tape.has_jit(device):
         yield launches
         return
 
     def launcher(function: Any, grid: Any, *args: Any, **options: Any) -> Any:
         compiled = helion.runtime.default_launcher(function, grid, *args, **options)
-        launches.append(Launch.of(function, compiled, grid, args, options, handle.current_stream(device.index)))
+        launches.append(Launch.of(function, compiled, grid, args, options, tape.current_stream(device.index)))
         return compiled
 
     _recording.launcher = launcher

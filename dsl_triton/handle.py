@@ -1,4 +1,4 @@
-"""Recording what a launch hands to Triton's JIT, so that common.serving.handle can repeat it without the JIT.
+"""Recording what a launch hands to Triton's JIT, so that common.serving.tape can repeat it without the JIT.
 
 The one private hook, `JITFunction.run`, is touched here alone; tests/dsl_triton/test_triton_handle.py is its canary.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from common.serving import handle
-from common.serving.handle import Launch
+from common.serving import tape
+from common.serving.tape import Launch
 
 _recording = threading.Lock()
 
@@ -21,7 +21,7 @@ _recording = threading.Lock()
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
     """The launches of this thread, as they happen; empty where kernels are interpreted, for those have no JIT."""
     launches: list[Launch] = []
-    if not handle.has_jit(device):
+    if not tape.has_jit(device):
         yield launches
         return
     me, original = threading.get_ident(), JITFunction.run
@@ -29,7 +29,7 @@ def recorded(device: torch.device) -> Iterator[list[Launch]]:
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         if threading.get_ident() == me:
-            stream = handle.current_stream(device.index)
+            stream = tape.current_stream(device.index)
             launches.append(Launch.of(self, None if warmup else compiled, grid, args, kwargs, stream))
         return compiled
 

@@ -8,8 +8,7 @@ import torch
 from common.cases.ask import ScaleForm
 from common.cases.batch import CacheStyle, make_batch
 from common.oracle.cache import mistakes
-from common.oracle.guards import Guards
-from common.oracle.integrity import fingerprint
+from common.oracle.integrity import Guards, fingerprint
 from common.spec import AttentionShape
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8

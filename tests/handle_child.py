@@ -18,7 +18,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from common import gpus
-from common.serving import arguments, handle, prepared
+from common.serving import arguments, prepared, tape
 from common.serving.call import PagedAttention
 from compare.static.crosscompile import code_key
 from compare.static.helion_target import helion_as
@@ -31,7 +31,7 @@ dispatched: list = []  # codes that the JIT was asked for
 
 
 class Compiled:
-    """A compiled kernel of triton 3.6 and 3.7 as common.serving.handle uses it."""
+    """A compiled kernel of triton 3.6 and 3.7 as common.serving.tape uses it."""
 
     packed_metadata = ()
 
@@ -55,8 +55,8 @@ def plain(arg):
 def jit_run(self, *args, grid, warmup, **kwargs):
     code = code_key(Launch(self, tuple(grid), args, kwargs), GPU)
     dispatched.append(code)
-    kept = handle.Launch.of(self, None, grid, args, kwargs, 0)
-    drive(code, kept.grid, handle.current_stream(-1), kept.args)
+    kept = tape.Launch.of(self, None, grid, args, kwargs, 0)
+    drive(code, kept.grid, tape.current_stream(-1), kept.args)
     return Compiled(code)
 
 
@@ -83,9 +83,9 @@ def judge(family, name, change, first):
 def main():
     family = importlib.import_module(f"dsl_{sys.argv[1]}.auto").FAMILY
     patches = [
-        mock.patch.object(handle, "has_jit", lambda device: True),
-        mock.patch.object(handle, "current_device", lambda: -1),
-        mock.patch.object(handle, "current_stream", lambda device: 7),
+        mock.patch.object(tape, "has_jit", lambda device: True),
+        mock.patch.object(tape, "current_device", lambda: -1),
+        mock.patch.object(tape, "current_stream", lambda device: 7),
         mock.patch.object(prepared, "gpu_of", lambda device: GPU),
         mock.patch.object(arguments, "WITHIN", 2**31 - 1),
         mock.patch.object(JITFunction, "run", jit_run),

@@ -8,11 +8,10 @@ import torch
 
 from common import gpus
 from common.cases.named import Case, build, config_for, outputs
-from common.oracle.guards import Guards
-from common.oracle.integrity import Snapshot, damage, same_bits
+from common.oracle.integrity import Guards, Snapshot, damage, same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
-from common.spec import SpecError, UnsupportedFeature, fp8_types
+from common.spec import SpecError, UnsupportedFeature, refusals
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
@@ -55,7 +54,7 @@ def conform(
             launch(kernel, case, config, device, math.nan)
         assert refusal.value.argument == case.refused
         return {"outcome": "refused", "argument": case.refused, "reason": str(refusal.value)}
-    if error := fp8_types.refusal(case.fp8, fp8_types.target_of(torch.device(device))):
+    if error := refusals.refusal(case.fp8, refusals.target_of(torch.device(device))):
         with pytest.raises(SpecError) as refusal:
             launch(kernel, case, config, device, math.nan)
         assert str(refusal.value) == str(error)

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 from common.cases.batch import make_batch
-from common.serving import handle
+from common.serving import tape
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
@@ -90,7 +90,7 @@ def _other(*args, **kwargs):
 def _patched(name, value):
     @contextmanager
     def change(options):
-        with mock.patch.object(handle, name, value):
+        with mock.patch.object(tape, name, value):
             yield options
 
     return change

@@ -17,7 +17,7 @@ from compare.analysis import means, summary
 from compare.competitors import registry
 from compare.plan import selection, situation
 from compare.record import records
-from compare.report import feature_costs, paper
+from compare.report import features, paper
 from compare.run import options
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ _spec.loader.exec_module(include)
 DOCUMENTS = sorted({*include.documents(), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "results" / "README.md"})
 PATH = re.compile(rf"(?:{'|'.join(PACKAGES)}|tests|docs|\.ci)/[\w./-]*|[A-Z]\w+\.md|Makefile|LICENSE|pyproject\.toml")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
-PRINTED = {"means": means, "feature_costs": feature_costs}  # commands whose tables documents quote
+PRINTED = {"means": means, "feature_costs": features}  # commands whose tables documents quote
 VALUE = re.compile(rf"({NAME.pattern}) = (.+)")
 
 

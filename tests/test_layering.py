@@ -1,8 +1,9 @@
-"""Who may import whom, how long things may get, and what project files may not mention."""
+"""Who may import whom (tests/rooms.toml), how long things may get, and what project files may not mention."""
 
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,34 +13,13 @@ PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-MAX_FILE, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 300, 60, 120, 20
-
-CONTRACT = {
-    "common.spec.cache",
-    "common.spec",
-    "common.spec.states",
-    "common.spec.metadata",
-    "common.gpus",
-    "common.spec.kernel",
-}
-PUBLIC_CALL = {
-    "common.serving.call",
-    "common.serving.choice",
-    "common.serving.facade",
-    "common.serving.grid",
-    "common.serving.handle",
-    "common.serving.library",
-    "common.serving.plan",
-}
-LIBRARIES = {"torch", "numpy", "pandas", "matplotlib", "jinja2", "rich", "elftools", "msgpack", "sklearn"}
-CROSSCOMPILE = {
-    "compare.static.crosscompile",
-    "compare.static.jit",
-    "compare.static.nvidia_code",
-    "compare.static.compile",
-    "compare.static.helion_target",
-}
-COMPILERS = CROSSCOMPILE | {"compare.static.codeobject", "compare.tune.tune", "compare.competitors.baselines"}
+TABLE = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text())
+ROOMS: dict[str, dict] = TABLE["rooms"]
+LONG: dict[str, str] = TABLE["long"]
+ASKED_AT, MAX_HOST, MAX_KERNEL, MAX_PARAMETERS = 500, 60, 120, 20
+# Rooms whose __init__ is more than a docstring: two faces, and tables.
+FACES = {"common.spec", "compare.workloads"}
+TABLES = {"common.mutants", "compare.studies", "compare.pages"}
 
 
 def module_of(path: Path) -> str:
@@ -49,10 +29,6 @@ def module_of(path: Path) -> str:
 
 def identifier(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def within(module: str, packages: set[str]) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in packages)
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -79,29 +55,29 @@ def edges(tree: ast.AST, inside: bool = False) -> list[tuple[str, bool, int]]:
     return found
 
 
+def room_of(module: str) -> str:
+    """The room of the table that a module stands in; empty for the packages themselves and what is no module here."""
+    return next((room for room in ROOMS if module == room or module.startswith(f"{room}.")), "")
+
+
 def allowed(importer: str, module: str, inside: bool) -> bool:
-    """docs: architecture, `Who may import whom`."""
+    """tests/rooms.toml. inside: the import stands in a function."""
+    room = room_of(importer)
+    row, top = ROOMS.get(room, {}), module.split(".")[0]
     if module.startswith("."):  # only where a package is run by its path, under another name
-        return within(importer, {"common.interpreter"}) and not module.startswith("..")
-    top, owner = module.split(".")[0], importer.split(".")[0]
-    if top in sys.stdlib_module_names or top == owner:
+        return room == "common.interpreter" and not module.startswith("..")
+    if top in sys.stdlib_module_names or top in TABLE["everywhere"] or top in row.get("libraries", ()):
         return True
-    if owner == "common":
-        extra = {"pytest", "hypothesis"} if importer == "common.conformance" else set()
-        if within(importer, {"common.interpreter"}) and inside:
-            extra = {"triton", "helion"}
-        return top in {"torch", "numpy"} | extra
-    if owner in ("dsl_triton", "dsl_helion"):
-        return top in {"torch", owner.removeprefix("dsl_")} or within(module, CONTRACT | PUBLIC_CALL)
-    if top in ("dsl_triton", "dsl_helion"):
-        return importer == "compare.competitors.registry"
-    if top in LIBRARIES | {"common"}:
-        return True
-    if importer == "compare.bench.clocks" and top == "pynvml":
-        return inside  # optional: nvidia-smi answers without it
-    if within(importer, {"compare.competitors.baselines"}):
-        return inside  # the vendor's package, whatever it is called
-    return inside and top in {"triton", "helion"} and within(importer, COMPILERS)
+    if importer.startswith("compare.competitors.baselines."):
+        return inside or room_of(module) in {room, *row["imports"]}  # the vendor's package, whatever it is called
+    if top in row.get("inside", ()):
+        return inside
+    if top not in PACKAGES:
+        return False
+    if module == "common":  # its name and version alone
+        return room != ""
+    beside = TABLE["in_compare"] if importer.startswith("compare") else ()
+    return room_of(module) in {room, *row.get("imports", ()), *beside} - {""} or module in row.get("dynamic", ())
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:
@@ -140,7 +116,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_imports_follow_the_layers(path):
+def test_imports_follow_the_table(path):
     wrong = [
         f"line {line}: {module}" + (" inside a function" if inside else "")
         for module, inside, line in edges(ast.parse(path.read_text()))
@@ -158,11 +134,16 @@ def test_imports_follow_the_layers(path):
         ("common.interpreter", "from ..cases import build"),
         ("common.kit.isolate", "from .isolated import main"),
         ("common.oracle.reference", "from hypothesis import given"),
+        ("common.oracle.reference", "from common.cases.batch import make_batch"),
+        ("common.nowhere", "import common.spec"),
         ("dsl_triton.naive", "from common.oracle.reference import reference"),
-        ("dsl_triton.naive", "from common import reference"),
+        ("dsl_triton.naive", "from common.oracle import reference"),
         ("dsl_triton.naive", "import dsl_helion.naive"),
         ("dsl_helion.naive", "import triton"),
         ("dsl_helion.naive", "def f():\n import triton"),
+        ("compare", "from compare.run import command"),
+        ("compare.analysis.summary", "from compare.report import style"),
+        ("compare.analysis.summary", "def f():\n from compare.report import style"),
         ("compare.bench.gate", "from dsl_triton import naive"),
         ("compare.bench.gate", "import importlib\nimportlib.import_module('dsl_triton.naive')"),
         ("compare.bench.gate", "def f():\n import triton"),
@@ -175,9 +156,88 @@ def test_a_forbidden_import_is_seen(importer, statement):
     assert not all(allowed(importer, module, inside) for module, inside, _ in edges(ast.parse(statement)))
 
 
+def test_the_table_has_no_circle():
+    left = {room: set(row["imports"]) for room, row in ROOMS.items()}
+    while free := [room for room, below in left.items() if not below & left.keys()]:
+        left = {room: below for room, below in left.items() if room not in free}
+    assert not left
+
+
+def private(tree: ast.AST) -> list[str]:
+    """Private names that a module imports from ours."""
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in froms if node.level or node.module.split(".")[0] in PACKAGES]
+    return [alias.name for node in ours for alias in node.names if re.match("_(?!_)", alias.name)]
+
+
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=identifier)
-def test_files_stay_short(path):
-    assert len(path.read_text().splitlines()) <= MAX_FILE
+def test_no_private_name_is_imported(path):
+    excused = {name for name in TABLE["private"] if name.startswith(f"{module_of(path)}._")}
+    assert {f"{module_of(path)}.{name}" for name in private(ast.parse(path.read_text()))} == excused
+
+
+def test_a_private_import_is_seen():
+    assert private(ast.parse("from compare.process.crew import Crew, _Worker")) == ["_Worker"]
+
+
+def standing(package: str) -> set[str]:
+    """The names of what stands in a package itself."""
+    found = [path for path in (ROOT / package).iterdir() if path.suffix in ("", ".py") and path.name != "__pycache__"]
+    return {path.stem for path in found} - {"__init__", "__main__"}
+
+
+def test_what_stands_in_a_package_is_a_room_of_the_table():
+    rooms = {room for room in ROOMS if not room.startswith("dsl_")}
+    assert {f"{package}.{name}" for package in ("common", "compare") for name in standing(package)} == rooms
+
+
+def second_nouns(names: dict[str, str], rooms: dict[str, dict]) -> list[str]:
+    """Which name means what another one means. names: of what stands in a package, and the package.
+
+    One idea has one noun: none is another's plural, stands in both packages, or is among a room's `also`.
+    """
+    also = {word: room for room, row in rooms.items() for word in row.get("also", ())}
+    found = [f"{name} is {also[name]}" for name in names if name in also]
+    found += [f"{name} is {name}s" for name in names if f"{name}s" in names]
+    return found
+
+
+def test_one_idea_has_one_noun():
+    both = standing("common") & standing("compare")
+    assert not both
+    assert not second_nouns({name: package for package in ("common", "compare") for name in standing(package)}, ROOMS)
+
+
+def test_a_second_noun_is_seen():
+    found = second_nouns(
+        {"record": "compare", "records": "compare", "reporting": "compare", "figures": "compare"}, ROOMS
+    )
+    assert found == ["records is compare.record", "figures is compare.report", "record is records"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identifier)
+def test_a_files_name_does_not_repeat_its_room(path):
+    """`report/report_svg.py` is `report/svg.py`."""
+    assert not path.stem.startswith(f"{path.parent.name}_")
+
+
+FOLDERS = sorted(path for package in ("common", "compare") for path in (ROOT / package).rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=identifier)
+def test_a_room_says_its_idea_and_what_comes_in_and_out(path):
+    tree, module = ast.parse(path.read_text()), module_of(path)
+    said = ast.get_docstring(tree) or ""
+    assert said
+    if module in ROOMS:
+        assert re.search(r"^In: ", said, re.MULTILINE) and "Out: " in said
+        assert len(tree.body) == 1 or module in FACES | TABLES | {"common.interpreter"}
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=identifier)
+def test_a_long_file_is_one_idea(path):
+    """Above 500 lines a file is on the table's list, which says why."""
+    assert (len(path.read_text().splitlines()) > ASKED_AT) == (identifier(path) in LONG)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=identifier)

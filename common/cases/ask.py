@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.cases.batch import owned_slots
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.spec import Features, PagedBatch
 from common.spec.features import OPERANDS
 from common.spec.metadata import lens_of
@@ -51,8 +51,8 @@ def spans_tensor(spans: Spans) -> Tensor:
 
 
 def features_of(asked: Any, **drawn: Tensor | None) -> Features:
-    """What `asked` asks for and what was drawn for it: a `common.cases.case.Case` or a `compare.workloads.asked.Ask`,
-    which say all that is no tensor in fields of the same names."""
+    """What `asked` asks for and what was drawn for it: a `common.cases.case.Case` or a
+    `compare.workloads.workload.Ask`, which say all that is no tensor in fields of the same names."""
     return Features(
         asked.causal and not asked.cross, asked.sliding_window, asked.softcap, alibi_sqrt=asked.alibi == "sqrt",
         chunk=asked.chunk, chunk_lookback=asked.chunk_lookback, cross=asked.cross,

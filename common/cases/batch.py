@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Layout, PagedBatch, metadata
 from common.spec.metadata import BatchStats, Lens, cdiv
 from common.spec.paged_batch import ALIGNMENT

@@ -23,7 +23,7 @@ from common.cases.ask import (
 from common.cases.batch import CacheStyle, make_batch
 from common.cases.fills import Fill, structured
 from common.cases.layouts import Arrange, far_query, far_rows
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Features, Layout, PagedBatch
 from common.spec.kernel import asked_of_shape
 from common.spec.paged_batch import FP8

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.spec import PagedBatch
 from common.spec.metadata import cdiv
 from common.spec.quantise import fill_where

@@ -5,6 +5,8 @@ Private names of Triton and Helion are touched in this package and nowhere else.
 `common` is a folder of somebody else, hence its relative imports.
 
 Helion's repairs wait until Helion is imported, which takes 5 s and which a Triton kernel does not need.
+
+In: a process that interprets, before it runs a kernel (`install`). Out: the same process, repaired.
 What stays wrong: arithmetic on bf16 values (they are carried as bit patterns), so kernels cast to float32 first.
 """
 

@@ -22,11 +22,10 @@ from common.cases.case import Case, build, outputs
 from common.kit.isolate import Child, Reply
 from common.kit.levels import BEFORE, read, seeded, simpler, write
 from common.kit.wire import Image
-from common.oracle.guards import Guards
-from common.oracle.integrity import same_bits
+from common.oracle.integrity import Guards, same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
-from common.spec import Features, PagedBatch, fp8_types
+from common.spec import Features, PagedBatch, refusals
 from common.spec.kernel import Precision, asked_of
 from common.spec.quantise import negate
 
@@ -167,7 +166,7 @@ class Kit:
         batch, features = build(run, "cpu", guards)
         if why := self.declared.refusal(case, batch, features):
             return Result(name, "unsupported", why, declared=True)
-        if error := fp8_types.refusal(case.fp8, fp8_types.target_of(torch.device(self.device))):
+        if error := refusals.refusal(case.fp8, refusals.target_of(torch.device(self.device))):
             return Result(name, "unsupported", f"not asked of this GPU: {error}", declared=True)
         try:
             if case.name in BEFORE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -196,3 +196,27 @@ def simpler(case: Case) -> Iterator[Case]:
     off = [values for values in _OFF if not (case.cross and "causal" in values)]
     candidates += [replace(case, **values) for values in off]
     yield from (each for each in candidates if size(each) < size(case))
+
+
+# The smallest case that still fails: what is left when nothing more can be left out.
+
+
+CALLS = 400  # a case of five sequences with every feature on takes about 100
+
+
+def smallest(case: Case, fails: Callable[[Case], bool], calls: int = CALLS) -> Case:
+    """`case`, or a simpler one for which `fails` holds too and for none of whose simpler ones it does.
+
+    Greedy; calls `fails` at most `calls` times.
+    """
+    improved = True
+    while improved:
+        improved = False
+        for candidate in simpler(case):
+            if calls == 0:
+                return case
+            calls -= 1
+            if fails(candidate):
+                case, improved = candidate, True
+                break
+    return case

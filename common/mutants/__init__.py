@@ -2,6 +2,8 @@
 
 Most of them are mistakes that some paged-attention kernel has shipped with. Those with a scope are right everywhere but
 in one sequence, in one head, or past 2,048 keys, where one tolerance for all rows does not see them.
+
+In: a batch. Out: what a kernel with one mistake would have written. MUTANTS has all of them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from common.cases.feature_cases import FEATURE_CASES
+from common.cases.named import FEATURE_CASES
 from common.mutants.emulation import Edits
 from common.mutants.mutant import Mutant, Named, registrar
 

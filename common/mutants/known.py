@@ -12,7 +12,7 @@ import torch
 from common.cases.fills import FILLS
 from common.mutants.emulation import Edits, State
 from common.mutants.mutant import MIXED, SHORT_BEHIND_LONG, Case, Mutant, registrar
-from common.oracle.guards import GUARD_BYTES
+from common.oracle.integrity import GUARD_BYTES
 from common.spec import AttentionShape
 
 KNOWN: list[Mutant] = []

@@ -13,8 +13,7 @@ from common.cases import case
 from common.cases.batch import make_batch
 from common.cases.fills import Fill, structured
 from common.mutants.emulation import Edits, Schedule, emulate
-from common.oracle.guards import Guards
-from common.oracle.integrity import Snapshot, damage
+from common.oracle.integrity import Guards, Snapshot, damage
 from common.oracle.reference import reference
 from common.oracle.tolerance import RULES, Verdict, check
 from common.spec import AttentionShape, Features, PagedBatch

@@ -7,23 +7,113 @@ call of some signature validated, chose and launched is kept; the next one looks
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch.compiler import is_compiling
 
-from common.serving import handle
+from common.serving import tape
 from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
 from common.serving.choice import Family
-from common.serving.device_check import check_values
 from common.serving.grid import GRID
 from common.serving.library import traced
-from common.serving.likeness import likeness, never
 from common.serving.prepared import Prepared
 from common.serving.scratch import check_buffer
 from common.spec import Features, PagedBatch, SpecError
+from common.spec.feature_rules import value_conditions
 from common.spec.validation import validate as validate_batch
 from common.spec.validation import validate_output
+
+# Every value of a batch, checked on its device with one wait at the end.
+
+
+def check_values(batch: PagedBatch, features: Features) -> None:
+    """Raise SpecError for the first entry of lengths, block_table or a feature's tensor that is out of place.
+
+    The batch is otherwise well formed (`validate(values=False)`). Waits for the device once.
+    """
+    found = _conditions(batch, features)
+    if not found:
+        return
+    verdicts = torch.stack([_first(bad, value) for _, bad, value, _ in found]).tolist()
+    for (name, _, _, allowed), (is_bad, index, value) in zip(found, verdicts, strict=True):
+        if is_bad:
+            width = batch.block_table.shape[1]
+            row = int(index) // width if name == "block_table" else int(index)
+            integer = name in ("query_start_loc", "seq_lens", "block_table", "spans")
+            raise SpecError(f"{name}[{row}]", int(value) if integer else value, allowed)
+
+
+def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """float64 [3]: whether any is bad, the first index, the value there. Integers up to 2^53 stay exact."""
+    bad, value = bad.flatten(), value.flatten()
+    index = bad.to(torch.int32).argmax()
+    return torch.stack([bad.any().double(), index.double(), value[index].double()])
+
+
+def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.Tensor, torch.Tensor, str]]:
+    """(argument, bad entries, all entries, allowed), none of them empty, in the order in which they are judged."""
+    starts, lens, table = batch.query_start_loc, batch.seq_lens, batch.block_table
+    num_blocks, block_size = batch.by_token()[0].shape[:2]
+    width = table.shape[1]
+    index = torch.arange(starts.numel(), device=starts.device)
+    before = torch.cat([starts[:1] * 0, starts[:-1]])
+    bad = (starts < before) | ((index == 0) & (starts != 0)) | (starts > batch.num_tokens)
+    allowed = f"0 first, then never less than the entry before, at most the {batch.num_tokens} rows of query"
+    found = [("query_start_loc", bad, starts, allowed)]
+    if batch.num_seqs:
+        query_lens = starts[1:] - starts[:-1]
+        pages = (lens - 1) // block_size + 1  # 2^31 - 1 + (block_size - 1) would be negative
+        bad = (False if features.cross else (lens != 0) & (lens < query_lens)) | (lens < 0) | (pages > width)
+        allowed = f"0, or at least the query length and at most {width} pages of {block_size}"
+        found.append(("seq_lens", bad, lens, allowed))
+        used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
+        if table.numel():
+            bad = used & ((table < 0) | (table >= num_blocks))
+            found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
+    return found + [tuple(condition) for condition in value_conditions(features)]
+
+
+# Whether tensors are as others were in all that a call's signature holds of them, in one call of C.
+#
+# 0.9 us for seven tensors; making their signature and looking it up takes 3.7. It is a private class of torch, so it
+# is tried once before it is believed: where it is gone, or misses a difference, every call makes its signature.
+
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:
+    TensorGuards = None
+
+
+def never(*tensors: torch.Tensor) -> bool:
+    return False
+
+
+def likeness(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A test of as many other tensors: sizes, strides, dtypes and devices are those of `given`. May be False for others
+    that are alike (where autograd differs, or a tensor comes twice). Keeps no tensor alive."""
+    return _of(given) if _exact() else never
+
+
+def _of(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    return TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+
+@cache
+def _exact() -> bool:
+    first = torch.empty(16, dtype=torch.float32, device="cpu").as_strided((2, 3), (3, 1))
+    changed = [
+        first[:1], first[:, :2], first[None], first.as_strided((2, 3), (4, 1)), first.as_strided((2, 3), (1, 2)),
+        first.half(), first.int(), first.to("meta"),
+    ]  # fmt: skip
+    try:
+        alike = _of([first])
+        return alike(torch.empty_like(first)) and not any(map(alike, changed))
+    except TypeError:  # no such class, or another constructor
+        return False
+
 
 LEVELS = ("off", "host", "full")
 _NOTHING = never, None
@@ -136,7 +226,7 @@ class PagedAttention:
     ) -> bool:
         """Replay a tape; False where this call has to go through the kernel's launch."""
         device = query.get_device()
-        if handle.current_device() != device or handle.observed():
+        if tape.current_device() != device or tape.observed():
             return False
         if pointers.count(pointers[0]) > 1 or (lse is not None and pointers.count(lse.data_ptr()) > 1):
             return False  # out or lse is an input
@@ -145,7 +235,7 @@ class PagedAttention:
             if scratch is None and prepared.num_bytes:  # no tensor, whose making costs 0.3 us more
                 scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device)
             pointers.append(0 if scratch is None else scratch.data_ptr())
-        prepared.tape.replay(pointers, handle.current_stream(device))
+        prepared.tape.replay(pointers, tape.current_stream(device))
         return True
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -174,7 +264,7 @@ class PagedAttention:
             check_buffer(buffer, 0, batch.device)
         if validate == "full":
             check_values(batch, features)
-        with handle.on(batch.device):
+        with tape.on(batch.device):
             if prepared is None:
                 prepared = self._prepare(batch, features, buffer)
             if buffer is None and prepared.needs_buffer:

@@ -20,7 +20,7 @@ import torch
 
 from common.gpus import Gpu
 from common.serving.grid import GRID, INVARIANT, on_grid, reachable_stats, seen
-from common.serving.handle import Launch
+from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
@@ -75,7 +75,7 @@ class Family:
 
     kernels: the names that may be chosen, by falling preference where a batch needs what the tree's choice lacks.
     load: the module of that name within the family (`q_block`, `heuristics.default`); ImportError where there is none.
-    recorded: a context that lists the JIT's launches (common.serving.handle.Launch) on a device.
+    recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device.
     """
 
     name: str

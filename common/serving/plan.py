@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from common.device import gpu_of
+from common.gpus import gpu_of
 from common.serving import scratch
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family
@@ -142,7 +142,7 @@ class Plan(PagedAttention):
                 mine = pieces(choice)
                 for stats in points[::-1] if largest else points:
                     for tokens, seqs in self._counts(stats):
-                        met = {(*piece, *_kind(tokens, seqs)) for piece in mine}
+                        met = {(*piece, *kind_of(tokens, seqs)) for piece in mine}
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
                             seen |= met
                             given.add((tokens, seqs, stats))
@@ -239,7 +239,7 @@ def _work(points: list[BatchStats], largest: bool) -> int:
     return -max(tokens) if largest else min(tokens)
 
 
-def _kind(tokens: int, seqs: int) -> tuple[str, str, bool]:
+def kind_of(tokens: int, seqs: int) -> tuple[str, str, bool]:
     """What a launch is compiled for by its sizes."""
     of_tokens, of_seqs = ("one" if size == 1 else "sixteens" if size % 16 == 0 else "other" for size in (tokens, seqs))
     return of_tokens, of_seqs, tokens > seqs * SHORT_QUERY

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from common.device import gpu_of
-from common.serving import handle, scratch
+from common.gpus import gpu_of
+from common.serving import scratch, tape
 from common.serving.arguments import asked_of_call
 from common.serving.choice import Choice, Family
 from common.serving.tape import Tape
@@ -56,7 +56,7 @@ class Prepared:
         if self._recorded:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
-        with self.family.recorded(batch.device) as launches, handle.waits(launches, batch.device):
+        with self.family.recorded(batch.device) as launches, tape.waits(launches, batch.device):
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
         self._recorded = True
         if launches:
@@ -65,7 +65,7 @@ class Prepared:
                 batch.seq_lens, *asked_of_call(features)[1], batch.key, batch.value, lse,
             )  # fmt: skip
             given = [slot for slot in slots if slot is not None]
-            stream = handle.current_stream(batch.device.index)
+            stream = tape.current_stream(batch.device.index)
             self.tape = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
 
 

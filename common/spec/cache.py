@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.spec.fp8_types import expect_fp8
 from common.spec.paged_batch import DTYPES, QUANTISED, AttentionShape, SpecError, is_per_token
+from common.spec.refusals import expect_fp8
 
 _RANKS = {"key": 3, "value": 3, "key_cache": 4, "value_cache": 4, "slot_mapping": 1}
 _FLOATS = ", ".join(str(dtype) for dtype in DTYPES)

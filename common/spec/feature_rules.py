@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from common.spec.fp8_types import expect_fp8
 from common.spec.paged_batch import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
-from common.spec.refusals import FACTOR, MOST, expect, expect_integer, expect_operand, is_factor
+from common.spec.refusals import FACTOR, MOST, expect, expect_fp8, expect_integer, expect_operand, is_factor
 
 # (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
 CONTRADICTIONS: tuple[tuple[str, str], ...] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 
 from common.spec.feature_rules import check_features, output_dtypes, value_conditions
-from common.spec.fp8_types import expect_fp8
 from common.spec.metadata import BatchStats
 from common.spec.paged_batch import (
     ALIGNMENT,
@@ -21,7 +20,15 @@ from common.spec.paged_batch import (
     PagedBatch,
     SpecError,
 )
-from common.spec.refusals import FACTOR, expect, expect_contiguous_rows, expect_same_device, expect_tensor, is_factor
+from common.spec.refusals import (
+    FACTOR,
+    expect,
+    expect_contiguous_rows,
+    expect_fp8,
+    expect_same_device,
+    expect_tensor,
+    is_factor,
+)
 
 _PLAIN = Features()
 _RANKS = {"query": 3, "key_cache": 4, "value_cache": 4, "block_table": 2, "query_start_loc": 1, "seq_lens": 1}

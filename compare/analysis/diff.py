@@ -13,14 +13,15 @@ gate failed; 5 nothing in common, or nothing selected.
 from __future__ import annotations
 
 import argparse
+import enum
 import fnmatch
 import functools
 import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,259 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from compare.analysis import thresholds
-from compare.analysis.difference import Change, Difference, differences, surroundings
+from compare import stats
+from compare.analysis import merge, verdict
 from compare.analysis.runs import NotARun, RunData, read
-from compare.analysis.thresholds import Incomparable, Thresholds
+from compare.analysis.verdict import Outcome, Series
 from compare.exits import GATE, NOTHING, OK, USAGE
+from compare.plan.fingerprint import changed, pairs_that_differ
 from compare.record import noise
+from compare.record.noise import Noise
+from compare.record.records import Record, Status, WorkloadInfo
+from compare.stats import Ratio
+
+# From which size on a change between two runs is one, and the options that say so.
+
+
+# FA3's binary, measured on an H200 in two sessions, moved by 2% in the median row of 23 and by 6%
+# in the worst: below 5% a change says more of the machine than of the kernel.
+RELATIVE = 0.05
+ABSOLUTE_US = 0.5  # the resolution of an event, and about what the launch of a graph's node varies by
+
+
+class Incomparable(ValueError):
+    """Two runs whose figures mean different things; the message names both."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """relative: 0.05 is 5%. absolute_us: microseconds. floor: of the noise between processes, 0 where unknown."""
+
+    relative: float = RELATIVE
+    absolute_us: float = ABSOLUTE_US
+    floor: float = 0.0
+
+    def of(self, us: float) -> float:
+        """The threshold of a cell that took `us` before, relative."""
+        return max(self.relative, self.floor, self.absolute_us / us)
+
+    def with_noise(self, noise: Noise) -> Thresholds:
+        return Thresholds(self.relative, self.absolute_us, noise.between)
+
+
+def share(text: str) -> float:
+    """`5%` or `0.05`. Raises argparse.ArgumentTypeError for anything else, and for what is not in [0, 10]."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 10.0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed a share such as 5% or 0.05, at most 10")
+    return value
+
+
+def microseconds(text: str) -> float:
+    """Raises argparse.ArgumentTypeError for what is no number from 0 to a second."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed microseconds from 0 to 1e6")
+    return value
+
+
+def add_options(new: argparse._ActionsContainer) -> None:
+    """--fail-on, --relative, --absolute-us and --noise, which compare.analysis.diff and compare.run share."""
+    new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
+    percent = f"threshold (default {100 * RELATIVE:g}%%)"
+    new.add_argument("--relative", type=share, default=RELATIVE, metavar="SHARE", help=percent)
+    new.add_argument(
+        "--absolute-us", type=microseconds, default=ABSOLUTE_US, metavar="US", help=f"threshold (default {ABSOLUTE_US})"
+    )
+    new.add_argument(
+        "--noise",
+        type=Path,
+        metavar="FILE",
+        help="noise.json of compare.run.doctor (default: that of either run's folder)",
+    )
+
+
+def of(asked: argparse.Namespace) -> Thresholds:
+    """What the options say; the noise floor is not read here."""
+    return Thresholds(asked.relative, asked.absolute_us)
+
+
+# Run against run: what became slower, faster, wrong, new or gone, and what changed that might be why.
+#
+# Times of two runs never ran side by side, so they are resampled each on their own. A change is REGRESS or IMPROVED
+# where its whole 99% interval lies beyond the threshold, SAME where all of it lies within, AMBIGUOUS otherwise. The
+# threshold is the largest of the relative one, the absolute one over the time before, and the noise floor between
+# processes: what identical code was seen to differ by is no regression.
+
+
+class Change(enum.StrEnum):
+    """In the order in which a reader wants them."""
+
+    REGRESS = "REGRESS"
+    STATUS_CHANGED = "STATUS_CHANGED"
+    REMOVED = "REMOVED"
+    AMBIGUOUS = "AMBIGUOUS"
+    IMPROVED = "IMPROVED"
+    NEW = "NEW"
+    SAME = "SAME"
+
+
+_OF_OUTCOME = {
+    Outcome.FASTER: Change.IMPROVED,
+    Outcome.SLOWER: Change.REGRESS,
+    Outcome.SAME: Change.SAME,
+    Outcome.AMBIGUOUS: Change.AMBIGUOUS,
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One cell. before, after: how it ended, None where the run has no such cell. ratio: time after over before.
+
+    why: what changed of the cell itself, "source 1a2b -> 3c4d", "tile_size 64 -> 128".
+    """
+
+    gpu: str
+    workload: WorkloadInfo
+    kernel: str
+    change: Change
+    before: Status | None
+    after: Status | None
+    before_us: float | None = None
+    after_us: float | None = None
+    ratio: Ratio | None = None
+    why: tuple[str, ...] = ()
+    same_fingerprint: bool = False
+
+    @property
+    def is_regression(self) -> bool:
+        """Slower, or it was right and now fails."""
+        broken = self.before is Status.OK and self.after is not None and self.after.is_failure
+        return self.change is Change.REGRESS or broken
+
+
+def ensure_comparable(before: RunData, after: RunData) -> None:
+    """Raise Incomparable unless both runs have one spec, one timing contract and a GPU in common."""
+    for what, of in (("timing contract", lambda run: run.contract), ("spec", lambda run: run.manifest.get("spec", ""))):
+        if of(before) != of(after):
+            both = f"{before.folder} under {of(before) or 'none'} and {after.folder} under {of(after) or 'none'}"
+            raise Incomparable(f"{what}: found {both}; allowed runs of one {what}")
+    gpus = [{part.gpu for part in merge.parts(run)} for run in (before, after)]
+    if not gpus[0] & gpus[1]:
+        names = [", ".join(sorted(names)) for names in gpus]
+        both = f"{before.folder} of {names[0]} and {after.folder} of {names[1]}"
+        raise Incomparable(f"GPU: found {both}; allowed runs that have one in common")
+
+
+def differences(
+    before: RunData, after: RunData, thresholds: Thresholds | None = None, unit: str | None = None
+) -> list[Difference]:
+    """Every cell of either run, in the order of the runs. unit: compare times over that kernel's of the same run, row
+    by row, so that a machine that is slower altogether is not a regression. Raises Incomparable."""
+    ensure_comparable(before, after)
+    thresholds = thresholds or Thresholds()
+    found = []
+    old, new = ({part.gpu: part.raw for part in merge.parts(run)} for run in (before, after))
+    for gpu in dict.fromkeys([*old, *new]):
+        found += _of_gpu(gpu, old.get(gpu, []), new.get(gpu, []), thresholds, unit)
+    return found
+
+
+_Key = tuple[str, str]
+
+
+def _of_gpu(
+    gpu: str, before: Sequence[Record], after: Sequence[Record], thresholds: Thresholds, unit: str | None
+) -> list[Difference]:
+    old, new = _rows(before), _rows(after)
+    times = verdict.series(before), verdict.series(after)
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        rows = old.get(key), new.get(key)
+        if rows[0] is None or rows[1] is None:
+            here = rows[0] or rows[1]
+            change = Change.REMOVED if rows[1] is None else Change.NEW
+            found.append(Difference(gpu, here.workload, key[1], change, *(r.status if r else None for r in rows)))
+        else:
+            found.append(_of_cell(gpu, rows, times, thresholds, None if key[1] == unit else unit))
+    return found
+
+
+def _rows(records: Sequence[Record]) -> dict[_Key, Record]:
+    """One row a cell: the first that is not ok, else the first."""
+    found: dict[_Key, Record] = {}
+    for record in records:
+        key = record.workload.id, record.kernel
+        if key not in found or (found[key].status is Status.OK and record.status is not Status.OK):
+            found[key] = record
+    return found
+
+
+def _of_cell(
+    gpu: str,
+    rows: tuple[Record, Record],
+    times: tuple[Mapping[_Key, Series], Mapping[_Key, Series]],
+    thresholds: Thresholds,
+    unit: str | None,
+) -> Difference:
+    """A cell that both runs have."""
+    old, new = rows
+    same = old.fingerprint == new.fingerprint != ""
+    known = {"gpu": gpu, "workload": new.workload, "kernel": new.kernel, "before": old.status, "after": new.status}
+    known |= {"why": changed(old, new), "same_fingerprint": same}
+    if old.status is not new.status:
+        return Difference(change=Change.STATUS_CHANGED, **known)
+    key = new.workload.id, new.kernel
+    before, after = (of.get(key) for of in times)
+    if before is None or after is None:  # checked and not timed, in one of them at least
+        change = Change.SAME if before is after else Change.STATUS_CHANGED
+        return Difference(change=change, **known)
+    samples = [_samples(series, of, unit) for series, of in ((before, times[0]), (after, times[1]))]
+    few = min(sum(map(len, each)) for each in samples) < stats.FEW
+    ratio = (stats.few_ratio if few else stats.unpaired_ratio)(samples[1], samples[0])
+    outcome = verdict.decide(ratio.inverse(), thresholds.of(before.median_us))
+    us = {"before_us": before.median_us, "after_us": after.median_us}
+    return Difference(change=_OF_OUTCOME[outcome], ratio=ratio, **us, **known)
+
+
+def _samples(series: Series, times: Mapping[_Key, Series], unit: str | None) -> list[Sequence[float]]:
+    """samples[process][round]: times, or times over the unit's of the same round where a unit is asked for and there.
+
+    Raises Incomparable where the unit was not timed on this workload.
+    """
+    if unit is None:
+        return list(series.samples.values())
+    other = times.get((series.workload.id, unit))
+    if other is None:
+        raise Incomparable(f"unit: found no time of {unit} on {series.workload.label}, allowed a kernel timed on it")
+    mine, theirs, pairs = verdict.shared(series, other)
+    if pairs:
+        return [[a / b for a, b in zip(x, y, strict=True)] for x, y in zip(mine, theirs, strict=True)]
+    return [[a / other.median_us for a in rounds] for rounds in mine]
+
+
+def surroundings(before: RunData, after: RunData) -> list[tuple[str, Any, Any]]:
+    """(name, before, after) of what differs between two runs as a whole: commit, versions, GPU, whose configs."""
+    return pairs_that_differ(*(_surroundings(run.manifest) for run in (before, after)))
+
+
+def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    gpu, machine = manifest.get("gpu") or {}, manifest.get("machine") or {}
+    dirty = " with local changes" if manifest.get("dirty") else ""
+    return {
+        "commit": f"{manifest.get('commit', 'unknown')}{dirty}",
+        "GPU": gpu.get("title", "none"),
+        "system": machine.get("system", "unknown"),
+        "heuristics": manifest.get("heuristics", "tree"),
+        **(manifest.get("versions") or {}),
+    }
+
 
 COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS: "yellow", Change.IMPROVED: "green"}
 WIDTH = 112  # columns in a pipe, where rich takes 80 and cuts
@@ -43,7 +291,7 @@ def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(prog="python -m compare.analysis.diff", description=__doc__.splitlines()[0])
     new.add_argument("before", type=Path, help="a folder that compare.run or compare.analysis.merge wrote")
     new.add_argument("after", type=Path, help="another")
-    thresholds.add_options(new)
+    add_options(new)
     new.add_argument("--kernels", metavar="GLOBS", help="only these, comma-separated")
     new.add_argument("--workload", metavar="GLOBS", help="only these rows, comma-separated")
     new.add_argument("--unit", metavar="KERNEL", help="compare times over this kernel's of the same run and row")
@@ -54,7 +302,7 @@ def parser() -> argparse.ArgumentParser:
 
 def limits(asked: argparse.Namespace, before: RunData, after: RunData) -> tuple[Thresholds, str]:
     """(the thresholds with the noise floor, a line about it). Raises NotNoise for a --noise that is none."""
-    base = thresholds.of(asked)
+    base = of(asked)
     paths = [asked.noise] if asked.noise else [run.folder / "noise.json" for run in (after, before)]
     path = next((path for path in paths if path.exists()), None)
     if asked.noise is None and path is None:

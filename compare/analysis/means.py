@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compare.analysis import tables, verdict
+from compare.analysis.diff import Incomparable
 from compare.analysis.runs import NotARun, RunData, read
 from compare.analysis.standing import KINDS
-from compare.analysis.thresholds import Incomparable
 from compare.analysis.verdict import Verdict
 from compare.competitors.registry import BOUNDS
 from compare.exits import NOTHING, OK, USAGE

@@ -12,8 +12,7 @@ import torch
 
 from common.cases.ask import between_guards
 from common.cases.batch import fill_values
-from common.oracle.guards import Guards
-from common.oracle.integrity import fingerprint, inputs_of
+from common.oracle.integrity import Guards, fingerprint, inputs_of
 from common.oracle.reference import Expected, reference
 from common.spec import PagedBatch, is_per_token
 from compare.workloads import Workload

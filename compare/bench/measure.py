@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from compare.bench import gate, timers, timing
+from compare.bench import gate, timing
+from compare.bench import timing as timers
 from compare.bench.arena import Arena, page_sets
 from compare.bench.clocks import Clocks
 from compare.bench.gate import Rejected

@@ -21,7 +21,7 @@ from compare.bench.task import free_memory, rotated
 from compare.competitors import registry
 from compare.process.channel import Channel
 from compare.workloads import Workload
-from compare.workloads.asked import empty_output
+from compare.workloads.workload import empty_output
 
 
 def ahead(plain: dict[str, Any], channel: Channel) -> None:

@@ -1,7 +1,7 @@
 """The process that runs kernels: takes a job a line on stdin and streams an event a line, whatever a kernel prints.
 
 Three modes: `check` interprets kernels on the CPU (TRITON_INTERPRET=1 in its environment before triton is imported),
-`model` executes their machine code for an absent GPU there (compare.bench.model_worker), `measure` runs them on a GPU.
+`model` executes their machine code for an absent GPU there, `measure` runs them on a GPU.
 A line with `compile` makes it compile ahead first (compare.bench.warm), one with `rest` give the device's memory back,
 for another process is timed next. Events: `ready` with the versions, `start` naming the cell that whatever happens next
 is blamed on, `row` with a finished cell, `sick` when the device answers no more (the process then ends), `done` behind
@@ -13,15 +13,115 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
+
 from compare.bench import gate, warm
+from compare.bench.arena import Arena
+from compare.bench.gate import Rejected
 from compare.bench.measure import measure
 from compare.bench.subject import Subject
-from compare.bench.task import Sick, Task, free_memory, versions
-from compare.bench.untimed import judge_cells, on_other_values
+from compare.bench.task import Sick, Task, free_memory, ok, versions
 from compare.process.channel import Channel
-from compare.record.records import Evidence, GateResult
+from compare.record.records import Evidence, GateResult, Status
+from compare.static.crosscompile import WITHIN, beyond_2gib, executing, facts_of
+from compare.static.isa.errors import Fault, NotExecutable
+from compare.static.isa.execute import execute
+
+# What the two modes without a time share, interpreter and ISA model: the loop over cells, and the last judgement.
+
+
+SETS = 2  # page sets: enough to catch a kernel that ignores the block table
+PADDING = 3  # rows of query and out past the last sequence, as an engine leaves them: nobody may write them
+
+Judge = Callable[[Subject, dict[str, Any]], GateResult]
+
+
+def judge_cells(task: Task, judge: Judge, *evidence: Evidence) -> None:
+    """The row of every cell. `judge` fills the dict with what is known of a cell also where it raises."""
+    arena = task.arena(SETS, PADDING)
+    for cell, kernel_id in task.cells if arena else ():
+        task.start(cell)
+        known: dict[str, Any] = {}
+        try:
+            arena.set_values(0)
+            subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
+            known.update(subject.identity())
+            verdict = judge(subject, known)
+            task.row(cell, known | ok(verdict, *evidence))
+        except Exception as error:
+            task.failed(cell, error, known)
+
+
+def on_other_values(subject: Subject, launch: Callable[..., None], first: GateResult) -> GateResult:
+    """The last judgement: other values, the last page set, and the LSE where the kernel has it. Raises Rejected.
+
+    launch(number) and launch(number, lse) are one call on that page set.
+    """
+    arena: Arena = subject.arena
+    arena.set_values(1)
+    subject.plan()
+    contract, last = subject.kernel.CONTRACT, SETS - 1
+    if "lse" in subject.kernel.SUPPORTS:
+        return gate.with_lse(arena, lambda: launch(last, arena.lse), last, contract, first)
+    return gate.again(arena, lambda: launch(last), [last], contract, first)
+
+
+# The worker's `model` mode: every cell compiled for a GPU that is not here, and the machine code executed on the CPU.
+#
+# The launches of a kernel are compiled with the JIT's own specialisation and run in the functional model of the ISA
+# (compare.static.isa) on the arena's tensors; the gate judges what they wrote, as it judges a GPU. The last run sees K
+# and V in tensors above 2 GiB, for which AMD's compiler takes other instructions.
+
+
+class _Runs:
+    """The launches of one subject in the model. `facts`: of the first run's kernels, with what the model counted."""
+
+    def __init__(self, subject: Subject, gpu: Any) -> None:
+        self.subject, self.gpu = subject, gpu
+        self.facts: list[dict[str, Any]] = []
+
+    def launch(self, number: int, lse: torch.Tensor | None = None, *, large_cache: bool = False) -> None:
+        """One call on page set `number`. Raises Rejected for code that is wrong or that the model cannot run."""
+        subject, arena = self.subject, self.subject.arena
+        batch = arena.batches[number]
+        counted: list[dict[str, Any]] = []
+        try:
+            with executing(self.gpu, lambda launch: counted.append(execute(launch))) as launches:
+                subject.launch_on(beyond_2gib(batch, copy=True) if large_cache else batch, number, lse)
+        except NotExecutable as error:
+            known = f"the model of {self.gpu.arch} does not know {error}"
+            raise Rejected(Status.NOT_EXECUTABLE, known) from error
+        except Fault as error:
+            raise Rejected(Status.INCORRECT, f"in the model of {self.gpu.arch}: {error}") from error
+        finally:
+            if not self.facts:
+                counted += [{}] * (len(launches) - len(counted))
+                pairs = zip(launches, counted, strict=True)
+                self.facts = [facts_of(launch, WITHIN).as_dict() | {"executed": seen} for launch, seen in pairs]
+
+
+def check_in_model(task: Task) -> None:
+    """Every cell in the functional model; no time anywhere."""
+
+    def judge(subject: Subject, known: dict[str, Any]) -> GateResult:
+        return _modelled(subject, known, task.gpu)
+
+    judge_cells(task, judge, Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED)
+
+
+def _modelled(subject: Subject, known: dict[str, Any], gpu: Any) -> GateResult:
+    """Judge one kernel; `known` gets its facts. Raises what a kernel may raise, and Rejected."""
+    runs = _Runs(subject, gpu)
+    try:
+        first = gate.before(subject.arena, lambda: runs.launch(0), [0], subject.kernel.CONTRACT)
+    finally:
+        known["facts"] = runs.facts
+    if not runs.facts:
+        raise Rejected(Status.NOT_EXECUTABLE, "launched no Triton kernel: there is no machine code to execute")
+    return on_other_values(subject, partial(runs.launch, large_cache=True), first)
 
 
 def check(task: Task) -> None:
@@ -36,8 +136,6 @@ def _interpreted(subject: Subject, known: dict[str, Any]) -> GateResult:
 
 
 def _modes() -> dict[str, Callable[[Task], None]]:
-    from compare.bench.model_worker import check_in_model
-
     return {"check": check, "measure": measure, "model": check_in_model}
 
 

@@ -17,7 +17,7 @@ import torch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from compare.competitors import registry
-from compare.workloads.asked import empty_output
+from compare.workloads.workload import empty_output
 
 BLOCK = 20
 SLOWER = 1 + 1 / BLOCK

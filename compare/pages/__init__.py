@@ -1,4 +1,7 @@
-"""The ending of every command that makes a committed page: write it, or say whether it is fresh."""
+"""Committed pages that are made of committed results: each writes itself, or says whether it is out of date.
+
+In: the runs under docs/results, the kernels' declarations, the cases. Out: pages of docs/, and exit 1 for a stale one.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m compare.pages.choosing [--write] [--runs peers,serving] [--results docs/results/h200] [--page PAGE]
 
-Fills the page's blocks `<!-- evidence: NAME -->` .. `<!-- end -->` (compare.pages.choosing_blocks) from the committed
+Fills the page's blocks `<!-- evidence: NAME -->` .. `<!-- end -->` from the committed
 runs of one GPU; what was not measured says so and how to. There is no score: a reader weighs the rows. Without --write
 it says whether the page is what the runs say (exit 1 where not). --runs names the run folders from now on: the page
 keeps them in its first block.
@@ -11,15 +11,399 @@ keeps them in its first block.
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import statistics
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from compare.analysis import merge, summary, verdict
+from compare.analysis.runs import RunData, read
+from compare.analysis.standing import standings
+from compare.analysis.verdict import Outcome
+from compare.competitors import registry
 from compare.exits import USAGE
 from compare.pages import settle
-from compare.pages.choosing_blocks import BLOCKS, Committed
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
+from compare.stats import geomean
+from compare.studies import capability, generated
+from compare.studies import sizes as source_sizes
+from compare.studies.costs import costs
+
+# What is committed of one GPU, as the blocks of docs/choosing-a-dsl.md read it, and what they are written with.
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table, its first column text and the others figures."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def missing(command: str) -> str:
+    return f"*Not measured yet.* `{command}`"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What is committed of one GPU. names: the run folders whose times count."""
+
+    results: Path
+    names: tuple[str, ...]
+
+    @cached_property
+    def runs(self) -> list[RunData]:
+        """The named runs that are there. Raises NotARun for one that is none."""
+        return [merge.as_one(read(self.results / name)) for name in self.names if (self.results / name).is_dir()]
+
+    @cached_property
+    def costs(self) -> list[dict[str, Any]]:
+        folder = self.results / "costs"
+        return costs.read(folder) if (folder / "costs.jsonl").is_file() else []
+
+    @cached_property
+    def code(self) -> list[dict[str, Any]]:
+        folder = self.results / "code"
+        return generated.pairs(generated.read(folder)) if (folder / "code.jsonl").is_file() else []
+
+    def cost(self, part: str) -> list[dict[str, Any]]:
+        return [row for row in self.costs if row["cost"] == part and row["status"] == "ok"]
+
+    @cached_property
+    def hosts(self) -> list[dict[str, Any]]:
+        """Host times of calls: lines of compare.studies.host, else of compare.studies.costs.costs."""
+        path = self.results / "host" / "host.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else self.cost("host")
+
+
+# The first table of docs/choosing-a-dsl.md behind its answer: what compiling, the host and tuning cost in each DSL.
+#
+# Every figure is of a row that a block further down has with its command; here both DSLs stand side by side.
+
+
+COMMAND = "python -m compare.studies.costs.costs --gpu {} --out DIR"
+DSLS = ("triton", "helion")
+_Rows = Sequence[dict[str, Any]]
+
+
+def of_dsl(rows: Iterable[dict[str, Any]], dsl: str) -> list[dict[str, Any]]:
+    """The rows of one DSL, which name it themselves, in their kernel or as their arm."""
+    return [row for row in rows if dsl in (row.get("dsl"), row.get("arm"), row.get("kernel", "").split("/")[0])]
+
+
+def _median(state: str, stage: str) -> Callable[[_Rows], str]:
+    def say(rows: _Rows) -> str:
+        found = [row[f"{stage}_cpu_s"] for row in rows if row["state"] == state]
+        return f"{statistics.median(found):.2f}" if found else ""
+
+    return say
+
+
+def _range(name: str, form: str) -> Callable[[_Rows], str]:
+    """The least and the most of a column; rows without it left out."""
+
+    def say(rows: _Rows) -> str:
+        found = sorted(row[name] for row in rows if row.get(name) is not None)
+        both = [form.format(value) for value in found[:1] + found[-1:]]
+        return " to ".join(dict.fromkeys(both))
+
+    return say
+
+
+def _code_met(rows: _Rows) -> str:
+    return ", ".join(f"{row['specialisations']} in {row['compile_cpu_s']:.0f} s" for row in rows)
+
+
+def _timed(rows: _Rows) -> str:
+    return f"{sum(row['timed'] for row in rows):,}" if rows else ""
+
+
+# (part of compare.studies.costs.costs, words, with fields that all of its rows have alike, and what the rows of one DSL
+# say)
+_LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
+    ("compile", "compiling: import, seconds of a core", _median("cold", "import")),
+    ("compile", "compiling: first call, nothing cached", _median("cold", "first")),
+    ("compile", "compiling: first call of a later process", _median("warm", "first")),
+    ("compile", "compiling: one more dtype in it", _median("warm", "next")),
+    ("trace", "compiling: specialisations of `auto` over {steps:,} steps of a trace", _code_met),
+    ("host", "host: the DSL's own launch, µs", _range("launch", "{:.0f}")),
+    ("host", "host: the public call, µs", _range("call", "{:.1f}")),
+    ("host", "host: a graph, µs", _range("graph", "{:.1f}")),
+    ("tuning", "tuning: candidates timed in {minutes:g} minutes", _timed),
+    ("tuning", "tuning: rows reached of a kernel", _range("rows", "{}")),
+    ("tuning", "tuning: the default's part of the best of either, rows of both", _range("across_untuned", "{:.0%}")),
+)
+
+
+def beside(had: Committed) -> str:
+    """What compiling, the host and tuning cost in each DSL; a part that nobody measured has no line."""
+    of = {part: had.cost(part) for part in ("compile", "trace", "tuning")} | {"host": had.hosts}
+    body = []
+    for part, words, say in _LINES:
+        if rows := of[part]:
+            body.append([words.format(**rows[0]), *(say(of_dsl(rows, dsl)) for dsl in DSLS)])
+    return table(["", "Triton", "Helion"], body) if body else missing(COMMAND.format(had.results.name))
+
+
+# The blocks of docs/choosing-a-dsl.md as markdown, each a function of what is committed of one GPU. Every block names
+# the command that repeats it, or says that nobody has measured it yet. None weighs anything.
+
+
+KINDS = summary.KINDS
+_OUT = re.compile(r" --out \S+")
+FACTS = ("registers", "spills", "instructions", "loads", "matrix")
+
+
+def _spread(found: Sequence[verdict.Verdict]) -> str:
+    values = sorted(v.speed.ratio for v in found)
+    return f"{values[0]:.2f} to {values[-1]:.2f}"
+
+
+def _twins(run: RunData) -> tuple[list[verdict.Verdict], list[Any]]:
+    pairs = verdict.twin_pairs(run.raw)
+    found = verdict.judge(run.raw, pairs)
+    return found, standings(run.raw, found, pairs)
+
+
+def speed(had: Committed) -> str:
+    """Helion against Triton, rung by rung, on the rows of each run."""
+    parts = []
+    for run in had.runs:
+        found, stood = _twins(run)
+        rows = []
+        for one in (s for s in stood if s.group == "all" and s.compared):
+            mine = [v for v in found if v.kernel == one.kernel]
+            tally = [str(one.outcomes.get(outcome, 0)) for outcome in Outcome]
+            mean = f"{one.speed.ratio:.3f} [{one.speed.low:.3f}, {one.speed.high:.3f}]"
+            rows.append(
+                [f"`{one.kernel.split('/')[1]}`", mean, _spread(mine), *tally, f"{one.compared} of {one.cells}"]
+            )
+        header = ["rung", "Triton's time / Helion's", "row by row", *(str(o) for o in Outcome), "rows"]
+        parts += [f"Run `{run.folder.name}`, {_about(run)}: {_made(run)}", table(header, rows)]
+    return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _made(run: RunData) -> str:
+    """The command that repeats the run; of one that was put together the runs that it is made of."""
+    if parts := run.manifest.get("parts"):
+        return f"merged of `{'`, `'.join(parts)}`"
+    command = _OUT.sub("", run.manifest.get("command", "")).replace(" && ", "`, then `")
+    return f"`{command}`"
+
+
+def _about(run: RunData) -> str:
+    """Where the configs of its own kernels came from, how many processes, which commit."""
+    own = [r for r in run.records if r.kernel.split("/")[0] in ("triton", "helion")]
+    origins = sorted({r.config_origin for r in own if r.config_origin})
+    names = {"heuristics": "untuned defaults", "tree": "measured trees", "paper": "the paper's tree"}
+    processes = max(Counter(r.cell_id for r in run.raw).values(), default=0)
+    said = " and ".join(names.get(origin, origin) for origin in origins)
+    planned, finished = run.manifest.get("planned", 0), run.manifest.get("finished", 0)
+    cells = f"{planned} cells" if finished >= planned else f"{finished} of {planned} cells"
+    each = f"{processes} process{'es' if processes > 1 else ''} a cell"
+    commits = ", ".join(dict.fromkeys(part.manifest.get("commit", "?") for part in merge.parts(run)))
+    return f"{said}, {cells}, {each}, commit {commits}"
+
+
+def outside(had: Committed) -> str:
+    """Both DSLs' `auto` and best kernels against FlashAttention 3, by class, beside the other baselines of the run."""
+    parts = []
+    for run in had.runs:
+        means = [m for m in summary.class_means(run.rows) if m["yardstick"] == "FA3" and m["geomean"]]
+        wanted = dict.fromkeys(m["kernel"] for m in means if _shown(m["kernel"]))
+        rows = []
+        for kernel in wanted:
+            cells = {m["kind"]: f"{m['geomean']:.2f} ({m['rows']})" for m in means if m["kernel"] == kernel}
+            rows.append([f"`{kernel}`" if "/" in kernel else kernel, *(cells.get(kind, "") for kind in KINDS)])
+        if rows:
+            parts += [f"Run `{run.folder.name}`:", table(["FA3's time / the kernel's (rows)", *KINDS], rows)]
+    return "\n\n".join(parts) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _shown(kernel: str) -> bool:
+    return "/" not in kernel or kernel.endswith("/auto") or kernel.startswith("baseline/")
+
+
+def host(had: Committed) -> str:
+    """Host time to enqueue a call of each DSL's public function."""
+    command = f"python -m compare.studies.host --gpu {had.results.name}"
+    found = had.hosts
+    if not found:
+        return missing(command)
+    columns, commits = ("call", "plan", "launch", "graph"), sorted({row["commit"] for row in found})
+    body = [[row["dsl"], f"`{row['workload']}`", *(f"{row[c]:.1f}" for c in columns)] for row in found]
+    return f"`{command}`, µs, commit {', '.join(commits)}:\n\n" + table(["DSL", "batch", *columns], body)
+
+
+def compiling(had: Committed) -> str:
+    """Cold and warm compile time, and the specialisations of a serving trace."""
+    command = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only compile"
+    found = had.cost("compile")
+    parts = []
+    if found:
+        body = []
+        for dsl in ("triton", "helion"):
+            for state in ("cold", "warm"):
+                mine = [r for r in found if r["kernel"].startswith(dsl) and r["state"] == state]
+                if not mine:
+                    continue
+                sums = [f"{statistics.median(r[f'{s}_cpu_s'] for r in mine):.2f}" for s in ("import", "first", "next")]
+                body.append([f"{dsl}, {state}", *sums, str(len(mine))])
+        header = ["", "import", "first call", "one more dtype", "kernels"]
+        parts += [
+            f"`{command}`, seconds of a core, medians over the kernels; {found[0]['ran_on']}:",
+            table(header, body),
+        ]
+    else:
+        parts.append(missing(command))
+    steps = had.cost("trace")
+    trace = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only trace"
+    if steps:
+        counts = ("steps", "specialisations", "choices", "compile_cpu_s")
+        body = [[f"`{r['kernel']}`", *(f"{r[name]:.0f}" for name in counts)] for r in steps]
+        header = ["", "steps", "specialisations", "choices of `auto`", "seconds of a core"]
+        parts += [f"`{trace}` ({steps[0]['trace']}; {steps[0]['ran_on']}):", table(header, body)]
+    else:
+        parts.append(missing(trace))
+    return "\n\n".join(parts)
+
+
+def launches(had: Committed) -> str:
+    """Kernels a call, busy time and span, scratch; what no profiler saw is left out, and why is said."""
+    command = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only launch"
+    found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
+    if not found:
+        return missing(command)
+    shown = [r for r in found if r["kernel"].endswith("/auto") or r["kernel"].startswith("baseline/")] or found
+    times = ("busy_us", "span_us", "host_us")
+    body = []
+    for r in shown:
+        figures = (f"{r[name]:.1f}" if name in r else "" for name in times)
+        kernels = str(r.get("kernels", ""))
+        body.append([f"`{r['kernel']}`", f"`{r['workload']}`", kernels, *figures, f"{r['scratch_bytes']:,}"])
+    said = "".join(f"\n\nLeft out: {reason}." for reason in sorted({r["reason"] for r in shown if "reason" in r}))
+    header = ["", "batch", "kernels", "busy µs", "span µs", "host µs", "scratch B"]
+    return f"`{command}`:\n\n" + table(header, body) + said
+
+
+def sizes(had: Committed) -> str:
+    """Sizes of the device code, between kernels of equal capability alone."""
+    found = _pairs()
+    if not found:
+        return missing("make test ARGS='--conformance-out docs/results/conformance/cells.jsonl'")
+    body = []
+    for row in found:
+        both = [f"{row[f'triton_{n}']} / {row[f'helion_{n}']}" for n in ("tokens", "lines", "cyclomatic")]
+        ratio = f"{row['ratio_tokens']:.2f}" if row["ratio_tokens"] else f"not compared: {row['unequal']}"
+        body.append([f"`{row['rung']}`", *both, ratio])
+    header = ["rung, Triton / Helion", "tokens", "logical lines", "cyclomatic", "tokens, Helion over Triton"]
+    escapes = {k: len(source_sizes.of_kernel(k).escapes) for k in registry.OWN if source_sizes.of_kernel(k).escapes}
+    said = ", ".join(f"`{kernel}` {count}" for kernel, count in escapes.items()) or "none"
+    return (
+        "`python -m compare.studies.sizes`:\n\n"
+        + table(header, body)
+        + f"\n\nEscapes from the portable language: {said}."
+    )
+
+
+def code(had: Committed) -> str:
+    """What the compiler made of both sources."""
+    gpu = had.results.name
+    if not had.code:
+        return missing(f"python -m compare.studies.generated --gpu {gpu} --out docs/results/{gpu}/code")
+    body = []
+    for row in had.code:
+        failed = [f"{dsl}: {row[f'{dsl}_failed']}" for dsl in ("triton", "helion") if f"{dsl}_failed" in row]
+        name = f"`{row['rung']}` on `{row['workload']}`"
+        if failed:
+            body.append([name, "; ".join(failed), *[""] * len(FACTS)])
+        else:
+            facts = [f"{row[f'triton_{fact}']} / {row[f'helion_{fact}']}" for fact in FACTS]
+            body.append([name, *facts, f"{row['triton_tokens']} / {row['generated_tokens']}"])
+    header = ["Triton / Helion", *FACTS, "tokens: ours / generated"]
+    return f"`python -m compare.studies.generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
+
+
+def tuning(had: Committed) -> str:
+    """How good the untuned default is, and seconds of the tuner's budget to 95 and 99% of the best known."""
+    command = "python -m compare.studies.costs.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ..."
+    if not (found := had.cost("tuning")):
+        return missing(command)
+    body = []
+    for r in found:
+        own, both = ([*_shares(r, prefix), str(r.get(f"{prefix}rows", ""))] for prefix in ("", "across_"))
+        body.append([f"`{r['kernel']}`", *own, str(r["timed"]), f"{r['spent_s']:.0f}", *both])
+    header = ["", *(names := ("untuned", "95%", "99%", "rows")), "timed", "spent", *(f"{name}, both" for name in names)]
+    said = "A row that was not reached runs the untuned default. `both`: rows of both DSLs, by the best of either"
+    return f"`{command}`, seconds. {said}:\n\n" + table(header, body)
+
+
+def _shares(row: dict[str, Any], prefix: str) -> list[str]:
+    if (untuned := row.get(f"{prefix}untuned")) is None:
+        return [""] * 3
+    return [f"{untuned:.1%}", *(_seconds(row[f"{prefix}to_{share}_s"]) for share in ("95%", "99%"))]
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.0f}"
+
+
+def answer(had: Committed) -> str:
+    """What the rows say in sentences; nothing that no row says."""
+    lines = []
+    for run in had.runs:
+        found, stood = _twins(run)
+        said = ", ".join(f"{outcome} on {sum(v.outcome is outcome for v in found)}" for outcome in Outcome)
+        line = f"- Speed, run `{run.folder.name}`: over {len(found)} pairs of one rung on one row Helion is {said}."
+        auto = next((s.speed.ratio for s in stood if (s.group, s.kernel) == ("all", "helion/auto") and s.speed), None)
+        if auto:
+            mine = [v for v in found if v.kernel == "helion/auto"]
+            rows = f"{len(mine)} rows: {_spread(mine)}"
+            line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
+        lines += [line, *_against(run)]
+    ratios = [row["ratio_tokens"] for row in _pairs() if row["ratio_tokens"]]
+    if ratios:
+        words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
+        lines.append(f"- Size: the device code that a person wrote has {words}.")
+    made = [row["generated_tokens"] / row["helion_tokens"] for row in had.code if "helion_failed" not in row]
+    if made:
+        lines.append(f"- Code: Helion makes {min(made):.1f} to {max(made):.1f} times as many tokens of Triton of it.")
+    return "\n".join(lines) or missing("python -m compare.run --gpu h200 --suite peers")
+
+
+def _against(run: RunData) -> list[str]:
+    """Both DSLs' `auto` against the baselines of a run that solve the same problem, a line a baseline."""
+    lines = []
+    for other in dict.fromkeys(r.kernel for r in run.records if r.kernel.startswith("baseline/")):
+        found = verdict.judge(run.raw, [(f"{dsl}/auto", other) for dsl in ("triton", "helion")])
+        own = {dsl: [v for v in found if v.kernel == f"{dsl}/auto"] for dsl in ("triton", "helion")}
+        said = [
+            f"`{dsl}/auto` {geomean([v.speed.ratio for v in mine]):.2f} ({_spread(mine)}; {len(mine)} rows)"
+            for dsl, mine in own.items()
+            if mine and other not in registry.BOUNDS
+        ]
+        if said:
+            lines.append(f"- Speed over `{other}`, run `{run.folder.name}`: {', '.join(said)}.")
+    return lines
+
+
+def _pairs() -> list[dict[str, Any]]:
+    try:
+        return source_sizes.pairs(capability.read(capability.RESULTS))
+    except capability.NoResults:
+        return []
+
+
+BLOCKS: dict[str, Callable[[Committed], str]] = {
+    "answer": answer, "costs": beside, "speed": speed, "outside": outside, "host": host,
+    "compile": compiling, "launch": launches, "tuning": tuning, "size": sizes, "code": code,
+}  # fmt: skip
+
 
 PAGE = run_folder.ROOT / "docs" / "choosing-a-dsl.md"
 RESULTS = run_folder.ROOT / "docs" / "results" / "h200"

@@ -7,17 +7,7 @@ from dataclasses import dataclass, replace
 
 from compare.competitors.registry import ABLATIONS, BASELINES, NATIVE, OWN, select
 from compare.plan.situation import Situation
-from compare.workloads import (
-    Ask,
-    GrammarError,
-    Workload,
-    feature_suite,
-    figure_suites,
-    parse_lens,
-    parse_shape,
-    suites,
-    trace,
-)
+from compare.workloads import Ask, GrammarError, Workload, parse_lens, parse_shape, suites, trace
 
 _OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # None on the command line: not given
 ABSENT_EVERY = 3  # 12 rows of 16 kernels: 64 cells are compiled and executed within 6 minutes on two cores, 192 are not
@@ -51,9 +41,9 @@ def _selected(arguments: argparse.Namespace, now: Situation) -> Selection:
         kernels = tuple(dict.fromkeys(f"{kernel.split('/')[0]}/{rung}" for kernel, rung in ABLATIONS.items()))
         kernels += tuple(ABLATIONS)
     if arguments.suite == "features":
-        kernels = feature_suite.KERNELS
-    if arguments.suite in figure_suites.KERNELS:
-        wanted = figure_suites.KERNELS[arguments.suite]
+        kernels = suites.FEATURE_KERNELS
+    if arguments.suite in suites.FIGURE_KERNELS:
+        wanted = suites.FIGURE_KERNELS[arguments.suite]
         kernels = tuple(kernel for kernel in wanted if now.measure or kernel not in BASELINES)
     if arguments.kernels is not None:
         kernels = select(arguments.kernels)

@@ -63,7 +63,7 @@ class Crew:
     heuristics: str = "tree"
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: list(COMMAND))
-    _worker: _Worker | None = None
+    _worker: Worker | None = None
 
     def close(self) -> None:
         """End the process."""
@@ -79,14 +79,14 @@ class Crew:
         if self._worker is not None and self._worker.ended:  # while it had nothing to do: no cell is to blame
             self._dismiss()
         if self._worker is None:
-            self._worker = _Worker([*self.command, self.mode], environment(self.mode))
+            self._worker = Worker([*self.command, self.mode], environment(self.mode))
 
     def compile_ahead(self, jobs: Sequence[Job]) -> None:
         """Have the process that was started compile what it will measure; `ready` waits for that."""
         wanted = [{"workload": job.workload.to_dict(), "kernels": [cell.kernel for cell in job.cells]} for job in jobs]
         plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
         plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}
-        with contextlib.suppress(_Lost):  # it died at once: `ready` says so
+        with contextlib.suppress(Lost):  # it died at once: `ready` says so
             self._worker.send(json.dumps(plain))
 
     def ready(self) -> bool:
@@ -95,7 +95,7 @@ class Crew:
         try:
             while worker is not None and worker.event(min(self.limit_s, AHEAD_LIMIT_S))["event"] != "compiled":
                 pass
-        except _Lost:
+        except Lost:
             self._dismiss()
         return self._worker is not None
 
@@ -111,7 +111,7 @@ class Crew:
             worker.send(json.dumps({"rest": True}))
             while (event := worker.event(self.limit_s))["event"] != "resting":
                 pass
-        except _Lost:
+        except Lost:
             self._dismiss()
             return 0
         return event["held"]
@@ -132,7 +132,7 @@ class Crew:
         try:
             worker.send(self._task(job))
             yield from self._listen(worker, cells)
-        except _Lost as lost:
+        except Lost as lost:
             self._dismiss()
             # nothing begun and nothing finished: no cell alone is to blame, and trying again would not end
             blamed = [] if len(cells) < len(job.cells) else list(cells.values())
@@ -158,7 +158,7 @@ class Crew:
             }
         )
 
-    def _listen(self, worker: _Worker, cells: dict[str, Cell]) -> Iterator[Outcome]:
+    def _listen(self, worker: Worker, cells: dict[str, Cell]) -> Iterator[Outcome]:
         while True:
             event = worker.event(self.limit_s)
             match event["event"]:
@@ -175,7 +175,7 @@ class Crew:
                     return
 
 
-class _Lost(Exception):
+class Lost(Exception):
     """The worker is of no more use; `cell` is to blame, None while nothing was begun."""
 
     def __init__(self, cell: str | None, status: Status, reason: str, log_tail: str) -> None:
@@ -183,7 +183,7 @@ class _Lost(Exception):
         self.cell, self.status, self.reason, self.log_tail = cell, status, reason, log_tail
 
 
-class _Worker:
+class Worker:
     """One process and its two pipes. Its stdout and stderr, but for the events, go to a file."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
@@ -210,7 +210,7 @@ class _Worker:
             raise self.lost(Status.CRASH, self._obituary()) from None
 
     def event(self, limit_s: float) -> dict[str, Any]:
-        """The next event. Raises _Lost after `limit_s` without one, at the process's end or when it floods its log."""
+        """The next event. Raises Lost after `limit_s` without one, at the process's end or when it floods its log."""
         limit_s = limit_s if self.versions else max(limit_s, START_LIMIT_S)
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
@@ -237,8 +237,8 @@ class _Worker:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def lost(self, status: Status, reason: str) -> _Lost:
-        return _Lost(self.current, status, reason, self._tail())
+    def lost(self, status: Status, reason: str) -> Lost:
+        return Lost(self.current, status, reason, self._tail())
 
     def _log_size(self) -> int:
         return os.fstat(self._log.fileno()).st_size

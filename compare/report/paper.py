@@ -17,7 +17,7 @@ from compare.competitors.registry import in_order, split
 from compare.record.records import Record, WorkloadInfo
 from compare.report.style import WIDTH_IN, label, legend, line, plain_log, plain_steps, pyplot, save
 from compare.stats import geomean
-from compare.workloads.figure_suites import PROMPT
+from compare.workloads.suites import PROMPT
 
 UNTUNED = "fixed"  # the variant against which Figure 8 is drawn
 

@@ -10,8 +10,43 @@ from typing import Any
 
 from compare.analysis import tables
 from compare.analysis.runs import RunData
-from compare.report import glance, guide, report_svg
+from compare.report import glance, guide
 from compare.report.blocks import Section
+
+# A figure inside a page: without its prologue and fixed size, in the page's colours, with the ids that it needs.
+
+
+# A figure's neutral and DSL colours follow the page, light or dark; the rest is legible on both.
+COLOURS = {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--sheet)",
+    "#dddddd": "var(--rule)",
+    "#f4f4f4": "var(--stripe)",
+    "#0072b2": "var(--triton)",
+    "#d55e00": "var(--helion)",
+}
+_COLOUR = re.compile("|".join(COLOURS), re.IGNORECASE)
+_SIZE = re.compile(r'\s(?:width|height)="[\d.]+pt"')
+
+
+def inline(path: Path, prefix: str, text: str) -> str:
+    """The SVG of a file as an element of a page. prefix: of its ids. text: what it shows, for who cannot see it."""
+    whole = path.read_text(encoding="utf-8")
+    body = whole[whole.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # its `*` would reach the page
+    body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', body))
+    names = {name for pair in used for name in pair if name}
+    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in names else "", body)
+    body = re.sub(r'href="#', f'href="#{prefix}-', body)
+    body = body.replace("url(#", f"url(#{prefix}-")
+    body = _COLOUR.sub(lambda match: COLOURS[match.group().lower()], body)
+    opening, rest = body.split(">", 1)
+    opening = _SIZE.sub("", opening)
+    label = html.escape(text, quote=True)
+    return f'{opening} role="img" aria-label="{label}">{rest}'.strip()
+
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -86,5 +121,5 @@ def _environment(escapes: bool = False) -> Any:
         autoescape=escapes,
     )
     found.filters |= {"inline": inline_markup, "cell": tables.cell}
-    found.globals["svg"] = report_svg.inline
+    found.globals["svg"] = inline
     return found

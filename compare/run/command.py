@@ -19,7 +19,7 @@ from rich.console import Console
 from common.gpus import UnknownGpu
 from common.spec import SpecError
 from compare.analysis.cells import combined
-from compare.analysis.thresholds import Incomparable
+from compare.analysis.diff import Incomparable
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
@@ -228,7 +228,8 @@ def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract)
     Incomparable, NotNoise."""
     if arguments.against is None:
         return
-    from compare.analysis import diff, difference, runs
+    from compare.analysis import diff, runs
+    from compare.analysis import diff as difference
 
     gpu = {"name": now.target.name} if now.target else None
     planned = {"timing_contract": contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from compare.analysis import thresholds
+from compare.analysis import diff
 from compare.competitors.registry import HEURISTICS
 from compare.plan.options import at_least_one, count, positive, share
 from compare.plan.situation import Situation
@@ -68,7 +68,7 @@ def _add_again(new: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--against", metavar="RUN", help="then say what changed since this run, as compare.analysis.diff does"
     )
-    thresholds.add_options(again)
+    diff.add_options(again)
 
 
 def refuse_alone(arguments: argparse.Namespace) -> None:

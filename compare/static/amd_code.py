@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from compare.static.loops import Mix, Seen, innermost, mix, worthwhile
-from compare.static.unreadable import UnreadableCode
+from compare.static.loops import Mix, Seen, UnreadableCode, innermost, mix, worthwhile
 
 _EM_AMDGPU = ("EM_AMDGPU", 224)
 

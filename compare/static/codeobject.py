@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 from compare.static import amd_code, nvidia_code
 from compare.static.compiled import CompiledLaunch
-from compare.static.loops import Mix
+from compare.static.loops import Mix, UnreadableCode
 from compare.static.occupancy import Occupancy, UnknownArch, occupancy
-from compare.static.unreadable import UnreadableCode
 
 __all__ = ["CodeFacts", "UnreadableCode", "read"]
 

@@ -22,13 +22,13 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import Features, PagedBatch
-from common.spec.fp8_types import expect_fp8
 from common.spec.kernel import Capacity
+from common.spec.refusals import expect_fp8
 from compare.static import jit
 from compare.static.codeobject import CodeFacts, read
 from compare.static.compiled import CompiledLaunch, Executor, from_triton
 from compare.static.helion_target import helion_as
-from compare.workloads.asked import empty_output
+from compare.workloads.workload import empty_output
 
 WITHIN, BEYOND = "within 2 GiB", "beyond 2 GiB"
 COLLECT_AFTER = 200_000  # objects; Helion's tracer makes millions: at Python's 700, collections took 12% of its cells

@@ -88,3 +88,10 @@ def worthwhile(loops: Sequence[Mix]) -> tuple[Mix, ...]:
     """Those that multiply or read global memory, heaviest first: searches and copies of scalars say nothing."""
     kept = [loop for loop in loops if loop.matrix or loop.loads]
     return tuple(sorted(kept, key=lambda loop: (-(loop.matrix_flops or 0), -loop.instructions)))
+
+
+# The one error of everything that reads compiled code.
+
+
+class UnreadableCode(RuntimeError):
+    """A code object or text without the note, section or line that a fact is read from; the message names it."""

@@ -10,8 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare.static.loops import Mix, Seen, innermost, mix, worthwhile
-from compare.static.unreadable import UnreadableCode
+from compare.static.loops import Mix, Seen, UnreadableCode, innermost, mix, worthwhile
 
 CUOBJDUMP_LIMIT_S = 60
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from common import gpus
 from compare.exits import INTERRUPTED, NO_GPU, USAGE
 from compare.record import folder as run_folder
-from compare.run import environment
+from compare.run import doctor
 
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
 SERVING = "triton/auto,triton/static_grid,triton/native.auto,helion/auto,helion/static_grid,baseline/flash_attn3"
@@ -132,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
             console.print(f"--only: found {', '.join(sorted(unknown))}, allowed {allowed}")
             return USAGE
         chosen = tuple(part for part in chosen if part.name in names)
-    for line in environment.lacking():
+    for line in doctor.lacking():
         console.print(f"[yellow]{line}[/]")
     return _protocol(console, chosen, asked.out or Path("results") / f"protocol_{here.name}", asked.minutes * 60)
 

@@ -30,7 +30,7 @@ import torch
 import common.serving.plan
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving import handle, prepared
+from common.serving import prepared, tape
 from common.serving.call import PagedAttention
 from common.serving.plan import Plan
 from common.spec import AttentionShape
@@ -88,9 +88,9 @@ def nothing_launched() -> Iterator[list[jit.Launch]]:
 
     with contextlib.ExitStack() as stack:
         for module, name, value in (
-            (handle, "has_jit", lambda device: True),
-            (handle, "current_device", lambda: -1),
-            (handle, "current_stream", lambda device: 7),
+            (tape, "has_jit", lambda device: True),
+            (tape, "current_device", lambda: -1),
+            (tape, "current_stream", lambda device: 7),
             (prepared, "gpu_of", lambda device: GPU),
             (common.serving.plan, "gpu_of", lambda device: GPU),
         ):

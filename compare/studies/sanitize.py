@@ -62,7 +62,7 @@ def inside(count: int, patterns: str, device: str = "cuda") -> None:
 
     from common.cases.named import build, outputs
     from common.cases.trial import ready
-    from common.oracle.guards import Guards
+    from common.oracle.integrity import Guards
     from common.spec import UnsupportedFeature
 
     for kernel_id in registry.select(patterns):

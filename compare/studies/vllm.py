@@ -21,8 +21,7 @@ import torch
 from common import interpreter
 from common.cases.case import Case, build, outputs
 from common.cases.named import CASES
-from common.oracle.guards import Guards
-from common.oracle.integrity import Snapshot, damage
+from common.oracle.integrity import Guards, Snapshot, damage
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import SpecError

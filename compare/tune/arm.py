@@ -17,9 +17,9 @@ from typing import Any
 
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.process import tune_lanes
-from compare.process.tune_lanes import Jobs, Lane
-from compare.tune import seeds
+from compare.process import pool
+from compare.process.pool import Jobs, Lane
+from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
 from compare.tune.space import Policy, Space, policies
 from compare.workloads import Workload
@@ -55,13 +55,13 @@ class Machine:
     devices: tuple[str, ...]
     cores: int
     device: str = "cuda"
-    compiler: tuple[str, ...] = tuple(tune_lanes.module("compare.tune.compile"))
-    timer: tuple[str, ...] = tuple(tune_lanes.module("compare.tune.worker"))
+    compiler: tuple[str, ...] = tuple(pool.module("compare.tune.compile"))
+    timer: tuple[str, ...] = tuple(pool.module("compare.tune.worker"))
 
 
 def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> list[Policy]:
     """The policies of a kernel: the same for a seed, rows and source; behind the default those that a static ranking
-    for the GPU names, where there is one (compare.tune.seeds). Raises registry.Unavailable.
+    for the GPU names, where there is one (compare.tune.space). Raises registry.Unavailable.
     """
     kernel = registry.load(kernel_id)
     defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
@@ -107,7 +107,7 @@ class Arm:
         thread = threading.Thread(target=self._compile, args=(compiling, ready), daemon=True)
         thread.start()
         try:
-            tune_lanes.Run(ready, deadline, self._timed, self._lost).work(self._timers())
+            pool.Run(ready, deadline, self._timed, self._lost).work(self._timers())
         finally:
             compiling.stop()
             thread.join()
@@ -168,7 +168,7 @@ class Arm:
                             "rows": labels,
                         }
 
-    def _compiling(self, ready: Jobs, deadline: float) -> tune_lanes.Run:
+    def _compiling(self, ready: Jobs, deadline: float) -> pool.Run:
         """The compiling phase. A kernel's rows of a chunk go to `ready` when all their jobs are answered."""
         jobs = {job["id"]: job for job in self._compile_jobs()}
         self._waiting = Counter((job["kernel"], job["chunk"]) for job in jobs.values())
@@ -188,9 +188,9 @@ class Arm:
             answer = {"status": became, "reason": f"the compiler's process: {status}: {reason}"}
             answered(job, dict.fromkeys(job["rows"], answer | {"config": None, "code": ""}))
 
-        return tune_lanes.Run(Jobs(jobs.values()), deadline, on_row, on_lost)
+        return pool.Run(Jobs(jobs.values()), deadline, on_row, on_lost)
 
-    def _compile(self, phase: tune_lanes.Run, ready: Jobs) -> None:
+    def _compile(self, phase: pool.Run, ready: Jobs) -> None:
         """Work through the phase; what a deadline left unanswered goes on with what was compiled of it."""
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
         hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU

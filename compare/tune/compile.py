@@ -26,7 +26,7 @@ from compare.static import crosscompile, jit
 from compare.static.helion_target import helion_as
 from compare.tune.space import DEFAULT, Policy
 from compare.workloads import Workload
-from compare.workloads.asked import empty_output
+from compare.workloads.workload import empty_output
 
 # Bytes of registers that a thread may keep in memory. On an H200 the fastest prefill shape spills 64 and a decode with
 # 8 loses nothing; an AMD unit's spills go through the vector cache of all its waves.
@@ -38,13 +38,13 @@ class _TooLarge(Exception):
     """A workspace that nobody would give."""
 
 
-def _tensor_bytes(value: Any) -> int:
+def tensor_bytes(value: Any) -> int:
     """Bytes of all tensors in a workspace: a tensor, a dataclass or tuple of such, or None."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if dataclasses.is_dataclass(value):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
+    return sum(map(tensor_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 @functools.cache
@@ -84,7 +84,7 @@ class Lane:
 
     def _launches(self, kernel: Any, batch: PagedBatch, row: Workload, config: Any, most: float) -> list[jit.Launch]:
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
-        if (size := _tensor_bytes(workspace)) > most:
+        if (size := tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
         features = row.features(batch)
         if hasattr(kernel, "prepare"):

@@ -19,9 +19,9 @@ from unittest import mock
 from compare.bench.subject import Subject
 from compare.bench.task import versions
 from compare.competitors import registry
-from compare.process import tune_lanes
+from compare.process import pool
 from compare.process.channel import Channel
-from compare.process.tune_lanes import Jobs, Lane
+from compare.process.pool import Jobs, Lane
 from compare.tune.records import Log, done, spent
 from compare.tune.space import DEFAULT, Policy
 from compare.tune.worker import Bench, Candidate
@@ -143,9 +143,9 @@ def search(run: Any) -> int:
         variables = {"HELION_DISALLOW_AUTOTUNING": "0", "HELION_SKIP_CACHE": "1"}
         variables |= {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if len(machine.devices) > 1 else {}
         task["lock"] = str(run.folder / f"gpu{number}.lock")
-        lanes.append(Lane(tune_lanes.module("compare.tune.helion"), task, variables))
+        lanes.append(Lane(pool.module("compare.tune.helion"), task, variables))
     try:
-        phase = tune_lanes.Run(Jobs(jobs), begin + before + total, on_row, on_lost, share + SLACK_S)
+        phase = pool.Run(Jobs(jobs), begin + before + total, on_row, on_lost, share + SLACK_S)
         phase.work(lanes[: len(jobs)])
     finally:
         log.close()

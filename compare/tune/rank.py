@@ -22,7 +22,7 @@ from compare.exits import INTERRUPTED, USAGE
 from compare.record import folder as run_folder
 from compare.static.compile import CompileJob, Outcome, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
-from compare.tune import seeds
+from compare.tune import space
 from compare.tune.arm import candidates
 from compare.tune.space import DEFAULT
 from compare.workloads import Workload
@@ -107,10 +107,10 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return USAGE
     rows = pick(peers(0), ROWS)
-    known = seeds.read(gpu.name) if seeds.path(gpu.name).exists() else {"kernels": {}}
-    known |= {"label": seeds.LABEL, "gpu": gpu.name, "arch": gpu.arch, "rows": [row.label for row in rows]}
+    known = space.read(gpu.name) if space.path(gpu.name).exists() else {"kernels": {}}
+    known |= {"label": space.LABEL, "gpu": gpu.name, "arch": gpu.arch, "rows": [row.label for row in rows]}
     known |= {"versions": run_folder.versions()}
-    seeds.FOLDER.mkdir(exist_ok=True)
+    space.FOLDER.mkdir(exist_ok=True)
     for number, kernel_id in enumerate(kernels, 1):
         print(f"[{number}/{len(kernels)}] {kernel_id}", end=": ", flush=True)
         try:
@@ -118,13 +118,13 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             return INTERRUPTED
         known["kernels"][kernel_id] = found["ranked"]
-        seeds.path(gpu.name).write_text(json.dumps(known, indent=1) + "\n")
+        space.path(gpu.name).write_text(json.dumps(known, indent=1) + "\n")
         best = found["ranked"][0] if found["ranked"] else None
         said = f"best {best['name']} at {best['share']:.2f} of the default's estimate" if best else "none is left"
         print(f"{found['tried']} policies, {len(found['dropped'])} dropped, {said}", flush=True)
         for name, why in found["dropped"].items():
             print(f"    {name}: {why}")
-    print(f"{seeds.LABEL}: {seeds.path(gpu.name)}")
+    print(f"{space.LABEL}: {space.path(gpu.name)}")
     return 0
 
 

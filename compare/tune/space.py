@@ -8,9 +8,11 @@ of programs), which no short tree over fixed configs could learn. The default it
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from common.serving.choice import MOST_SEGMENTS
@@ -143,3 +145,34 @@ def policies(configs: Iterable[Any], defaults: Sequence[Any], count: int, seed: 
         mixed += [*near[:2], *far[:1]]
         near, far = near[2:], far[1:]
     return list(dict.fromkeys(mixed))[: max(count, 1)]
+
+
+# Policies that the tuner tries first on a GPU where nothing was measured yet: a static ranking, not run on hardware.
+#
+# `compare.tune.rank` writes the file; the tuner reads it, times its policies like any other, and trusts none of its
+# figures.
+
+
+LABEL = "static ranking, not run on hardware"
+FOLDER = Path(__file__).parent / "rankings"
+
+
+def path(gpu: str) -> Path:
+    """Where the ranking for a GPU lies."""
+    return FOLDER / f"{gpu}.json"
+
+
+def of(gpu: str, kernel_id: str) -> list[Policy]:
+    """The ranked policies of a kernel, best first; none where no ranking was written."""
+    if not path(gpu).exists():
+        return []
+    ranked = read(gpu)["kernels"].get(kernel_id, [])
+    return [Policy.from_dict(one["policy"]) for one in ranked]
+
+
+def read(gpu: str) -> dict[str, Any]:
+    """The file's content. Raises ValueError where it does not say that it is a static ranking."""
+    found = json.loads(path(gpu).read_text())
+    if found.get("label") != LABEL:
+        raise ValueError(f"{path(gpu).name}: found label {found.get('label')!r}, allowed {LABEL!r}")
+    return found

@@ -32,13 +32,13 @@ from compare.plan.situation import situation
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import render, seeds, tree
+from compare.tune import render, space, tree
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.fit import Fitted
 from compare.tune.records import Log, NotThisRun, together
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload, suites
-from compare.workloads.tuning_rows import least_ms
+from compare.workloads.suites import least_ms
 
 KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
@@ -254,8 +254,8 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
         f"{len(run.plan)} kernels, {sum(map(len, run.plan.values()))} policies, {arguments.minutes:g} min a DSL",
         flush=True,
     )
-    if seeds.path(machine.gpu.name).exists():
-        print(f"first to be tried: a {seeds.LABEL}", flush=True)
+    if space.path(machine.gpu.name).exists():
+        print(f"first to be tried: a {space.LABEL}", flush=True)
     if arguments.arm == "helion-autotuner":
         from compare.tune import helion
 

@@ -3,13 +3,13 @@
 In: `32q1s2k~`, a suite's name, a trace's file. Out: `Workload`s, and the least bytes and FLOPs that each one costs.
 """
 
-from compare.workloads.asked import Ask
 from compare.workloads.workload import (
     DTYPE_NAMES,
     LLAMA_3_8B,
     NEW_KV,
     PLAIN,
     SPECULATIVE_MAX,
+    Ask,
     GrammarError,
     Workload,
     parse_lens,

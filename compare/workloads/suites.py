@@ -4,14 +4,211 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from common.spec import AttentionShape
-from compare.workloads import feature_suite, figure_suites, tuning_rows
-from compare.workloads.workload import LLAMA_3_8B, Ask, Workload, parse_lens, vary
+from compare.workloads.cost import cost
+from compare.workloads.workload import LLAMA_3_8B, SPECULATIVE_MAX, Ask, Workload, parse_lens, vary
+
+# The suite `features`: three plain rows, and each of them again under one feature at a time.
+
+
+FEATURE_KERNELS = tuple(
+    f"{dsl}/{name}" for dsl in ("triton", "helion") for name in ("q_block", "parallel_softmax", "auto")
+)
+PLAIN = {"decode": "32q1s4k~", "verification": "32q8s4k", "prompts": "4q2k"}  # what a figure calls them: their label
+MARK = "+"  # between a plain row's label and its feature's name
+_FP8, _INT8 = torch.float8_e4m3fn, torch.int8
+
+# name: what is asked, and what differs in the shape
+_LOGITS = {
+    "softcap": (Ask(softcap=30.0), {}), "sinks": (Ask(sinks=True), {}), "alibi": (Ask(alibi="linear"), {}),
+    "alibi-sqrt": (Ask(alibi="sqrt"), {}),
+}  # fmt: skip
+_MASKS = {
+    **{f"window-{size}": (Ask(sliding_window=size), {}) for size in (256, 1024, 2048)},
+    "chunk-1024": (Ask(chunk=1024), {}), "encoders": (Ask(encoders=True), {}), "cross": (Ask(cross=True), {}),
+}  # fmt: skip
+_STORED = {
+    "fp8-kv": (Ask(scales="one"), {"kv_dtype": _FP8}), "fp8-kv-heads": (Ask(scales="heads"), {"kv_dtype": _FP8}),
+    "fp8-kv-tokens": (Ask(scales="tokens"), {"kv_dtype": _FP8}),
+    "int8-kv-tokens": (Ask(scales="tokens"), {"kv_dtype": _INT8}),
+    "fp8-query": (Ask(scales="one"), {"dtype": _FP8}), "fp8-out": (Ask(fp8_out=True), {}),
+    "value-64": (Ask(), {"value_size": 64}), "batch-invariant": (Ask(batch_invariant=True), {}),
+}  # fmt: skip
+ASKED = {
+    "decode": _LOGITS | _MASKS | _STORED,
+    "verification": {"tree-8": (Ask(tree=8), {}), "fp8-kv": _STORED["fp8-kv"]},
+    "prompts": _LOGITS | _MASKS | {"spans-576": (Ask(spans=576), {})} | _STORED,  # 576 tokens: an image of 24 x 24
+}
+
+
+def rows() -> list[Workload]:
+    """Each plain row, then what is asked of it."""
+    made = []
+    for name, label in PLAIN.items():
+        plain = Workload(label, parse_lens(label))
+        made.append(plain)
+        for feature, (ask, sizes) in ASKED[name].items():
+            shape = replace(LLAMA_3_8B, **sizes)
+            made.append(replace(plain, label=f"{label}{MARK}{feature}", shape=shape, ask=ask))
+    return made
+
+
+# The suites of the paper's Figures 6 to 9: their rows, and the kernels that each figure compares.
+#
+# Llama-3-8B's shape in bf16 (paper 7.1). Sequences of a batch have different lengths: the shares of the longest that
+# the paper's benchmark repeats, 1, 0.2, 0.1, 0.4, 0.5, the longest first so that every batch has one. Decodes come
+# before prompts, as engines order them; the prompts of a batch have no context.
+
+
+PATTERN = (1.0, 0.2, 0.1, 0.4, 0.5)
+LENGTHS, BATCHES, SHARES = (256, 1024, 4096), (1, 8, 32), (0, 50, 100)  # 6: tokens, sequences, percent of decodes
+PAGES, SIZE = (16, 64, 544), (16, 4096)  # 7: 544 is what a hybrid model aligns its pages to; a page is no tile there
+PROMPTS, PROMPT_BATCHES = (128, 512, 1024, 2048, 4096, 8192), (1, 4)  # 8: Listing 2 changes at 4096 tokens on average
+PROMPT, OUTPUTS = 500, (10, 100, 400, 800, 1600, 3200, 6400, 12800)  # 9: tokens, as in the end-to-end runs
+
+_DSLS, _FA3 = ("triton", "helion"), ("baseline/flash_attn3",)
+
+
+def _both(*names: str) -> tuple[str, ...]:
+    return tuple(f"{dsl}/{name}" for dsl in _DSLS for name in names)
+
+
+FIGURE_KERNELS = {
+    "fig6": (*_both("naive", "q_block", "parallel_softmax"), *_FA3),
+    "fig7": (*_both("q_block@page", "parallel_softmax@page", "adjustable_tile"), *_FA3),
+    "fig8": (*_both("q_block@fixed", "q_block@paper", "q_block@tree", "auto@tree"), *_FA3),
+    "fig9": (*_both("naive", "q_block", "parallel_softmax", "static_grid"), *_FA3),
+}
+
+
+def varied(count: int, longest: int) -> list[int]:
+    """The lengths of `count` sequences, at least 1."""
+    return [max(math.ceil(longest * PATTERN[i % len(PATTERN)]), 1) for i in range(count)]
+
+
+def batch(count: int, longest: int, share: int) -> Workload:
+    """`share` percent of `count` sequences decode; either part has the pattern of its own."""
+    decodes = math.ceil(count * share / 100)
+    lens = [(1, n) for n in varied(decodes, longest)] + [(n, n) for n in varied(count - decodes, longest)]
+    return Workload(f"{count}x{longest}-{share}%decode", tuple(lens))
+
+
+def fig6() -> list[Workload]:
+    """The optimisation steps by sequence length and by decode share; one sequence is no half."""
+    grid = [(n, s, c) for n in LENGTHS for s in SHARES for c in BATCHES if not (s == 50 and c == 1)]
+    return [batch(count, longest, share) for longest, share, count in grid]
+
+
+def fig7() -> list[Workload]:
+    """Tiles of a page against tiles of their own, by page and decode share."""
+    rows = [(page, batch(*SIZE, share)) for page in PAGES for share in SHARES]
+    return [replace(r, label=f"{r.label}@page{p}", shape=replace(LLAMA_3_8B, block_size=p)) for p, r in rows]
+
+
+def fig8() -> list[Workload]:
+    """Prompts alone, by length: what a tuned choice changes."""
+    return [batch(count, longest, 0) for count in PROMPT_BATCHES for longest in PROMPTS]
+
+
+def fig9() -> list[Workload]:
+    """The last decode of a request of 500 prompt tokens and a growing output, at batch 1."""
+    return [Workload(f"q1s{PROMPT + tokens}", ((1, PROMPT + tokens),)) for tokens in OUTPUTS]
+
+
+# The rows that trees are fitted to: a log-uniform draw of batch sizes, query and context lengths and decode shares.
+#
+# Drawn once, with a seed of their own, and bounded, so that any GPU of the table holds a row and a slow kernel still
+# ends soon. The suites by which kernels are judged have other lengths.
+
+
+ROWS, SEED = 48, 20_000
+MAX_SEQS, MAX_QUERY, MAX_CONTEXT = 512, 16 * 1024, 128 * 1024
+TILE = 128  # keys: contexts are log-uniform behind it, for below a tile their length changes nothing
+# A row needs at most 3 ms of an H200 at what it was measured to reach: 4,570 GB/s of K and V, 793 TFLOP/s of products.
+# A kernel at a seventh of both ends in 21 ms. K and V then take less than 14 GB, query and out less than 1.1 GB.
+MAX_MS, GBPS, TFLOPS, MAX_TOKENS = 3.0, 4570, 793, 32 * 1024
+
+_KINDS = ("decode", "prefill", "mixed", "speculative")
+_OTHERS = (  # shapes of every third round of the kinds
+    (AttentionShape(64, 8, 128, 32), Ask()),
+    (AttentionShape(28, 4, 128, 16), Ask()),
+    (AttentionShape(16, 1, 128, 64), Ask()),
+    (AttentionShape(64, 8, 64, 16), Ask(sliding_window=1024, sinks=True)),
+)
+
+
+def _log_uniform(generator: torch.Generator, low: float, high: float) -> int:
+    """An integer of low .. high whose logarithm is uniform."""
+    share = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return min(int(high), max(int(low), round(math.exp(math.log(low) + share * math.log(high / low)))))
+
+
+def _context(generator: torch.Generator) -> int:
+    """0 .. MAX_CONTEXT."""
+    return _log_uniform(generator, TILE, MAX_CONTEXT + TILE) - TILE
+
+
+def lengths(generator: torch.Generator, count: int, query: int, context: int) -> list[tuple[int, int]]:
+    """`count` sequences of `query` new tokens; contexts uniform in [0.5, 1] of `context`, which the first has."""
+    shares = torch.rand(count, generator=generator, dtype=torch.float64) * 0.5 + 0.5
+    contexts = [context, *shares.mul(context).long().tolist()[1:]]
+    return [(query, query + held) for held in contexts]
+
+
+def _lens(generator: torch.Generator, kind: str) -> list[tuple[int, int]]:
+    """One draw of a class; decodes come first, as engines order them."""
+    count = _log_uniform(generator, 1 if kind != "mixed" else 2, MAX_SEQS)
+    context = _context(generator)
+    if kind == "decode":
+        return lengths(generator, count, 1, context)
+    if kind == "speculative":
+        return lengths(generator, count, _log_uniform(generator, 2, SPECULATIVE_MAX), context)
+    query = _log_uniform(generator, SPECULATIVE_MAX + 1, MAX_QUERY)
+    whole = float(torch.rand((), generator=generator)) < 0.5  # half of the prompts have no context
+    held = 0 if whole else _context(generator)
+    if kind == "prefill":
+        return lengths(generator, count, query, held)
+    share = float(torch.rand((), generator=generator))
+    decodes = min(max(round(share * count), 1), count - 1)
+    return [*lengths(generator, decodes, 1, context), *lengths(generator, count - decodes, query, held)]
+
+
+def least_ms(row: Workload) -> float:
+    """What the row needs of an H200 at what it was measured to reach; a kernel takes two to seven times as long."""
+    needed = cost(row)
+    return max(needed.kv_bytes / GBPS, needed.flops / TFLOPS / 1e3) / 1e6
+
+
+def fits(row: Workload) -> bool:
+    """Whether the row is inside the bounds above."""
+    return least_ms(row) <= MAX_MS and row.stats.num_tokens <= MAX_TOKENS
+
+
+def _label(number: int, row: Workload) -> str:
+    stats = row.stats
+    return f"t{number:02}-{row.kind}-{stats.num_seqs}x{stats.max_query_len}of{stats.max_seq_len}"
+
+
+def draw(count: int = ROWS) -> list[Workload]:
+    """The first `count` rows: the classes take turns, so that any leading part holds all; draws out of bounds are
+    repeated."""
+    generator = torch.Generator().manual_seed(SEED)
+    rows: list[Workload] = []
+    while len(rows) < count:
+        number = len(rows)
+        turn = number // len(_KINDS)
+        shape, ask = _OTHERS[turn // 3 % len(_OTHERS)] if turn % 3 == 2 else (LLAMA_3_8B, Ask())
+        row = Workload("", tuple(_lens(generator, _KINDS[number % len(_KINDS)])), shape, ask)
+        if fits(row):
+            rows.append(replace(row, label=_label(number, row)))
+    return rows
+
 
 _KB = 1024
 
@@ -131,8 +328,8 @@ def serving(seed: int = 0) -> tuple[Workload, ...]:
 
 
 def tuning(seed: int = 0) -> tuple[Workload, ...]:
-    """The rows that trees are fitted to; no other suite has one of them (`compare.workloads.tuning_rows`)."""
-    return tuple(_seeded(tuning_rows.draw(), seed))
+    """The rows that trees are fitted to; no other suite has one of them."""
+    return tuple(_seeded(draw(), seed))
 
 
 def ablations(seed: int = 0) -> tuple[Workload, ...]:
@@ -152,11 +349,11 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "serving": serving,
     "tuning": tuning,
     "ablations": ablations,
-    "fig6": lambda seed: tuple(_seeded(figure_suites.fig6(), seed)),
-    "fig7": lambda seed: tuple(_seeded(figure_suites.fig7(), seed)),
-    "fig8": lambda seed: tuple(_seeded(figure_suites.fig8(), seed)),
-    "fig9": lambda seed: tuple(_seeded(figure_suites.fig9(), seed)),
-    "features": lambda seed: tuple(_seeded(feature_suite.rows(), seed)),
+    "fig6": lambda seed: tuple(_seeded(fig6(), seed)),
+    "fig7": lambda seed: tuple(_seeded(fig7(), seed)),
+    "fig8": lambda seed: tuple(_seeded(fig8(), seed)),
+    "fig9": lambda seed: tuple(_seeded(fig9(), seed)),
+    "features": lambda seed: tuple(_seeded(rows(), seed)),
 }
 
 

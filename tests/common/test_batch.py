@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from common.cases.batch import fill_values, make_batch, make_batches, owned_slots
-from common.oracle.guards import GUARD_BYTES, Guards
+from common.oracle.integrity import GUARD_BYTES, Guards
 from common.spec import AttentionShape, Features, Layout
 from common.spec.metadata import lens_of
 from common.spec.validation import validate

@@ -8,8 +8,7 @@ import torch
 from cache_cases import QUANTISED_WRITES, WRITES, build, judge
 from common.cases.batch import make_batch
 from common.oracle.cache import written, written_scales
-from common.oracle.guards import Guards
-from common.oracle.integrity import same_bits
+from common.oracle.integrity import Guards, same_bits
 from common.spec import AttentionShape, SpecError
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8

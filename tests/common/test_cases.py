@@ -9,7 +9,7 @@ import torch
 
 from common.cases.layouts import huge_query, page_twice, reversed_pages, tiny_query
 from common.cases.named import BY_NAME, CASES, build, outputs
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.spec import SpecError
 from common.spec.validation import validate, validate_output

@@ -8,9 +8,8 @@ import torch
 
 from common.cases.batch import owned_slots
 from common.cases.case import decodes, named
-from common.cases.edge_cases import EDGES
 from common.cases.fills import FILLS, INVISIBLE, seen_slots
-from common.cases.named import BY_NAME, build
+from common.cases.named import BY_NAME, EDGES, build
 from common.oracle.reference import reference
 from common.spec.metadata import lens_of
 

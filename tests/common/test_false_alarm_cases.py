@@ -10,11 +10,9 @@ import pytest
 from common.cases.case import Case, build, outputs
 from common.cases.named import CASES
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
-from common.kit.levels import write
-from common.kit.shrinking import smallest
+from common.kit.levels import smallest, write
 from common.mutants.emulation import Schedule, emulate
-from common.oracle.guards import Guards
-from common.oracle.integrity import Snapshot, damage
+from common.oracle.integrity import Guards, Snapshot, damage
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import Layout, PagedBatch

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from common.cases.case import config_for
-from common.cases.family_cases import FAMILY
-from common.cases.named import BY_NAME, CASES, build
+from common.cases.named import BY_NAME, CASES, FAMILY, build
 from common.spec import Layout
 from common.spec.metadata import SHORT_QUERY
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
-from common.serving.device_check import check_values
+from common.serving.call import check_values
 from common.spec import AttentionShape, Features, Layout, SpecError, UnsupportedFeature
 from common.spec.feature_rules import CONTRADICTIONS, NEEDS, contradiction
 from common.spec.kernel import MEMBERS, asked_of, require

@@ -8,7 +8,7 @@ from triton.compiler import make_backend
 from common.cases.batch import make_batch
 from common.cases.named import CASES
 from common.gpus import TABLE, resolve
-from common.spec import AttentionShape, Features, SpecError, fp8_types
+from common.spec import AttentionShape, Features, SpecError, refusals
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8
 from common.spec.validation import validate, validate_output
@@ -25,7 +25,7 @@ def _batch(shape):
 
 @pytest.fixture
 def on_sm_90(monkeypatch):
-    monkeypatch.setattr(fp8_types, "target_of", lambda device: "sm_90")
+    monkeypatch.setattr(refusals, "target_of", lambda device: "sm_90")
 
 
 @pytest.mark.parametrize("arch", sorted({gpu.arch for gpu in TABLE.values()}))
@@ -34,7 +34,7 @@ def test_the_types_of_an_arch_are_those_of_its_backend(arch):
     warp = next(gpu.warp_size for gpu in TABLE.values() if gpu.arch == arch)
     target = GPUTarget("hip", arch, warp) if amd else GPUTarget("cuda", int(arch[3:]), warp)
     named = make_backend(target).parse_options({}).supported_fp8_dtypes
-    assert set(fp8_types.fp8_types(arch)) == {TRITONS[name] for name in named if name in TRITONS}
+    assert set(refusals.fp8_types(arch)) == {TRITONS[name] for name in named if name in TRITONS}
 
 
 def test_pages_of_a_type_that_the_gpu_lacks_are_refused(on_sm_90):
@@ -71,13 +71,13 @@ def test_pages_to_write_of_a_type_that_the_gpu_lacks_are_refused(on_sm_90):
 
 def test_the_types_of_a_gpu_pass(on_sm_90):
     for dtype in (E4M3FN, E5M2, torch.int8):
-        fp8_types.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
+        refusals.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
 
 
 def test_a_cpu_has_all_types():
-    assert fp8_types.target_of(torch.device("cpu")) is None
+    assert refusals.target_of(torch.device("cpu")) is None
     for dtype in FP8:
-        fp8_types.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
+        refusals.expect_fp8(torch.empty(1, dtype=dtype), "key_cache")
 
 
 def test_compiled_for_a_gpu_that_lacks_the_type_the_row_is_unsupported():
@@ -95,6 +95,6 @@ def test_a_case_names_its_arguments_of_fp8():
 
 def test_the_first_argument_that_the_gpu_lacks_is_named():
     asked = {"query": E4M3FN, "key_cache": FNUZ, "out": FNUZ}
-    assert fp8_types.refusal(asked, "sm_90").argument == "key_cache"
-    assert fp8_types.refusal(asked, "sm_80").argument == "query"
-    assert fp8_types.refusal(asked, "gfx942") is None and fp8_types.refusal(asked, None) is None
+    assert refusals.refusal(asked, "sm_90").argument == "key_cache"
+    assert refusals.refusal(asked, "sm_80").argument == "query"
+    assert refusals.refusal(asked, "gfx942") is None and refusals.refusal(asked, None) is None

@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from common.serving import handle
-from common.serving.handle import Launch, Wait
-from common.serving.tape import Tape
+from common.serving import tape as handle
+from common.serving.tape import Launch, Tape, Wait
 
 
 class Driver:
@@ -102,8 +101,8 @@ def test_a_second_stream_waits_and_is_waited_for_as_it_was(monkeypatch):
     driver, (query, scratch) = Driver(), tensors(2)
     main, side, later = (Stream(raw, driver.seen) for raw in (5, 6, 9))
     entries = [Wait(side, main), launch(driver, query, stream=6), launch(driver, query), Wait(main, side)]
-    tape = Tape.of(entries, [query, scratch], 5)
     monkeypatch.setattr(handle, "current", lambda: later)
+    tape = Tape.of(entries, [query, scratch], 5)
     tape.replay([64, 0], 9)
     order = [entry if entry[1] == "waits for" else f"on {entry[3]}" for entry in driver.seen]
     assert order == [(6, "waits for", 9), "on 6", "on 9", (9, "waits for", 6)]

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
-from common.oracle.guards import Guards
-from common.oracle.integrity import Snapshot, bits, damage, fingerprint, padding_written, same_bits, words
+from common.oracle.integrity import Guards, Snapshot, bits, damage, fingerprint, padding_written, same_bits, words
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(4, 2, 16, 8)

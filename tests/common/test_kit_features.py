@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from common.cases.feature_cases import FEATURE_CASES
+from common.cases.named import FEATURE_CASES
 from common.kit import levels
 from common.kit.kit import Kit
 from common.spec.paged_batch import QUANTISED

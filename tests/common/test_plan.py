@@ -14,7 +14,7 @@ from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import Family
 from common.serving.grid import hinted_stats
-from common.serving.plan import Plan, _kind, pieces
+from common.serving.plan import Plan, kind_of, pieces
 from common.spec import AttentionShape, Features, SpecError
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
@@ -104,7 +104,7 @@ def test_a_plan_allocates_no_output(on_h200):
 def compiled(plan, stats, tokens, seqs):
     """What a call of these sizes is compiled for."""
     found = pieces(plan.choice_of(stats, plan.features.names()))
-    return {(*piece, *_kind(tokens, seqs)) for piece in found}
+    return {(*piece, *kind_of(tokens, seqs)) for piece in found}
 
 
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=100)], ids=["plain", "window"])

@@ -13,11 +13,17 @@ import torch
 
 from common.cases import random_cases as generator
 from common.cases.case import build, outputs
-from common.cases.covering import covering, legal_pairs
-from common.cases.feature_axes import FEATURE_AXES
-from common.cases.random_cases import ALL_AXES, AXES, may_go_together, random_case, values_of
-from common.oracle.guards import Guards
-from common.oracle.integrity import same_bits
+from common.cases.random_cases import (
+    ALL_AXES,
+    AXES,
+    FEATURE_AXES,
+    covering,
+    legal_pairs,
+    may_go_together,
+    random_case,
+    values_of,
+)
+from common.oracle.integrity import Guards, same_bits
 from common.spec.feature_rules import contradiction
 from common.spec.validation import validate, validate_output
 

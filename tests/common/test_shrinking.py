@@ -6,8 +6,7 @@ import pytest
 
 from common.cases.fills import FILLS
 from common.cases.random_cases import random_case, values_of
-from common.kit.levels import read, write
-from common.kit.shrinking import smallest
+from common.kit.levels import read, smallest, write
 from common.spec import SpecError
 
 SEED = next(seed for seed in range(300) if values_of(seed)["sinks"] and values_of(seed)["companions"] == "decodes")

@@ -4,7 +4,7 @@ import synthetic_run
 
 from common.gpus import resolve
 from compare.record.records import Derived, Status
-from compare.workloads import figure_suites
+from compare.workloads import suites
 from compare.workloads.cost import cost, floor_us, info
 from compare.workloads.suites import suite
 
@@ -34,7 +34,7 @@ def records(name, kernels=None, pages_refused=True):
     """Every cell of the suite, timed; but `@page` on a page that no tile can be is unsupported."""
     found = []
     for row in suite(name):
-        for kernel in kernels or figure_suites.KERNELS[name]:
+        for kernel in kernels or suites.FIGURE_KERNELS[name]:
             if pages_refused and kernel.endswith("@page") and row.shape.block_size == 544:
                 found.append(synthetic_run.failed(info(row), kernel, Status.UNSUPPORTED))
                 continue

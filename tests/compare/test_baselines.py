@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend
 
 from common.cases.case import build, outputs
 from common.cases.named import BY_NAME
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import UnsupportedFeature

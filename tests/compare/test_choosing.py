@@ -5,8 +5,10 @@ import json
 import pytest
 import synthetic_run
 
-from compare.pages import choosing, choosing_blocks, choosing_costs
-from compare.pages.choosing_blocks import BLOCKS, Committed
+from compare.pages import choosing
+from compare.pages import choosing as choosing_blocks
+from compare.pages import choosing as choosing_costs
+from compare.pages.choosing import BLOCKS, Committed
 from compare.studies.costs import costs
 
 EMPTY = "".join(f"<!-- evidence: {name} -->\n<!-- end -->\n" for name in BLOCKS)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from common.gpus import resolve
-from compare.studies.costs import compile, costs, graph_nodes, launch, trace
+from compare.studies.costs import compile, costs, launch, trace
+from compare.studies.costs import launch as graph_nodes
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")

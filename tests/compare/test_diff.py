@@ -7,10 +7,10 @@ import pytest
 import synthetic_run
 from sampled_run import DECODE, LOADS, MIXED, PREFILL, rows
 
-from compare.analysis import diff, difference
-from compare.analysis.difference import Change
+from compare.analysis import diff
+from compare.analysis import diff as difference
+from compare.analysis.diff import Change, Thresholds
 from compare.analysis.runs import read
-from compare.analysis.thresholds import Thresholds
 from compare.record.noise import Noise
 from compare.record.records import Status
 

@@ -17,7 +17,8 @@ from compare.competitors import registry, twins
 from compare.plan import situation
 from compare.process import crew
 from compare.record.noise import read
-from compare.run import doctor, environment
+from compare.run import doctor
+from compare.run import doctor as environment
 from compare.workloads import Workload, parse_lens
 from compare.workloads.cost import info
 

@@ -7,8 +7,17 @@ import pytest
 
 from common import gpus
 from compare.static.compile import Outcome
-from compare.static.estimate import MACHINES, NoEstimate, column, estimate, machine_of, makespan, text
-from compare.static.estimate_code import flops_of, tile_code
+from compare.static.estimate import (
+    MACHINES,
+    NoEstimate,
+    column,
+    estimate,
+    flops_of,
+    machine_of,
+    makespan,
+    text,
+    tile_code,
+)
 from compare.static.estimate_work import works
 from compare.studies.estimates import published
 from compare.workloads import Workload, cost, parse_lens

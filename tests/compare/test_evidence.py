@@ -5,14 +5,14 @@ from dataclasses import replace
 from synthetic_run import checked, timed, workload
 
 from compare.record.records import Search
-from compare.report import evidence
+from compare.report import sections
 
 LOAD, OTHER = workload("q1s512", "decode", 1, 1, 512), workload("q1s2k", "decode", 1, 1, 2048)
 
 
 def test_the_checker_table_keeps_the_worst_ratio_of_a_kernel() -> None:
     rows = [checked(LOAD, "triton/naive", 0.25), checked(OTHER, "triton/naive", 0.875)]
-    assert evidence.checker_table(rows).markdown.splitlines()[-1] == "| `triton/naive` | bfloat16 | 2 | 0.875 |"
+    assert sections.checker_table(rows).markdown.splitlines()[-1] == "| `triton/naive` | bfloat16 | 2 | 0.875 |"
 
 
 def test_the_search_table_names_the_worst_row_of_a_default() -> None:
@@ -20,10 +20,10 @@ def test_the_search_table_names_the_worst_row_of_a_default() -> None:
         replace(timed(load, "triton/q_block", 20.0), search=Search(30, 28, 10.0, {}, share))
         for load, share in ((LOAD, 1.0), (OTHER, 0.5))
     ]
-    last = evidence.search_table(rows).markdown.splitlines()[-1]
+    last = sections.search_table(rows).markdown.splitlines()[-1]
     assert last == "| `triton/q_block` | 2 | 28 to 28 | 0.71 | 0.50 | q1s2k |"
 
 
 def test_nothing_to_tell_is_no_table() -> None:
-    assert evidence.checker_table([]) is None
-    assert evidence.search_table([]) is None
+    assert sections.checker_table([]) is None
+    assert sections.search_table([]) is None

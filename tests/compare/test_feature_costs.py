@@ -6,7 +6,7 @@ import synthetic_run
 from synthetic_run import timed, workload
 
 from compare.exits import NOTHING, OK, USAGE
-from compare.report import feature_costs
+from compare.report import features
 
 H200 = {"name": "h200", "present": True}
 TRITON, HELION = "triton/auto", "helion/auto"
@@ -19,7 +19,7 @@ def run(folder, *rows, gpu=H200):
 
 
 def said(capsys, *folders):
-    code = feature_costs.main([str(folder) for folder in folders])
+    code = features.main([str(folder) for folder in folders])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     return code, [[field.strip() for field in line.strip("|").split("|")] for line in lines]
 

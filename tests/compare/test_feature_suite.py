@@ -17,7 +17,7 @@ from compare.bench.subject import Subject
 from compare.competitors import registry
 from compare.report import features as report_features
 from compare.report.paper import points
-from compare.workloads import Workload, feature_suite
+from compare.workloads import Workload, suites
 from compare.workloads.cost import cost
 from compare.workloads.suites import suite
 
@@ -81,7 +81,7 @@ def test_every_feature_has_a_row():
 
 @pytest.mark.parametrize("label", ["32q1s4k~+window-1024", "4q2k+chunk-1024", "32q1s4k~+fp8-kv"])
 def test_what_leaves_out_keys_or_bytes_needs_fewer(label):
-    plain = ROWS[label.split(feature_suite.MARK)[0]]
+    plain = ROWS[label.split(suites.MARK)[0]]
     assert cost(ROWS[label]).bytes < cost(plain).bytes or cost(ROWS[label]).flops < cost(plain).flops
 
 
@@ -94,12 +94,12 @@ def test_a_contradiction_reaches_nobody():
 
 
 def test_the_figure_names_every_class_feature_and_kernel(tmp_path):
-    records = synthetic_figures.records("features", feature_suite.KERNELS)
+    records = synthetic_figures.records("features", suites.FEATURE_KERNELS)
     (path,) = report_features.draw(records, tmp_path).values()
     texts = {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
-    features = {name for asked in feature_suite.ASKED.values() for name in asked}
-    assert features | set(feature_suite.KERNELS) <= texts
-    assert {f"{name}: {label}" for name, label in feature_suite.PLAIN.items()} <= texts
+    features = {name for asked in suites.ASKED.values() for name in asked}
+    assert features | set(suites.FEATURE_KERNELS) <= texts
+    assert {f"{name}: {label}" for name, label in suites.PLAIN.items()} <= texts
 
 
 def test_a_ratio_is_to_the_same_kernels_plain_row():

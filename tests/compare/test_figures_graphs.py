@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from compare.studies.graphs import figures_graphs
+from compare.studies.graphs import report
 
 
 def rows():
@@ -21,7 +21,7 @@ def rows():
 
 
 def test_the_waves_figure_names_every_graph_and_batch(tmp_path):
-    path = figures_graphs.waves(rows(), tmp_path / "waves.svg")
+    path = report.waves(rows(), tmp_path / "waves.svg")
     texts = ["".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
     assert {"triton/auto, captured for more", "helion/auto, its own", "helion/static_grid, one for all"} <= set(texts)
     assert texts.count("100") == 4 and texts.count("all") == 2

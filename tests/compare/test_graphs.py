@@ -11,8 +11,9 @@ from rich.console import Console
 from common.oracle.reference import reference
 from common.spec import AttentionShape, Features, SpecError
 from compare.bench import timing
-from compare.studies.graphs import captured, graphs, report
-from compare.studies.graphs.stage import Size, Stage
+from compare.studies.graphs import graphs, report
+from compare.studies.graphs import graphs as captured
+from compare.studies.graphs.graphs import Size, Stage
 from compare.workloads import Workload
 
 SHAPE = AttentionShape(2, 1, 16, 16, torch.float32)

@@ -10,7 +10,7 @@ import synthetic_figures
 
 from common.gpus import resolve
 from compare.pages import paper
-from compare.pages.paper_measures import MEASURES, Runs, speeds
+from compare.pages.paper import MEASURES, Runs, speeds
 from compare.plan import selection, situation
 from compare.run import options
 

@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from compare.record.records import MAX_SAMPLES, Derived, Evidence, GateResult, Record, Search, Status, Timing, latest
+from compare.record.records import (
+    MAX_SAMPLES,
+    Derived,
+    Evidence,
+    GateResult,
+    Record,
+    Search,
+    Status,
+    Timing,
+    latest,
+    seal,
+)
 from compare.record.store import read_records
-from compare.record.wire import seal
 from compare.workloads import Workload
 from compare.workloads.cost import info
 

@@ -13,7 +13,8 @@ from compare.analysis.runs import read
 from compare.analysis.verdict import FA3
 from compare.record.contract import PRECISION, Contract
 from compare.record.records import Status
-from compare.report import glance, render, report, report_svg
+from compare.report import glance, render, report
+from compare.report import render as report_svg
 
 
 @pytest.fixture(scope="module")

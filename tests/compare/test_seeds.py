@@ -6,7 +6,7 @@ import pytest
 
 from common.gpus import resolve
 from compare.static.compile import CompileJob, Outcome
-from compare.tune import arm, rank, seeds
+from compare.tune import arm, rank, space
 from compare.tune.space import DEFAULT, Policy
 from compare.workloads.suites import peers, pick
 
@@ -16,10 +16,10 @@ SEED = Policy(set=(("num_warps", 2),))
 
 @pytest.fixture
 def ranking(tmp_path, monkeypatch):
-    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    monkeypatch.setattr(space, "FOLDER", tmp_path)
     ranked = [{"policy": SEED.to_dict(), "name": SEED.name, "share": 0.8}]
-    content = {"label": seeds.LABEL, "kernels": {"triton/q_block": ranked}}
-    seeds.path("mi300").write_text(json.dumps(content))
+    content = {"label": space.LABEL, "kernels": {"triton/q_block": ranked}}
+    space.path("mi300").write_text(json.dumps(content))
     return content
 
 
@@ -30,9 +30,9 @@ def test_ranked_policies_come_right_behind_the_default(ranking):
 
 
 def test_a_file_without_the_label_is_refused(ranking):
-    seeds.path("mi300").write_text(json.dumps(ranking | {"label": "measured"}))
+    space.path("mi300").write_text(json.dumps(ranking | {"label": "measured"}))
     with pytest.raises(ValueError, match="measured"):
-        seeds.of("mi300", "triton/q_block")
+        space.of("mi300", "triton/q_block")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from common.gpus import resolve
 from compare.plan.plan import Cell
 from compare.static import facts as static_facts
 from compare.static.compile import CompileJob, Outcome
-from compare.workloads import Ask, Workload, feature_suite
+from compare.workloads import Ask, Workload, suites
 from compare.workloads.suites import peers
 
 
@@ -68,7 +68,7 @@ def test_a_lane_and_its_child_wait_for_cells_that_are_asked_for_later_until_the_
     assert ended.wait(60)
 
 
-ROWS = {row.label: row for row in feature_suite.rows()}
+ROWS = {row.label: row for row in suites.rows()}
 
 
 @pytest.mark.parametrize("label", ROWS)

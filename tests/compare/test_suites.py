@@ -7,7 +7,8 @@ import torch
 
 from compare.plan import selection, situation
 from compare.run import options
-from compare.workloads import Workload, suites, tuning_rows
+from compare.workloads import Workload, suites
+from compare.workloads import suites as tuning_rows
 from compare.workloads.cost import cost
 from compare.workloads.suites import pick, suite
 

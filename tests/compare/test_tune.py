@@ -11,7 +11,7 @@ import simulated_tuning
 from simulated_tuning import machine, run
 
 from compare import exits
-from compare.process import tune_lanes
+from compare.process import pool
 from compare.record import folder as run_folder
 from compare.tune import records, tune
 
@@ -105,7 +105,7 @@ def test_a_folder_that_holds_another_run_is_refused(finished):
 def test_the_budget_holds(tmp_path, monkeypatch):
     """Samples of a second each: six seconds are over long before eight rows are, and nothing is called done."""
     monkeypatch.setenv("SAMPLE_S", "1.0")
-    monkeypatch.setattr(tune_lanes, "GRACE_S", 3.0)
+    monkeypatch.setattr(pool, "GRACE_S", 3.0)
     assert run(tmp_path, minutes=0.1) == exits.NOTHING
     assert not records.done(records.read(tmp_path / "candidates.jsonl"), "triton")
 

@@ -14,7 +14,7 @@ from common.gpus import resolve
 from compare.competitors import registry
 from compare.process.crew import environment
 from compare.record.folder import ROOT
-from compare.tune.compile import Lane, _tensor_bytes
+from compare.tune.compile import Lane, tensor_bytes
 from compare.tune.space import DEFAULT, Policy, flatten
 from compare.workloads.suites import pick, suite
 
@@ -66,7 +66,7 @@ def test_limits(gpu, shared, spill, policy, status):
 
 def test_scratch_counts_all_tensors_of_a_workspace():
     tensor = torch.empty(10, dtype=torch.float32)
-    assert _tensor_bytes(None) == 0 and _tensor_bytes((tensor, [tensor, None])) == 80
+    assert tensor_bytes(None) == 0 and tensor_bytes((tensor, [tensor, None])) == 80
 
 
 @pytest.mark.slow

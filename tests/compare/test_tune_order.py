@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from compare.process.tune_lanes import Jobs
+from compare.process.pool import Jobs
 from compare.tune import tune
 from compare.tune.arm import Arm, late
 from compare.workloads import suites
-from compare.workloads.tuning_rows import least_ms
+from compare.workloads.suites import least_ms
 
 
 def job(kernel, name, **more):

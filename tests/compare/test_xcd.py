@@ -3,7 +3,7 @@
 import torch
 
 from common.spec import AttentionShape
-from compare.studies import xcd
+from compare.studies import dies
 from compare.workloads import Ask, Workload
 
 KEY = 2 * 128 * 2  # bytes of a key and its value
@@ -17,7 +17,7 @@ def _row(lens, kv_heads=8, window=None):
 def test_eight_kv_heads_fastest_are_one_die_each():
     """Every Q Block of a head lands on the head's die: nothing is fetched twice."""
     row = _row(((512, 512),))
-    read = xcd.traffic(xcd.prompts(row, {"block_m": 128}), row)
+    read = dies.traffic(dies.prompts(row, {"block_m": 128}), row)
     assert read.distinct == 8 * 512 * KEY and read.each == (512 * KEY,) * 8
     assert read.amplification == 1.0
 
@@ -25,8 +25,8 @@ def test_eight_kv_heads_fastest_are_one_die_each():
 def test_one_kv_head_is_read_by_every_die_until_neighbours_share_one():
     """16 Q Blocks of 32 tokens on one head: block i sees 32 (i + 1) keys; launched last first."""
     row = _row(((512, 512),), kv_heads=1)
-    programs = xcd.prompts(row, {"block_m": 128})
-    before, after = xcd.traffic(programs, row), xcd.traffic(xcd.remapped(programs), row)
+    programs = dies.prompts(row, {"block_m": 128})
+    before, after = dies.traffic(programs, row), dies.traffic(dies.remapped(programs), row)
     assert before.each == tuple(32 * (16 - die) * KEY for die in range(8))
     assert after.each == tuple(32 * (16 - 2 * die) * KEY for die in range(8))
     assert after.amplification < before.amplification
@@ -34,8 +34,8 @@ def test_one_kv_head_is_read_by_every_die_until_neighbours_share_one():
 
 def test_a_remap_moves_programs_and_loses_none():
     row = _row(((33, 70), (1, 5), (16, 16)), kv_heads=3)
-    programs = xcd.prompts(row, {"block_m": 16})
-    moved = xcd.remapped(programs)
+    programs = dies.prompts(row, {"block_m": 16})
+    moved = dies.remapped(programs)
     key = repr
     assert sorted(moved, key=key) == sorted(programs, key=key)
     assert moved[::8] == programs[: len(moved[::8])], "the first die has the first programs"
@@ -43,11 +43,11 @@ def test_a_remap_moves_programs_and_loses_none():
 
 def test_segments_cover_every_key_once():
     row = _row(((1, 1000), (1, 70), (40, 40)))
-    programs = xcd.segments(row, {"block_m": 16, "tile_size": 32, "num_segments": 4})
-    assert xcd.traffic(programs, row).distinct == 8 * 1070 * KEY, "the prompt of 40 tokens is another launch's"
+    programs = dies.segments(row, {"block_m": 16, "tile_size": 32, "num_segments": 4})
+    assert dies.traffic(programs, row).distinct == 8 * 1070 * KEY, "the prompt of 40 tokens is another launch's"
     assert sum(one.end - one.begin for one in programs) == 8 * 1070
 
 
 def test_a_window_trims_what_is_read():
     row = _row(((1, 1000),), window=100)
-    assert xcd.traffic(xcd.prompts(row, {"block_m": 16}), row).distinct == 8 * 100 * KEY
+    assert dies.traffic(dies.prompts(row, {"block_m": 16}), row).distinct == 8 * 100 * KEY

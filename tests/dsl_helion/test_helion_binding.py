@@ -5,7 +5,7 @@ import torch
 from helion.runtime.kernel import BoundKernel, Kernel
 
 from common.cases.batch import make_batch
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features

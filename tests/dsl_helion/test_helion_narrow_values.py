@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from common.cases.named import build, outputs
-from common.oracle.guards import Guards
+from common.oracle.integrity import Guards
 from common.spec import UnsupportedFeature
 from compare.competitors import registry
 from kernel_cases import conform

@@ -20,7 +20,8 @@ import test_docs
 from compare.analysis import diff, means, merge
 from compare.competitors import explain
 from compare.pages import capability, choosing, features, paper
-from compare.report import feature_costs, report
+from compare.report import features as report_features
+from compare.report import report
 from compare.run import command as run
 from compare.run import doctor
 from compare.studies import ablations, dies, generated, host, hostcpu, precision, sanitize, sizes
@@ -42,7 +43,7 @@ PROGRAMS = {  # by the name that a command ends in, wherever its module stands
     "doctor": doctor,
     "estimate_page": page,
     "explain": explain,
-    "feature_costs": feature_costs,
+    "feature_costs": report_features,
     "features_page": features,
     "generated": generated,
     "graphs": graphs,

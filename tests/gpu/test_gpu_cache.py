@@ -7,8 +7,7 @@ import torch
 
 from cache_cases import WRITES, WriteCase, build, judge
 from common.oracle.cache import written
-from common.oracle.guards import Guards
-from common.oracle.integrity import same_bits
+from common.oracle.integrity import Guards, same_bits
 
 
 @pytest.fixture(params=["triton", "helion"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import children
-from common.cases.feature_cases import FEATURE_CASES
+from common.cases.named import FEATURE_CASES
 
 HERE = Path(__file__).parent
 LIMIT_S = 1200

@@ -6,7 +6,7 @@ import pytest
 from compare.static.isa import machine
 from compare.static.isa.errors import Fault, ForeignCode, NotExecutable
 from compare.static.isa.machine import Kernel, Program, launch
-from compare.static.unreadable import UnreadableCode
+from compare.static.loops import UnreadableCode
 
 HEAD = """	.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
 	.text

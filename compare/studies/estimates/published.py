@@ -34,7 +34,7 @@ RESULTS = run_folder.ROOT / "docs" / "results"
 WORKLOADS = RESULTS / "published_workloads.jsonl"
 PREDICTIONS = RESULTS / "mi300" / "predictions.jsonl"
 TIMINGS = RESULTS / "published_timings.jsonl"
-MODEL = ("estimate.py", "estimate_code.py", "estimate_work.py")  # what a prediction follows from, beside the facts
+MODEL = ("estimate.py", "estimate_work.py")  # what a prediction follows from, beside the facts
 SAMPLE = 4  # sequences that are enough to compile for: their number is no constant of any kernel
 
 
