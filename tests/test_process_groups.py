@@ -10,7 +10,7 @@ import pytest
 
 from process_groups import group
 
-GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/test_conformance.py"
+GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/conformance/test_conformance.py"
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ GPU, CELLS = "tests/gpu/test_gpu_call.py", "tests/test_conformance.py"
         (f"{CELLS}::test_conformance[helion/q_block-query-0-float16]", f"{CELLS} helion/q_block float16"),
         (f"{CELLS}::test_conformance[helion/q_block-page-8-bfloat16]", f"{CELLS} helion/q_block bfloat16"),
         (f"{CELLS}::test_every_day_and_slow_are_all_pairs_each_once", CELLS),
-        ("tests/test_relations_of_kernels.py::test_a_relation_holds[triton/q_block-twice]",
-         "tests/test_relations_of_kernels.py triton/q_block"),
+        ("tests/conformance/test_relations_of_kernels.py::test_a_relation_holds[triton/q_block-twice]",
+         "tests/conformance/test_relations_of_kernels.py triton/q_block"),
         (f"{GPU}::test_it[triton-x]", "tests/gpu triton"),
         ("tests/gpu/test_gpu_conformance.py::test_it[helion/ablations.fused-query-1-float32]",
          "tests/gpu helion/ablations.fused float32"),
@@ -38,7 +38,7 @@ def test_xdist_runs_a_file_in_one_process(tmp_path):
         (tmp_path / name).write_text("import time, pytest\n@pytest.mark.parametrize('n', range(8))\n"
                                      "def test_it(n):\n    time.sleep(0.02)\n")  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(Path(__file__).parent)
+    environment["PYTHONPATH"] = str(Path(__file__).parent / "support")
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup", "-p", "process_groups"]
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert told.returncode == 0, told.stdout + told.stderr

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from compare.bench import gate, timing
-from compare.bench import timing as timers
 from compare.bench.arena import Arena, page_sets
 from compare.bench.clocks import Clocks
 from compare.bench.gate import Rejected
@@ -50,7 +49,7 @@ def _enter(task: Task, arena: Arena, clock: Any) -> list[Entrant]:
         try:
             subject = Subject(kernel_id, arena, task.gpu, heuristics=task.heuristics)
             identity = subject.identity()
-            runner = timers.runner(subject, clock, task.contract)
+            runner = timing.runner(subject, clock, task.contract)
             entrant = Entrant(cell, subject, runner, None, [])
             entrant.gate = gate.before(arena, runner.run, entrant.sets, subject.kernel.CONTRACT)
             entrants.append(entrant)
@@ -102,7 +101,7 @@ def _rounds(task: Task, quick: Sequence[Entrant], unit: Entrant | None, clocks: 
         if contract.timer == "paper":
             for entrant in quick:
                 before(entrant.cell)
-                entrant.taken = timers.of_the_paper(entrant.runner, entrant.subject.arena.cycle_bytes)
+                entrant.taken = timing.of_the_paper(entrant.runner, entrant.subject.arena.cycle_bytes)
         elif unit is not None:
             timing.interleave(
                 [timing.Track(e.cell, e.runner, e.samples) for e in quick],

@@ -1,7 +1,7 @@
 """docs/capability.md from a conformance run.
 
 CASES="$(python -m compare.pages.capability --cases)"
-python -m pytest tests/test_conformance.py -k "$CASES" --conformance-out RESULTS
+python -m pytest tests/conformance/test_conformance.py -k "$CASES" --conformance-out RESULTS
 python -m compare.pages.capability [RESULTS] [--write docs/capability.md] [--check docs/capability.md]
 """
 

@@ -3,8 +3,8 @@
     python -m compare.pages.features [--write]
 
 Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
-tests/test_conformance.py holds them, and `<!-- refused -->`, from compare.studies.constructs. Without --write it says
-whether the page is what these say (exit 1 where not).
+tests/conformance/test_conformance.py holds them, and `<!-- refused -->`, from compare.studies.constructs. Without
+--write it says whether the page is what these say (exit 1 where not).
 """
 
 from __future__ import annotations

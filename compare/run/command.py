@@ -229,12 +229,11 @@ def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract)
     if arguments.against is None:
         return
     from compare.analysis import diff, runs
-    from compare.analysis import diff as difference
 
     gpu = {"name": now.target.name} if now.target else None
     planned = {"timing_contract": contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
     before, after = runs.read(Path(arguments.against)), runs.RunData(Path("this run"), planned, [])
-    difference.ensure_comparable(before, after)
+    diff.ensure_comparable(before, after)
     diff.limits(arguments, before, after)
 
 

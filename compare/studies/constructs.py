@@ -3,8 +3,9 @@
 docs/capability.md has all of it (compare.studies.capability), docs/features.md what the features met
 (compare.pages.features).
 
-`probe` names the function of tests/refused_helion.py or tests/refused_triton.py that provokes the error: a test runs
-each, so a version that lifts a refusal, or words it otherwise, is noticed. Versions: Helion 1.5.0, Triton 3.7.1.
+`probe` names the function of tests/support/refused_helion.py or tests/support/refused_triton.py that provokes the
+error: a test runs each, so a version that lifts a refusal, or words it otherwise, is noticed. Versions: Helion 1.5.0,
+Triton 3.7.1.
 """
 
 from __future__ import annotations

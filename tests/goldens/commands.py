@@ -1,7 +1,7 @@
 """H: what the commands of documents, manifests and committed cells parse to.
 
 The golden holds the commands too, so that an edit of a document is no difference: that a new command is understood,
-tests/test_docs.py says. A command that a document gives in part is refused, and stays so.
+tests/docs/test_docs.py says. A command that a document gives in part is refused, and stays so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-import test_docs
 from compare.analysis import diff, means, merge
 from compare.competitors import explain
 from compare.pages import capability, choosing, features, paper
@@ -31,6 +30,7 @@ from compare.studies.graphs import graphs
 from compare.studies.versions import versions
 from compare.tune import rank, tune
 from goldens.table import Rows
+from tests.docs import test_docs
 
 RESULTS = test_docs.ROOT / "docs" / "results"
 PROGRAMS = {  # by the name that a command ends in, wherever its module stands

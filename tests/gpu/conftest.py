@@ -1,6 +1,6 @@
 """Everything in this folder needs a GPU: marked `gpu`, skipped where there is none.
 
-With `-n 14 --dist loadgroup` a process has the cells of one kernel and dtype (tests/process_groups.py): Helion
+With `-n 14 --dist loadgroup` a process has the cells of one kernel and dtype (tests/support/process_groups.py): Helion
 generates code for seconds a specialisation and keeps it in the process.
 """
 

@@ -1,7 +1,7 @@
 """Every own kernel on every named case, the large ones too, in the three dtypes, compiled for the GPU that is here.
 
-`-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process. tests/conformance_run.py meets the same
-cells in a sixth of the time.
+`-m own_dtype` is every (kernel, case) once; `-m large` wants 40 GB a process. tests/conformance/conformance_run.py
+meets the same cells in a sixth of the time.
 """
 
 import os

@@ -3,7 +3,6 @@
 import torch
 
 from compare.studies.costs import launch
-from compare.studies.costs import launch as graph_nodes
 
 
 def test_two_kernels_and_a_copy_are_three_nodes():
@@ -31,4 +30,4 @@ def test_an_empty_graph_has_no_work():
     with torch.cuda.graph(graph):
         pass
     if not torch.version.hip:
-        assert graph_nodes.count(graph.raw_cuda_graph()) == 0
+        assert launch.count(graph.raw_cuda_graph()) == 0

@@ -1,0 +1,130 @@
+"""diptych-check in a stranger's repository, whose own folder is called `common`; and what the entry point imports."""
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COMMAND = ROOT / "diptych_check.py"
+KERNEL = """
+from common.scale import LAST_KEYS
+from kit_callables import Attention
+
+class Mine(Attention):
+    def last_key(self, seq_len):
+        return seq_len - LAST_KEYS
+
+SUPPORTS = {"causal"}
+attention = Mine()
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """A repository with a package `common`, a conftest.py that ends pytest, and a kernel that drops LAST_KEYS keys."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").touch()
+    (tmp_path / "common" / "scale.py").write_text("LAST_KEYS = 1")
+    (tmp_path / "conftest.py").write_text("raise SystemExit('a conftest of the stranger')")
+    (tmp_path / "their_kernel.py").write_text(KERNEL)
+    return tmp_path
+
+
+def run(folder, *words):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, str(COMMAND), *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_failure_prints_lines_that_fail_again(stranger):
+    asked = ("their_kernel:attention", "--interpret", "off", "--case", "all-decode", "--report", "report.json")
+    done = run(stranger, *asked, "--seed", "3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("diptych-check ")]
+    assert any("--case all-decode --seed 3" in line for line in lines)
+    assert "smallest failing case: all-decode@lens=" in done.stdout
+    report = json.loads((stranger / "report.json").read_text())
+    assert report["seed"] == 3 and report["smallest"]["repro"] in lines
+    again = run(stranger, *shlex.split(lines[-1])[1:])
+    assert again.returncode == 1 and report["smallest"]["reason"] in again.stdout
+
+
+@pytest.mark.slow
+def test_the_same_kernel_put_right_passes(stranger):
+    (stranger / "common" / "scale.py").write_text("LAST_KEYS = 0")
+    done = run(stranger, "their_kernel:attention", "--interpret", "off", "--case", "all-decode", "--case", "batch-1")
+    assert done.returncode == 0 and "cases: 2 ok" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("their_kernel:nothing",), 2, "has no attribute 'nothing'"),
+        (("their_kernel:attention", "--case", "no-such-case"), 2, "allowed a named case"),
+        (("their_kernel:attention", "--level", "half"), 2, "allowed smoke, full"),
+        (("their_kernel:attention", "--case", "window-page"), 5, "1 declared unsupported"),
+        (("their_kernel:attention", "--case", "window-page", "--supports", "causal,sliding_window"), 1, "incorrect"),
+        (("their_kernel:attention", "--limits", "no-such-file"), 2, "allowed a JSON file"),
+    ],
+)
+def test_exit_codes(words, code, says, stranger):
+    done = run(stranger, *words, "--interpret", "off")
+    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The environment of a machine where the wheel is installed: its metadata, with the entry point, on the path."""
+    metadata = tmp_path / "site" / "diptych-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: diptych\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text("[pytest11]\ndiptych = diptych_check\n")
+    path = os.pathsep.join(map(str, (metadata.parent, ROOT, Path(__file__).parent)))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_pytest_runs_the_same_suite_by_its_name(installed, tmp_path):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "common.conformance", "--case", "batch-1"]
+    options = ["--kernel", "kit_callables:right", "--kit-interpret", "off", "-p", "no:xdist"]
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and "cases: 1 ok" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_stranger_s_own_tests_run_as_before_where_it_is_installed(installed, stranger):
+    (stranger / "conftest.py").unlink()
+    (stranger / "test_theirs.py").write_text(
+        "from common.scale import LAST_KEYS\ndef test_it():\n    assert LAST_KEYS == 1"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "test_theirs.py"]
+    done = subprocess.run(command, cwd=stranger, env=installed, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_entry_point_imports_pytest_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"diptych": COMMAND.stem}
+    assert project["scripts"] == {"diptych-check": f"{COMMAND.stem}:main"}
+    assert _imports(COMMAND) - set(sys.stdlib_module_names) == {"pytest"}
+
+
+def test_the_child_imports_torch_alone():
+    assert _imports(ROOT / "common" / "kit" / "isolated.py") - set(sys.stdlib_module_names) == {"torch"}
+
+
+def _imports(path):
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [[alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] for node in nodes]
+    return {name.split(".")[0] for group in names for name in group}

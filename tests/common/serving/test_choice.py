@@ -1,0 +1,210 @@
+"""Choices are made on a grid that a capacity can enumerate; hints are corrected by shapes, and cost time alone."""
+
+import random
+import types
+import warnings
+from dataclasses import dataclass
+
+import pytest
+
+import common.serving.prepared
+from common import gpus
+from common.cases.batch import make_batch
+from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
+from common.serving.grid import GRID, hinted_stats, on_grid, reachable_stats, rounded, seen
+from common.serving.prepared import choice_for
+from common.spec import AttentionShape, Features
+from common.spec.metadata import EVERY_KEY, BatchStats
+
+SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
+
+
+def family(tree=None, needs_all=frozenset({"causal"})):
+    """A family of two kernels, `plain` and `able`, whose default chooses `plain`, and a tree for the H200 if given."""
+
+    def load(name):
+        if name in ("plain", "able"):
+            supports = needs_all if name == "able" else frozenset({"causal"})
+            return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
+        if name == "heuristics.default":
+            return types.SimpleNamespace(
+                auto_kernel=lambda shape, stats, gpu: "plain",
+                auto=lambda shape, stats, gpu: ("plain", "untuned"),
+                plain=lambda shape, stats, gpu: "untuned",
+                able=lambda shape, stats, gpu: "able-untuned",
+            )
+        if name == "heuristics.h200" and tree is not None:
+            return tree
+        raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
+
+    return Family("fake", ("plain", "able"), load, recorded=None)
+
+
+@pytest.mark.parametrize(("n", "up"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (7, 8), (9, 12), (49, 64), (4097, 6144)])
+def test_sizes_are_rounded_up_to_the_grid(n, up):
+    assert rounded(n) == up
+    assert rounded(up) == up and up in GRID
+
+
+def test_a_point_of_the_grid_is_its_own():
+    for stats in reachable_stats(64, 24, 300):
+        again = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+        assert again == stats
+
+
+def test_everything_that_hints_can_say_is_reachable():
+    tokens, seqs, keys = 100, 20, 500
+    known, draw = set(reachable_stats(tokens, seqs, keys)), random.Random(0)
+    for _ in range(3000):
+        n = draw.randint(1, seqs)
+        hints = [draw.choice((None, 0, 1, draw.randint(1, 2 * keys))) for _ in range(3)]
+        assert hinted_stats(n, draw.randint(1, tokens), keys, *hints) in known
+
+
+@pytest.mark.parametrize(
+    ("shapes", "hints", "expected"),
+    [
+        ((32, 32, 4096), (1, 2048, 32), (32, 32, 1, 2048)),
+        ((32, 32, 4096), (None, None, None), (32, 32, 1, 4096)),  # as many tokens as sequences: taken for decodes
+        ((1, 300, 4096), (1, 1, None), (1, 0, 512, 512)),  # no sequence is shorter than the mean query
+        ((4, 40, 4096), (4000, 99999, None), (4, 3, 64, 4096)),  # nor longer than all tokens, or its row of pages
+        ((244, 8432, 8192), (2048, 2048, None), (256, 255, 2048, 2048)),  # 240 decodes beside 4 prompts
+        ((17, 8193, 8192), (512, 2048, 1), (24, 1, 512, 2048)),  # one decode is one, and none is none
+        ((17, 8704, 8192), (512, 2048, 0), (24, 0, 512, 2048)),
+        ((32, 2040, 8192), (128, 2048, 17), (32, 31, 128, 2048)),
+        ((0, 0, 16), (None, None, None), (1, 1, 1, 16)),
+    ],
+    ids=["exact", "unknown", "too-small", "too-large", "mixed", "one", "none", "most", "empty"],
+)
+def test_hints_that_shapes_refute_are_corrected(shapes, hints, expected):
+    stats = hinted_stats(*shapes, *hints)
+    assert (stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == expected
+
+
+@dataclass(frozen=True)
+class Part:
+    num_segments: int
+    tile_size: int = 64
+
+
+@dataclass(frozen=True)
+class Nested:
+    prefill: Part
+    decode: Part
+    overlap: bool = True
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(1, 1), (5, 6), (9, 8), (10, 12), (21, 24), (49, 48), (85, 96), (128, 128)]
+)
+def test_segments_are_the_nearest_of_a_short_list(wanted, found):
+    stats = BatchStats.of([(1, 2048)])
+    assert few_segments(Part(wanted), SHAPE, stats) == Part(found)
+    both = few_segments(Nested(Part(1, 128), Part(wanted)), SHAPE, stats)
+    assert both == Nested(Part(1, 128), Part(found))
+    assert few_segments(few_segments(Part(wanted), SHAPE, stats), SHAPE, stats) == Part(found)
+    assert few_segments("a config of another kind", SHAPE, stats) == "a config of another kind"
+
+
+@pytest.mark.parametrize("lens", [[(1, 131072)] * 96, [(1, 9)] * 90 + [(17, 64)] * 6, [(16, 131072)] * 256, [(1, 9)]])
+def test_partial_results_have_a_bound(lens):
+    """Of every sequence up to 16 tokens: lengths are on the device, and a hint may be wrong."""
+    stats = BatchStats.of(lens)
+    segments = few_segments(Part(85), SHAPE, stats).num_segments
+    tokens = stats.num_seqs * min(stats.max_query_len, 16)
+    assert segments == 1 or segments * tokens * SHAPE.num_query_heads * (SHAPE.head_size + 2) * 4 <= MOST_PARTS_BYTES
+    assert segments >= 16 or tokens > 300
+
+
+def test_a_gpu_without_a_tree_is_said_once_and_how_to_make_one():
+    fake = family()
+    with pytest.warns(UserWarning, match=r"no measured tree for h200 .*python -m compare\.tune\.tune .* --gpu h200") as said:
+        for keys in (64, 4096):
+            choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
+    assert len(said) == 1
+    assert choice == Choice("plain", "untuned", "heuristics/default.py: auto", UNTUNED)
+
+
+def test_a_measured_tree_is_asked_and_its_provenance_kept():
+    tree = types.SimpleNamespace(
+        auto=lambda shape, stats, gpu: ("able", stats.max_seq_len),
+        covers=lambda shape, gpu: shape.head_size == 128,
+        PROVENANCE={"commit": "abc", "rows": 3},
+    )
+    fake = family(tree)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
+        elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
+        other_values = fake.choose(AttentionShape(value_size=64), BatchStats.of([(1, 100)]), H200)
+    assert choice == Choice("able", 128, "heuristics/h200.py: auto", "commit abc, rows 3")
+    assert elsewhere.provenance == other_values.provenance == UNTUNED
+
+
+def test_a_function_that_a_tree_lacks_is_the_defaults():
+    tree = types.SimpleNamespace(plain=lambda *_: "tuned", covers=lambda shape, gpu: True, PROVENANCE={"rows": 3})
+    fake, stats = family(tree), BatchStats.of([(1, 100)])
+    assert fake.named("plain", SHAPE, stats, H200).config == "tuned"
+    assert fake.named("able", SHAPE, stats, H200) == Choice(
+        "able", "able-untuned", "heuristics/default.py: able", UNTUNED
+    )
+
+
+def test_a_tree_that_is_broken_is_no_missing_tree():
+    fake = family()
+
+    def load(name):
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    fake.load = load
+    with pytest.raises(ModuleNotFoundError, match="sklearn"):
+        fake.tree(H200)
+
+
+def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
+    fake = family(needs_all=frozenset({"causal", "sinks"}))
+    stats = BatchStats.of([(1, 9)])
+    assert fake.choose(SHAPE, stats, None, frozenset({"sinks"})) == Choice("able", "able-DEFAULT", "DEFAULT", NO_GPU)
+    assert fake.choose(SHAPE, stats, None, frozenset({"alibi"})).kernel == "plain"  # whose launch says what is missing
+
+
+def by_keys(choose=None):
+    """A family whose tree for the H200 gives the keys that it was asked for as the config."""
+    auto = choose or (lambda shape, stats, gpu: ("plain", stats.max_seq_len))
+    return family(types.SimpleNamespace(auto=auto, covers=lambda shape, gpu: True, PROVENANCE={}))
+
+
+@pytest.mark.parametrize(
+    ("lens", "sees", "keys"),
+    [
+        ([(1, 4096)] * 8, EVERY_KEY, 4096),
+        ([(1, 4096)] * 8, 1, 64),
+        ([(1, 4096)] * 8, 256, 384),  # five tiles of 64 keys, which begin anywhere
+        ([(1, 300)] * 8, 256, 384),
+        ([(4, 4096)] * 8, 1000, 1536),
+        ([(1, 4096)] * 8, 2**31 - 1, 4096),
+        ([(5, 4096)] * 8, 256, 4096),  # 20 rows
+        ([(1, 4096)] * 7 + [(128, 8192)], 256, 8192),
+    ],
+    ids=["every-key", "one", "window", "shorter", "drafts", "widest", "two-q-blocks", "mixed"],
+)
+def test_decodes_are_chosen_for_by_the_keys_that_they_see(lens, sees, keys):
+    stats = BatchStats.of(lens)
+    assert by_keys().choose(SHAPE, stats, H200, sees=sees).config == keys
+    found = seen(SHAPE, stats, sees)
+    assert found.max_seq_len <= stats.max_seq_len and found.total_seq_len <= stats.total_seq_len
+    assert rounded(found.max_seq_len) == keys
+
+
+def test_more_heads_a_key_than_a_q_block_has_rows_is_a_decode_still():
+    stats = BatchStats.of([(1, 4096)])
+    assert seen(AttentionShape(64, 1), stats, 256).max_seq_len == 384
+    assert seen(AttentionShape(64, 1), BatchStats.of([(2, 4096)]), 256).max_seq_len == 4096
+
+
+@pytest.mark.parametrize("features", [Features(sliding_window=9), Features(chunk=5, chunk_lookback=1), Features()])
+def test_a_call_tells_the_choice_what_its_features_let_a_token_see(monkeypatch, features):
+    monkeypatch.setattr(common.serving.prepared, "gpu_of", lambda device: H200)
+    batch = make_batch([(1, 400)] * 2, AttentionShape(4, 2, 32), fill=False)
+    chosen = choice_for(by_keys(), batch, features)
+    assert chosen.config == (512 if features.plain and features.sliding_window is None else 96)

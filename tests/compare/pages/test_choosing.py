@@ -1,0 +1,100 @@
+"""docs/choosing-a-dsl.md: its figures are what the committed runs say, and every block says how to measure it."""
+
+import json
+
+import pytest
+
+import synthetic_run
+from compare.pages import choosing
+from compare.pages.choosing import BLOCKS, Committed
+from compare.studies.costs import costs
+
+EMPTY = "".join(f"<!-- evidence: {name} -->\n<!-- end -->\n" for name in BLOCKS)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A GPU's folder with one invented run, in which Helion is slower by a known factor."""
+    synthetic_run.timed_run(tmp_path / "h200" / "peers")
+    return tmp_path / "h200"
+
+
+def test_the_page_is_what_the_committed_runs_say():
+    """`python -m compare.pages.choosing --write` makes it so."""
+    assert choosing.main([]) == 0
+
+
+def test_every_block_of_the_page_has_a_function_and_every_function_a_block():
+    named = [found["name"] for found in choosing.BLOCK.finditer(choosing.PAGE.read_text(encoding="utf-8"))]
+    assert sorted(named) == sorted(BLOCKS)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_was_not_measured_says_how(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing.capability, "RESULTS", tmp_path / "none")
+    assert BLOCKS[name](Committed(tmp_path, ())).startswith(
+        ("*Not measured yet.* `python -m ", "*Not measured yet.* `make ")
+    )
+
+
+def test_the_ratios_are_those_of_the_rows(results):
+    said = choosing.speed(Committed(results, ("peers",)))
+    expected = synthetic_run.SPEED["triton/q_block"] / synthetic_run.SPEED["helion/q_block"]
+    (line,) = [line for line in said.splitlines() if line.startswith("| `q_block`")]
+    assert f"| {expected:.3f} [" in line and f"{expected:.2f} to {expected:.2f}" in line
+
+
+def test_the_first_block_keeps_the_names_of_the_runs(results, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(EMPTY)
+    where = ["--page", str(page), "--results", str(results)]
+    assert choosing.main([*where, "--runs", "peers"]) == 1
+    assert choosing.main([*where, "--runs", "peers", "--write"]) == 0
+    assert page.read_text().startswith("<!-- evidence: answer peers -->\n- Speed, run `peers`")
+    assert choosing.main(where) == 0
+
+
+def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
+    row = {"cost": "compile", "kernel": "triton/naive", "state": "cold", "status": "ok", "ran_on": "a CPU, 2 cores"}
+    row |= {name: 1.5 for name in costs.compile_cost.FIELDS}
+    trace = {"cost": "trace", "kernel": "helion/auto", "status": "ok", "steps": 9, "specialisations": 4, "choices": 2,
+             "compile_cpu_s": 61.0, "trace": "a trace", "ran_on": "a CPU"}  # fmt: skip
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(trace) + "\n")
+    said = choosing.compiling(Committed(tmp_path, ()))
+    assert "a CPU, 2 cores" in said and "| triton, cold | 1.50 | 1.50 | 1.50 | 1 |" in said
+    assert "| `helion/auto` | 9 | 4 | 2 | 61 |" in said
+
+
+def test_both_dsls_costs_stand_side_by_side(tmp_path):
+    """A part that nobody measured has no line; a DSL that a part lacks has an empty cell."""
+    stages = {"import_cpu_s": 0.25, "first_cpu_s": 3.0, "next_cpu_s": 2.0, "status": "ok", "cost": "compile"}
+    rows = [
+        stages | {"kernel": f"triton/{name}", "state": "cold", "first_cpu_s": s} for name, s in (("a", 3), ("b", 5))
+    ]
+    tuned = {"cost": "tuning", "status": "ok", "arm": "helion", "kernel": "helion/a", "minutes": 8.0, "timed": 1200}
+    rows += [tuned | {"rows": 7, "across_untuned": 0.9}, tuned | {"kernel": "helion/b", "rows": 9}]
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = choosing.beside(Committed(tmp_path, ())).splitlines()
+    assert "| compiling: first call, nothing cached | 4.00 |  |" in said
+    assert "| tuning: candidates timed in 8 minutes |  | 2,400 |" in said
+    assert "| tuning: rows reached of a kernel |  | 7 to 9 |" in said
+    assert not [line for line in said if "host" in line or "specialisations" in line]
+
+
+def test_a_broken_run_is_a_usage_error(results, tmp_path, capsys):
+    (results / "peers" / "manifest.json").write_text("[]")
+    page = tmp_path / "page.md"
+    page.write_text(EMPTY)
+    assert choosing.main(["--page", str(page), "--results", str(results), "--runs", "peers"]) == 2
+    assert "peers" in capsys.readouterr().err
+
+
+def test_launches_that_no_profiler_saw_show_what_was_measured(tmp_path):
+    row = {"cost": "launch", "kernel": "triton/auto", "workload": "q2k", "status": "unavailable", "reason": "no CUPTI"}
+    row |= {"kernels": 2, "host_us": 9.25, "scratch_bytes": 4096}
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text(json.dumps(row) + "\n")
+    said = choosing.launches(Committed(tmp_path, ()))
+    assert "| `triton/auto` | `q2k` | 2 |  |  | 9.2 | 4,096 |" in said and said.endswith("Left out: no CUPTI.")

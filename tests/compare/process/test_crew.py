@@ -1,0 +1,212 @@
+"""A worker that dies, hangs, floods or lies about its device costs one row; the rest of the job goes on."""
+
+import json
+import os
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from compare.bench.task import free_memory
+from compare.plan import plan
+from compare.process import crew as crew_module
+from compare.process.crew import Crew
+from compare.record.records import Status
+from compare.workloads.suites import pick, suite
+
+HERE = Path(__file__).parents[2] / "support"
+ROW = pick(suite("smoke"), "prefill-33")[0]
+
+
+def job(*names):
+    (planned,) = plan.jobs([ROW], [f"fake_kernels:{name}" for name in names], None)
+    return planned
+
+
+def statuses(outcomes):
+    return {outcome.cell.kernel.split(":")[1]: outcome.fields["status"] for outcome in outcomes}
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """One job of eight kernels through real workers: two of them take their process along."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(HERE)
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=10.0)
+    try:
+        found = list(crew.run(job("honest", "dies", "chatters", "hangs", "lies", "pads", "raises", "absent")))
+    finally:
+        crew.close()
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+    return {outcome.cell.kernel.split(":")[1]: outcome for outcome in found}
+
+
+def test_every_cell_has_one_row_whatever_its_neighbours_do(outcomes):
+    assert {name: outcome.fields["status"] for name, outcome in outcomes.items()} == {
+        "honest": Status.OK,
+        "dies": Status.CRASH,
+        "chatters": Status.OK,
+        "hangs": Status.TIMEOUT,
+        "lies": Status.INCORRECT,
+        "pads": Status.INCORRECT,  # a run leaves rows of nobody, or this check could not fail
+        "raises": Status.CRASH,
+        "absent": Status.UNAVAILABLE,
+    }
+
+
+def test_a_death_names_the_signal_and_keeps_the_last_words(outcomes):
+    fields = outcomes["dies"].fields
+    assert "SIGSEGV" in fields["reason"] and "last words" in fields["log_tail"]
+
+
+def test_a_bug_keeps_its_traceback(outcomes):
+    fields = outcomes["raises"].fields
+    assert fields["reason"] == "RuntimeError: a bug of the kernel" and "Traceback" in fields["log_tail"]
+
+
+def test_rows_say_what_ran(outcomes):
+    honest = outcomes["honest"]
+    assert honest.fields["evidence"] == ["interpreted"] and honest.fields["gate"]["value_sets"] == 2
+    assert honest.fields["config"] == {"size": 16} and len(honest.fields["source_sha"]) == 16
+    assert honest.versions["torch"]
+
+
+SCRIPT = """
+import json, os, sys, time
+say = lambda **event: print(json.dumps(event), flush=True)
+say(event="ready", versions={"fake": "1"})
+for line in sys.stdin:
+    task = json.loads(line)
+    say(event="start", cell=None)
+    for cell, kernel in task["cells"]:
+        name = kernel.split(":")[1]
+        if name == "before":
+            os._exit(3)
+        say(event="start", cell=cell)
+        if name == "after":
+            say(event="row", cell=cell, outcome={"status": "ok"})
+            os._exit(3)
+        if name == "sick":
+            say(event="row", cell=cell, outcome={"status": "crash"})
+            say(event="sick")
+            sys.exit()
+        if name == "floods":
+            while True:
+                os.write(2, b"x" * 4096)
+        if name != "forgets":
+            say(event="row", cell=cell, outcome={"status": "ok"})
+    say(event="done")
+"""
+
+
+def played(*names, **options):
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT], **options)
+    try:
+        return statuses(crew.run(job(*names)))
+    finally:
+        crew.close()
+
+
+def test_a_sick_device_costs_its_cell_and_the_rest_get_a_new_process():
+    assert played("a", "sick", "b") == {"a": "ok", "sick": "crash", "b": "ok"}
+
+
+def test_a_death_between_cells_blames_nobody():
+    assert played("after", "b", "c") == {"after": "ok", "b": "ok", "c": "ok"}
+
+
+def test_a_death_before_any_cell_blames_all_and_ends():
+    assert played("before", "b") == {"before": Status.CRASH, "b": Status.CRASH}
+
+
+def test_a_row_that_never_came_is_a_crash():
+    assert played("a", "forgets") == {"a": "ok", "forgets": Status.CRASH}
+
+
+def test_a_flood_is_stopped(monkeypatch):
+    monkeypatch.setattr(crew_module, "FLOOD_BYTES", 1 << 20)
+    assert played("floods", "b") == {"floods": Status.CRASH, "b": "ok"}
+
+
+def test_stopping_early_leaves_no_process():
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT])
+    outcomes = crew.run(job("a", "b"))
+    next(outcomes)
+    process = crew._worker._process
+    outcomes.close()
+    assert process.poll() is not None
+
+
+def test_a_death_with_nothing_to_do_blames_nobody():
+    crew = Crew(mode="check", gpu=None, device="cpu", command=[sys.executable, "-c", SCRIPT])
+    try:
+        assert statuses(crew.run(job("a"))) == {"a": "ok"}
+        crew._worker._process.kill()
+        crew._worker._process.wait()
+        assert statuses(crew.run(job("b"))) == {"b": "ok"}
+    finally:
+        crew.close()
+
+
+def test_who_rests_says_what_it_could_not_give_back():
+    said = [{"event": "ready", "versions": {"fake": "1"}}, {"event": "done"}, {"event": "resting", "held": 5}]
+    stand_in = f"import sys; print({chr(10).join(map(json.dumps, said))!r}, flush=True); sys.stdin.read()"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        crew.start()
+        assert crew.rest() == 5 and crew._worker is not None
+    finally:
+        crew.close()
+
+
+def test_one_that_is_lost_as_it_should_rest_is_replaced():
+    stand_in = "import sys; sys.stdin.readline(); raise SystemExit(3)"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        assert crew.rest() == 0
+        assert crew._worker is None, "who has no process has none to rest"
+        crew.start()
+        assert crew.rest() == 0 and crew._worker is None
+    finally:
+        crew.close()
+
+
+def test_memory_is_given_back_from_cycles_too_and_nothing_is_launched(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 5)
+    error = ValueError("its frames hold a row's tensors")
+    error.__cause__ = error
+    error.tensor = torch.ones(1)
+    held = weakref.ref(error.tensor)
+    del error
+    assert held() is not None
+    assert free_memory() == 5
+    assert held() is None and done == ["synchronize", "empty_cache"]
+
+
+@pytest.mark.parametrize(
+    "last_act", ["raise SystemExit(3)", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "kill"]
+)
+def test_a_process_lost_while_it_compiles_ahead_is_replaced(last_act):
+    stand_in = f"import sys; sys.stdin.readline(); {last_act}"
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", stand_in])
+    try:
+        crew.start()
+        crew.compile_ahead([job("honest")])
+        assert not crew.ready() and crew._worker is None
+    finally:
+        crew.close()
+
+
+def test_one_that_died_before_it_was_asked_is_no_error():
+    crew = Crew(mode="check", gpu=None, device="cpu", limit_s=4.0, command=[sys.executable, "-c", ""])
+    crew.start()
+    crew._worker._process.wait()
+    crew.compile_ahead([job("honest")])
+    assert not crew.ready()
+    crew.close()

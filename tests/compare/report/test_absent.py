@@ -1,0 +1,54 @@
+"""The section about a GPU that is not here: figures from the rows, and no way to take one for a time."""
+
+import pytest
+
+from compare.analysis.runs import RunData
+from compare.record.records import Evidence, Status
+from compare.report.absent import absent
+from compare.report.blocks import Fold
+from synthetic_run import checked, failed, workload
+
+GPU = {"name": "mi300", "title": "AMD Instinct MI300X", "present": False}
+LOOP = {"matrix": {"mfma 32x32x8": 32}, "loads": {"128": 4, "32": 4}, "barriers": 2, "waits": 18}
+FACT = {
+    "kernel": "_q_block_kernel", "arch": "gfx942", "sha256": "a" * 64, "registers": 211, "spills": 0,
+    "scratch_bytes": 0, "shared_bytes": 32768, "code_bytes": 19200, "matrix": {"mfma 32x32x8": 128},
+    "matrix_redundancy": 1.5, "loops": [LOOP], "occupancy": {"programs": 2, "waves": 8, "limit": "registers"},
+    "executed": {"workgroups": 3, "instructions": 1200, "loads": 10, "load lines": 85, "matrix flops": 4000},
+}  # fmt: skip
+
+
+def _run(tmp_path, *records, present=False):
+    return RunData(tmp_path, {"gpu": GPU | {"present": present}}, list(records))
+
+
+@pytest.fixture
+def executed():
+    load = workload("row", "prefill", 1, 33, 33)
+    evidence = (Evidence.EXECUTED_IN_MODEL, Evidence.COMPILED)
+    return checked(load, "triton/q_block", 0.5).replace(evidence=evidence, facts=(FACT,))
+
+
+def _tables(section):
+    return {block.title: block.blocks[0] for block in section.blocks if isinstance(block, Fold)}
+
+
+def test_counts_of_the_model_and_facts_of_the_code(tmp_path, executed):
+    section = absent(_run(tmp_path, executed))
+    tables = _tables(section)
+    (ran,) = tables["Executed in the model of the ISA"].body
+    useful = executed.workload.flops
+    assert ran[1:] == [1, "3", "1,200", f"{4000 / useful:.1f}", "8.5", "ok"]
+    (code,) = tables["Compiled: what a program needs and issues"].body
+    assert code[6:11] == [2, "registers", "mfma 32x32x8", "1.50", "80%"]
+
+
+def test_it_says_that_nothing_was_timed_and_names_what_the_model_lacks(tmp_path, executed):
+    unknown = failed(executed.workload, "helion/q_block", Status.NOT_EXECUTABLE)
+    unknown = unknown.replace(reason="the model of gfx942 does not know v_dance_b32")
+    words = str(absent(_run(tmp_path, executed, unknown)).blocks)
+    assert "No figure here is a time" in words and "v_dance_b32" in words
+
+
+def test_a_gpu_that_was_here_has_no_such_section(tmp_path, executed):
+    assert absent(_run(tmp_path, executed, present=True)) is None

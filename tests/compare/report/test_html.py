@@ -1,0 +1,178 @@
+"""The page: whole by itself, what was not timed says so first, what is in it is in the rows."""
+
+import html
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+
+import synthetic_figures
+import synthetic_run
+from compare.analysis.runs import read
+from compare.analysis.verdict import FA3
+from compare.record.contract import PRECISION, Contract
+from compare.record.records import Status
+from compare.report import glance, render, report
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A timed run, one for a GPU that was absent, one of a figure's suite; written."""
+    base = tmp_path_factory.mktemp("runs")
+    made = {"timed": synthetic_run.timed_run(base / "timed"), "absent": synthetic_run.absent_run(base / "absent")}
+    made["fig9"] = synthetic_figures.run(base / "fig9", "fig9")
+    for folder in made.values():
+        report.write(folder)
+    return made
+
+
+def text(folder):
+    return (folder / "report.html").read_text()
+
+
+def plain(page):
+    """The words of a page, without its markup."""
+    body = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+def test_the_page_needs_no_other_file_and_no_network(folders):
+    for folder in folders.values():
+        page = text(folder)
+        assert not re.search(r'(?:src|href)="(?!#)', page), "the only references lead into the page"
+        assert "@import" not in page and not re.search(r"url\((?!#)", page)
+
+
+@pytest.fixture(scope="module")
+def both(folders, tmp_path_factory):
+    """One page about two GPUs, of which one was absent, by the command line."""
+    out = tmp_path_factory.mktemp("both") / "both.html"
+    assert report.main([str(folders["fig9"]), str(folders["absent"]), "--out", str(out)]) == 0
+    return out.read_text()
+
+
+def test_ids_are_unique_over_all_figures_of_a_page(both):
+    ids = re.findall(r'\bid="([^"]+)"', both)
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', both))
+    assert wanted <= set(ids), "every reference of a figure is to something of its own"
+
+
+def test_what_was_not_timed_says_so_in_a_band_before_anything_else(folders):
+    page = text(folders["absent"])
+    main = page.split("<main>", 1)[1]
+    assert re.match(r'\s*<article id="r0">\s*<p class="band untimed">mi300 is not here: compiled and checked', main)
+    assert 'class="band timed"' not in page and "µs" not in plain(main.split('id="r0-reading"')[0])
+
+
+def test_one_page_for_two_gpus_has_the_band_of_the_absent_one_above_all(both):
+    main = both.split("<main>", 1)[1]
+    first = plain(main.split("</p>", 1)[0])
+    assert first.strip() == "AMD Instinct MI300X: mi300 is not here: compiled and checked, not timed"
+    assert "NVIDIA H200 SXM 141 GB" in plain(main) and main.count("<article") == 2
+
+
+def test_two_runs_of_one_gpu_name_it_once_in_the_title(folders, tmp_path):
+    twice = report.page([folders["fig9"], folders["fig9"]], tmp_path / "x.html").read_text()
+    assert re.search(r"<title>[^<]*</title>", twice)[0].count("NVIDIA H200 SXM 141 GB") == 1
+
+
+def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    for name, contract in (("old", "graph-cold-interleaved/1"), ("new", "graph-cold-interleaved/2")):
+        records = [synthetic_run.timed(load, "triton/naive", 20.0)]
+        synthetic_run.write(tmp_path / name, records, timing_contract=contract)
+    assert report.main([str(tmp_path / "old"), str(tmp_path / "new"), "--out", str(tmp_path / "x.html")]) == 2
+    said = capsys.readouterr().err
+    for part in ("/old", "/new", "graph-cold-interleaved/1", "graph-cold-interleaved/2"):
+        assert part in said
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_run_without_times_has_no_contract_that_could_differ(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    timed, failed = synthetic_run.timed(load, "triton/naive", 20.0), synthetic_run.failing()
+    synthetic_run.write(tmp_path / "timed", [timed], timing_contract="graph-cold-interleaved/2")
+    synthetic_run.write(tmp_path / "failed", [failed], timing_contract="graph-cold-interleaved/1")
+    assert report.page([tmp_path / "timed", tmp_path / "failed"], tmp_path / "x.html").exists()
+
+
+def test_how_to_read_follows_the_contract_in_use(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    contract = {"timer": "graph", "cache": "hot", "precision": 0.005, "max_time_s": 1.5, "processes": 3}
+    folder = synthetic_run.write(
+        tmp_path, [synthetic_run.timed(load, "triton/naive", 20.0)], contract=contract | {"name": "graph-hot/2"}
+    )
+    report.write(folder)
+    words = plain(text(folder).split('id="r0-reading"')[1])
+    for said in ("graph-hot/2", "Hot: every call reads the same pages", "±0.5%", "1.5 s", "3 fresh processes"):
+        assert said in words
+
+
+@pytest.mark.parametrize("precision", [PRECISION, 4 * PRECISION])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_noisy_is_explained_by_the_precision_that_was_asked_for(tmp_path, precision, processes):
+    contract = Contract(precision=precision, processes=processes)
+    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
+    folder = synthetic_run.write(tmp_path, [row], contract=contract.to_dict())
+    report.write(folder)
+    words = plain(text(folder).split('id="r0-reading"')[1])
+    assert f"wider than ±{contract.precision_each:.2%} ( --precision" in words and "10%" not in words
+    assert processes == 1 or f"{precision:.2%} times the root of {processes} processes" in words
+
+
+def test_means_of_the_papers_protocol_are_never_noisy(tmp_path):
+    row = synthetic_run.timed(synthetic_run.workload("q1s512", "decode", 1, 1, 512), "triton/naive", 20.0)
+    paper = row.replace(timing=replace(row.timing, timer="paper"))
+    folder = synthetic_run.write(tmp_path, [paper], contract=Contract(timer="paper").to_dict())
+    report.write(folder)
+    assert "noisy" not in plain(text(folder).split('id="r0-reading"')[1])
+
+
+def test_every_failure_has_its_log_and_its_command(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    records = [synthetic_run.failed(load, kernel, Status.OOM) for kernel in ("triton/naive", "helion/naive")]
+    records[0] = records[0].replace(log_tail="<b>not markup</b> & `code`\n```")
+    folder = synthetic_run.write(tmp_path, records)
+    report.write(folder)
+    failures = text(folder).split('id="r0-failures"')[1]
+    assert failures.count("<details open>") == 2
+    assert "&lt;b&gt;not markup&lt;/b&gt; &amp; `code`" in failures
+    assert "python -m compare.run --kernels helion/naive" in plain(failures)
+
+
+def test_a_figures_colours_follow_the_page_and_its_words_name_it(folders, tmp_path):
+    body = render.inline(folders["fig9"] / "figures" / "fig9-by-output.svg", "x", 'a "figure"')
+    root = ElementTree.fromstring(body)
+    assert (root.get("role"), root.get("aria-label"), root.get("width")) == ("img", 'a "figure"', None)
+    assert root.get("viewBox") and "var(--ink)" in body and not re.search("#0072b2|#ffffff", body, re.IGNORECASE)
+    assert all(node.get("id", "x-").startswith("x-") for node in root.iter())
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("a `b` **c**", "a <code>b</code> <strong>c</strong>"),
+        ("`<i>` & 1", "<code>&lt;i&gt;</code> &amp; 1"),
+        (3, "3"),
+    ],
+)
+def test_inline_markup(given, made):
+    assert render.inline_markup(given) == made
+
+
+def test_a_card_a_class_holds_what_a_caller_gets_or_the_best_of_each_dsl(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    us = {"triton/auto": 10.0, "triton/q_block": 8.0, "helion/q_block": 16.0, "helion/naive": 40.0}
+    records = [synthetic_run.timed(load, kernel, us) for kernel, us in (us | {FA3: 8.0}).items()]
+    (card,) = glance.cards(read(synthetic_run.write(tmp_path, records)))
+    assert card.kind == "decode" and "1 row;" in card.note
+    assert [(entry.kernel, entry.speed) for entry in card.entries] == [
+        ("triton/auto", "0.80×"),
+        ("helion/q_block", "0.50×"),
+    ]
+
+
+def test_a_run_without_times_has_no_card(folders):
+    assert glance.cards(read(folders["absent"])) == []

@@ -1,0 +1,211 @@
+"""The report of a run folder: every figure in it, read back; nothing invented where nothing was measured."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pandas as pd
+import pytest
+
+import synthetic_run
+from compare.analysis import summary
+from compare.competitors import registry
+from compare.record.records import Status
+from compare.record.store import read_records
+from compare.report import report, style
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    folder = synthetic_run.timed_run(tmp_path_factory.mktemp("timed"))
+    report.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def absent(tmp_path_factory):
+    folder = synthetic_run.absent_run(tmp_path_factory.mktemp("absent"))
+    report.write(folder)
+    return folder
+
+
+def _text(folder):
+    return (folder / "report.md").read_text()
+
+
+def _section(folder, title):
+    return re.split(r"^#+ ", _text(folder).split(title + "\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
+def test_the_first_line_says_that_the_gpu_is_absent(absent):
+    line = "mi300 is not here: compiled and checked, not timed"
+    assert _text(absent).splitlines()[0] == line
+    assert (absent / "summary.csv").read_text().splitlines()[0] == f"# {line}"
+
+
+def test_the_manifests_own_headline_wins(tmp_path):
+    folder = synthetic_run.write(tmp_path, [], headline="interrupted after 0 cells")
+    assert report.write(folder).read_text().startswith("interrupted after 0 cells\n")
+
+
+def test_an_untimed_run_has_no_time_anywhere(absent):
+    assert "µs" not in _text(absent).split("## How to read")[0]
+    assert sorted(path.name for path in (absent / "figures").iterdir()) == ["checks.svg", "registers.svg"]
+    rows = pd.read_csv(absent / "summary.csv", comment="#")
+    assert rows[["us", "gbps", "ratio_to_best"]].isna().all(axis=None)
+
+
+def test_summary_has_a_row_a_cell_and_the_right_ratios(timed):
+    rows = pd.read_csv(timed / "summary.csv").set_index(["workload", "kernel"])
+    assert len(rows) == len(read_records(timed / "cells.jsonl"))
+    row = rows.loc[("q1s512", "triton/q_block")]
+    assert row.us == pytest.approx(11.0 * 1.3)
+    assert row.ratio_to_best == pytest.approx(1.3 / 0.9, rel=1e-4)
+    assert row.speed_of_fa3 == pytest.approx(1 / 1.3, rel=1e-4)
+    assert row.spread_frac == pytest.approx(0.03, rel=1e-4)
+
+
+def test_a_bound_is_never_the_best(timed):
+    rows = pd.read_csv(timed / "summary.csv").set_index(["workload", "kernel"])
+    assert rows.loc[("q1s512", "baseline/sdpa_dense")].ratio_to_best == pytest.approx(0.8 / 0.9, rel=1e-4)
+    assert rows.loc[("q1s512", "triton/parallel_softmax")].ratio_to_best == 1.0
+
+
+def test_class_means_are_geometric_and_counted(timed):
+    rows = summary.table(read_records(timed / "cells.jsonl"))
+    means = {(m["kind"], m["kernel"]): m for m in summary.class_means(rows)}
+    decode = means[("decode", "best Triton")]
+    assert decode["geomean"] == pytest.approx((1.0 * 1.02 * 1.04) ** (-1 / 3) / 0.9)
+    assert (decode["rows"], decode["of"], decode["worst_row"]) == (3, 3, "128q1s8k~")
+    assert ("decode", summary.FA3) not in means
+    assert ("mixed", "baseline/sdpa_dense") not in means, "its only row crashed"
+
+
+def test_without_fa3_the_best_kernel_is_the_yardstick(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    records = [
+        synthetic_run.timed(load, kernel, us) for kernel, us in (("triton/q_block", 8.0), ("triton/naive", 16.0))
+    ]
+    means = {m["kernel"]: m for m in summary.class_means(summary.table(records))}
+    assert means["triton/naive"]["geomean"] == pytest.approx(0.5)
+    assert "best kernel" in report.write(synthetic_run.write(tmp_path, records)).read_text()
+
+
+def test_a_failure_keeps_its_log_and_its_command(timed):
+    text = _section(timed, "### `baseline/sdpa_dense` on 16q1s2k_16q512s1536: crash")
+    assert "signal 11" in text
+    assert "Segmentation fault" in text
+    assert "python -m compare.run --kernels baseline/sdpa_dense" in text
+
+
+def test_coverage_counts_by_status(timed):
+    text = _section(timed, "## Coverage")
+    assert "45 of 45 planned cells finished, 44 ok" in text
+    assert "| `baseline/sdpa_dense` | 4 | 1 |" in text
+
+
+def test_planned_but_unfinished_cells_show(tmp_path):
+    folder = synthetic_run.write(tmp_path, [synthetic_run.failing()], planned=7)
+    assert "1 of 7 planned cells finished, 0 ok" in report.write(folder).read_text()
+
+
+def test_no_spills_is_said_and_spills_are_named(absent, tmp_path):
+    assert "None of the 6 compiled kernels spills" in _text(absent)
+    text = report.write(synthetic_run.absent_run(tmp_path, spills=3)).read_text()
+    assert "spill to memory**" in text and "`helion/q_block` at head size 256" in text
+
+
+def test_a_repeated_cell_counts_once_with_its_last_record(tmp_path):
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    first = synthetic_run.failed(load, "triton/naive", Status.TIMEOUT)
+    folder = synthetic_run.write(tmp_path, [first, synthetic_run.timed(load, "triton/naive", 20.0)])
+    text = report.write(folder).read_text()
+    assert "1 of 2 planned cells finished, 1 ok" in text
+    assert "## Failures" not in text
+
+
+@pytest.mark.parametrize("name", ["decode", "prefill", "mixed", "load"])
+def test_figures_are_svg_of_900_pixels_and_drawn_the_same_again(timed, name):
+    path = timed / "figures" / f"{name}.svg"
+    before = path.read_bytes()
+    assert ElementTree.fromstring(before).get("width") == "648pt", "9 inches: 900 px at 100 a inch"
+    report.write(timed)
+    assert path.read_bytes() == before
+
+
+def test_every_kernel_of_the_registry_has_a_look_of_its_own():
+    assert set(registry.KERNELS) | set(registry.ABLATIONS) <= set(style.STYLES)
+    assert len(set(style.STYLES.values())) == len(style.STYLES)
+    shapes = [(marker, fill) for _, marker, fill in style.STYLES.values()]
+    assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
+
+
+def test_no_two_kernels_of_one_colour_have_markers_that_look_alike():
+    alike = {"8": "o", "H": "h"}  # at the 5 points of a figure with many rows, whatever is filled
+    seen = [(colour, alike.get(marker, marker)) for colour, marker, _ in style.STYLES.values()]
+    assert len(set(seen)) == len(seen)
+
+
+def test_every_figure_that_the_report_shows_exists(timed, absent):
+    for folder in (timed, absent):
+        shown = re.findall(r"\]\((figures/[^)]+)\)", _text(folder))
+        assert shown and all((folder / path).is_file() for path in shown)
+
+
+def test_tables_are_whole(timed, absent):
+    """Every line of a table has as many columns as its head, whatever a reason or config contains."""
+    for folder in (timed, absent):
+        columns = None
+        for line in _text(folder).splitlines():
+            if not line.startswith("|"):
+                columns = None
+                continue
+            count = len(re.findall(r"(?<!\\)\|", line))
+            columns = columns or count
+            assert count == columns, line
+
+
+def test_a_folder_that_is_no_run_is_exit_2(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+
+
+def test_rendering_again_from_the_command_line(timed, capsys):
+    assert report.main([str(timed)]) == 0
+    assert capsys.readouterr().out.strip().endswith("report.md")
+
+
+def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text('{"module": "compare.graphs", "headline": "x"}')
+    assert report.main([str(tmp_path)]) == 2
+    assert "a run of compare.graphs, which reports by itself" in capsys.readouterr().err
+
+
+def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path):
+    folder = synthetic_run.absent_run(tmp_path)
+    records = read_records(folder / "cells.jsonl")
+    said = {
+        "floor_us": 0.4,
+        "us": 9.8,
+        "limiter": "launch",
+        "p10": 0.5,
+        "p90": 2.0,
+        "text": "0.4 .. 9.8 x [0.50, 2.00]",
+    }
+    synthetic_run.write(folder, [record.replace(estimate=said) for record in records], gpu=manifest_gpu(folder))
+    text = report.write(folder).read_text()
+    assert "bound .. estimate × spread, not measured" in text and "| 0.4 .. 9.8 x [0.50, 2.00] | launch |" in text
+    assert "microseconds of a model, no measurement" in _section(folder, "## How to read this, and its limits")
+    assert pd.read_csv(folder / "summary.csv", comment="#").us.isna().all()
+
+
+def manifest_gpu(folder):
+    return json.loads((folder / "manifest.json").read_text())["gpu"]
+
+
+def test_a_performance_profile_is_drawn_from_five_rows_on(timed, tmp_path):
+    assert (timed / "figures" / "profile.svg").exists() and "figures/profile.svg" in _text(timed)
+    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
+    few = [synthetic_run.timed(load, kernel, 8.0) for kernel in ("triton/naive", "helion/naive")]
+    report.write(synthetic_run.write(tmp_path, few))
+    assert not (tmp_path / "figures" / "profile.svg").exists()

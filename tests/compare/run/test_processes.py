@@ -1,0 +1,118 @@
+"""The whole path of a measured run on a CPU: fresh processes, rotated orders, a row a cell and process, one report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import measuring_worker
+from compare.analysis.cells import combined
+from compare.plan import situation
+from compare.record.store import read_records
+from compare.run import command, options
+
+SMALL = ["--workload", "q1s40_q3", "--shape", "2:1:64", "--gpu", "h200"]
+
+
+@pytest.fixture
+def measuring(monkeypatch, tmp_path):
+    """An H200 that is not one: what is timed are fake kernels, by tests/support/measuring_worker.py."""
+    measuring_worker.pretend(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def unreported(measuring, monkeypatch):
+    """The same, without the seconds that a report takes."""
+    monkeypatch.setattr("compare.report.report.write", lambda folder: folder)
+
+
+def kernels(*names):
+    return ["--kernels", ",".join(f"fake_kernels:{name}" for name in names)]
+
+
+def log():
+    return [json.loads(line) for line in Path("log").read_text().splitlines()]
+
+
+def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(measuring, capsys):
+    assert command.main([*SMALL, *kernels("honest", "chatters", "lies"), "--out", "run", "--max-time", "0.05"]) == 1
+    rows = read_records(Path("run/cells.jsonl"))
+    assert sorted((r.kernel.split(":")[1], r.process) for r in rows) == [
+        (name, process) for name in ("chatters", "honest", "lies") for process in range(3)
+    ]
+    turns = [line for line in log() if "turns" in line]
+    assert [line["turns"][0].split(":")[1] for line in turns] == ["honest", "chatters", "lies"]
+    assert len({line["pid"] for line in turns}) == 3
+    cells = {record.kernel.split(":")[1]: record for record in combined(rows)}
+    assert cells["lies"].status == "incorrect" and cells["honest"].timing.processes == 3
+    assert cells["chatters"].timing.unit == "fake_kernels:honest"
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert (manifest["planned"], manifest["finished"]) == (3, 3)
+    assert manifest["timing_contract"] == manifest["contract"]["name"] == "graph-cold-interleaved/2"
+    said = capsys.readouterr()
+    assert "timing contract graph-cold-interleaved/2: replayed graphs, cold cache" in said.out
+    assert said.out.splitlines()[-1].startswith("3 cells: 2 ok, 1 incorrect")
+    assert "process 3 of 3: fake_kernels:" in said.err
+    assert "honest" in Path("run/report.md").read_text()
+
+
+def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported):
+    assert command.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
+    rows = read_records(Path("run/cells.jsonl"))
+    assert len(rows) == 4 and len({line["pid"] for line in log() if "turns" in line}) == 4
+    assert [r.status for r in rows if r.kernel.endswith("honest")] == ["ok", "ok"]
+
+
+def test_random_configs_are_searched_by_the_first_process_alone(unreported):
+    argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
+    assert command.main(argv) == 0
+    assert [line["configs"] for line in log() if "turns" in line] == [2, 0]
+    first, second = read_records(Path("run/cells.jsonl"))
+    assert first.search is not None and second.search is None
+
+
+def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unreported):
+    command.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
+    done = ["compiles" if "compiles" in line else "turns" for line in log() if "ended" not in line]
+    assert done[:3] == ["compiles", "compiles", "turns"]
+    rows = [r for r in read_records(Path("run/cells.jsonl")) if r.kernel == "baseline/sdpa"]
+    assert json.loads(Path("run/manifest.json").read_text())["compile_ahead_s"] > 0
+    assert [r.status for r in rows] == ["ok", "ok"], "compiling ahead takes nothing from who had nothing to compile"
+    assert {line["pid"] for line in log() if "turns" in line} >= {line["pid"] for line in log() if "compiles" in line}
+    assert {tuple(map(tuple, line["compiles"])) for line in log() if "compiles" in line} == {(("triton/naive",),)}
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        ([], "graph-cold-interleaved/2"),
+        (["--timer", "events", "--cache", "hot"], "events-hot-interleaved/2"),
+        (["--timer", "host"], "host-cold-interleaved/2"),
+        (["--timer", "paper"], "paper-hot-sequential/2"),
+    ],
+    ids=str,
+)
+def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
+    arguments = options.parser().parse_args([*SMALL, *argv])
+    assert options.contract(arguments, situation.situation(None, None)).name == name
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [(["--timer", "paper", "--cache", "cold"], "--cache"), (["--timer", "host", "--configs", "3"], "--configs")],
+    ids=str,
+)
+def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):
+    assert command.main([*SMALL, *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_precision_is_a_share_or_a_percentage():
+    said = [options.parser().parse_args(["--precision", text]).precision for text in ("0.5%", "0.005")]
+    assert said == [0.005, 0.005]
+
+
+def test_where_nothing_is_timed_one_process_checks(monkeypatch):
+    monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
+    arguments = options.parser().parse_args(["--processes", "5"])
+    assert options.contract(arguments, situation.situation("mi300", None)).processes == 1

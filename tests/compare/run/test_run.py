@@ -1,0 +1,208 @@
+"""The command: exit codes, first lines, bad input, and what is on the disk afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common import gpus
+from compare.plan.situation import situation
+from compare.record.store import read_records
+from compare.run import command as run
+
+HERE = Path(__file__).parents[2] / "support"
+ROOT = HERE.parent.parent
+SMALL = ["--workload", "q1s40_q3", "--shape", "2:1:64"]
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch, tmp_path):
+    """Fake kernels are importable in the workers, no GPU is here, and runs land in a folder of the test."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setattr(gpus, "detect", lambda index=0: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def kernels(*names):
+    return ["--kernels", ",".join(f"fake_kernels:{name}" for name in names)]
+
+
+BAD = {
+    "gpu": (["--gpu", "h20O"], "nearest: h200"),
+    "kernel": (["--kernels", "triton/qblock"], "nearest: triton/q_block"),
+    "suite": (["--suite", "smoek"], "nearest: smoke"),
+    "row": (["--suite", "peers", "--workload", "q1s32"], "nearest: q1s32k"),
+    "grammar": (["--workload", "32q1s2k_x"], "^"),
+    "shape": (["--workload", "q1s2k", "--shape", "lama-3-8b"], "nearest: llama-3-8b"),
+    "sizes": (["--workload", "q1s2k", "--shape", "5:2:64"], "num_query_heads"),
+    "page": (["--workload", "q1s2k", "--block-size", "12"], "block_size"),
+    "dtype": (["--workload", "q1s2k", "--dtype", "fp8"], "dtype"),
+    "window": (["--workload", "q1s2k", "--window", "0"], "window"),
+    "device": (["--device", "tpu:x"], "device"),
+    "device torch knows": (["--device", "meta"], "allowed cpu, cuda"),
+    "device absent": (["--device", "cuda:7"], "not here"),
+    "empty grammar": (["--workload", ""], "workload"),
+    "shape of a suite": (["--suite", "peers", "--shape", "8:8:64"], "--shape"),
+    "dtype of smoke": (["--dtype", "bf16"], "--dtype"),
+    "page of a suite's row": (["--suite", "smoke", "--workload", "window-17", "--block-size", "32"], "--block-size"),
+    "suite and trace": (["--trace", "good.csv", "--suite", "peers"], "--suite"),
+    "steps without trace": (["--step-ms", "4"], "--step-ms"),
+    "negative step": (["--trace", "good.csv", "--token-us", "-1"], "token_us"),
+    "trace": (["--trace", "nowhere.csv"], "nowhere.csv"),
+    "batches": (["--trace", "good.csv", "--batches", "0"], "batches"),
+    "out": (["--out", "/proc/diptych"], "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_exit_2_and_says_what_would_do(name, capsys):
+    Path("good.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3,4\n")
+    argv, said = BAD[name]
+    assert run.main(argv) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("results").exists()
+
+
+OUT_OF_RANGE = ("--timeout 0", "--max-time nan", "--configs -1", "--precision 0", "--precision 2", "--processes 0")
+
+
+@pytest.mark.parametrize("argv", ["--fast", "--timer cupti", *OUT_OF_RANGE])
+def test_an_unknown_option_or_a_number_out_of_range_is_exit_2(argv):
+    with pytest.raises(SystemExit) as caught:
+        run.main(argv.split())
+    assert caught.value.code == 2
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path, capsys):
+    (tmp_path / "cells.jsonl").write_text("")
+    assert run.main([*SMALL, *kernels("honest"), "--out", str(tmp_path)]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_a_strangers_common_is_exit_2(monkeypatch, capsys):
+    import common
+
+    monkeypatch.setattr(common, "__project__", "somebody")
+    assert run.main(["--list"]) == 2
+    assert "common" in capsys.readouterr().err
+
+
+def test_the_first_line_says_that_the_gpu_is_not_here(capsys):
+    assert run.main(["--gpu", "MI300X", "--require-gpu"]) == 3
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["mi300 is not here: compiled and checked, not timed"]
+    assert "nothing was run" in said.err
+
+
+def test_a_gpu_required_and_none_named_is_exit_3():
+    assert run.main(["--gpu", "auto", "--require-gpu"]) == 3
+
+
+def test_nothing_selected_is_exit_5():
+    assert run.main(["--kernels", ""]) == 5
+
+
+def test_list_and_dry_run_run_nothing(capsys):
+    assert run.main(["--list", "--suite", "peers"]) == 0
+    assert run.main(["--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "128q1s8k~" in out and "triton/naive" in out and "ragged-decode" in out
+    assert not Path("results").exists()
+
+
+def test_a_called_run_gives_sigterm_back():
+    before = signal.getsignal(signal.SIGTERM)
+    run.main(["--list"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_version_names_spec_contract_and_packages(capsys):
+    assert run.main(["--version"]) == 0
+    out = capsys.readouterr().out
+    assert "spec " in out and "timing contract graph-cold-interleaved/" in out and "torch " in out
+
+
+def test_a_gpu_that_is_here_is_measured(monkeypatch):
+    monkeypatch.setattr(gpus, "detect", lambda index=0: gpus.resolve("h200"))
+    assert situation(None, None).measure and situation("auto", None).measure and situation("h200", "cuda:1").measure
+    assert situation(None, "cuda").device == "cuda:0", "torch.cuda.set_device wants an index"
+    assert not situation("h200", "cpu").measure and situation("h200", "cpu").absent
+    other = situation("mi300", None)
+    assert other.absent and "found h200" in other.line and other.device == "cpu"
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A run of one right, one wrong, one refusing and one absent kernel, and one that is too large for a CPU."""
+    folder = tmp_path_factory.mktemp("mixed") / "run"
+    names = ["fake_kernels:honest", "fake_kernels:lies", "fake_kernels:refuses", "nowhere:kernel", "helion/naive"]
+    argv = [*SMALL, "--kernels", ",".join(names), "--cpu-budget", "0.3", "--out", str(folder)]
+    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "compare.run", *argv]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return folder, done
+
+
+def test_a_wrong_cell_makes_exit_1_and_the_last_line_counts_all(mixed):
+    _, done = mixed
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "no GPU here: checked in the interpreter on the CPU, nothing is timed"
+    assert lines[-1].startswith("5 cells: 1 ok, 1 incorrect, 1 unsupported, 1 unavailable, 1 too_large")
+
+
+def test_every_cell_is_one_line_on_the_disk_and_none_has_a_time(mixed):
+    folder, _ = mixed
+    records = read_records(folder / "cells.jsonl")
+    assert len(records) == 5 == len({record.cell_id for record in records})
+    assert all(record.timing is None and record.gpu is None and not record.facts for record in records)
+    assert "above --cpu-budget" in next(r.reason for r in records if r.status == "too_large")
+
+
+def test_each_row_carries_the_command_that_repeats_it(mixed):
+    folder, _ = mixed
+    (lies,) = (r for r in read_records(folder / "cells.jsonl") if r.kernel.endswith("lies"))
+    expected = "python -m compare.run --shape 2:1:64 --workload q1s40_q3 --kernels fake_kernels:lies"
+    assert lies.command == expected
+
+
+def test_the_manifest_says_what_ran_and_how_it_ended(mixed):
+    folder, _ = mixed
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["exit_code"] == 1 and manifest["planned"] == manifest["finished"] == 5
+    assert manifest["command"].startswith("python -m compare.run --workload q1s40_q3")
+    assert (folder / "report.md").exists()
+
+
+def test_when_nothing_could_run_the_exit_is_5(capsys):
+    assert run.main([*SMALL, "--kernels", "nowhere:kernel", "-q", "--out", "run"]) == 5
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 cells: 1 unavailable")
+
+
+def test_ctrl_c_keeps_finished_cells_and_is_exit_130(tmp_path):
+    folder = tmp_path / "run"
+    argv = [*SMALL, *kernels("honest", "hangs"), "--out", str(folder)]
+    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "compare.run", *argv]
+    # a background job's children ignore SIGINT unless somebody restores it
+    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **restore) as process:
+        deadline = time.monotonic() + 300  # a busy machine takes minutes over what takes 6 s alone
+        while time.monotonic() < deadline:
+            cells = folder / "cells.jsonl"
+            if cells.exists() and cells.read_text().endswith("\n"):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert [r.kernel for r in read_records(folder / "cells.jsonl")] == ["fake_kernels:honest"]
+    assert b"1 not run" in out.splitlines()[-1]

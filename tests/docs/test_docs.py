@@ -1,0 +1,273 @@
+"""Documents say what is there: blocks are fresh, links and paths lead somewhere, names exist, commands are accepted."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import diptych_check
+from common import gpus
+from compare import exits
+from compare.analysis import means, summary
+from compare.competitors import registry
+from compare.plan import selection, situation
+from compare.record import records
+from compare.report import features, paper
+from compare.run import options
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+_spec = importlib.util.spec_from_file_location("include", ROOT / "docs" / "include.py")
+include = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(include)
+
+DOCUMENTS = sorted({*include.documents(), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "results" / "README.md"})
+PATH = re.compile(rf"(?:{'|'.join(PACKAGES)}|tests|docs|\.ci)/[\w./-]*|[A-Z]\w+\.md|Makefile|LICENSE|pyproject\.toml")
+NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+PRINTED = {"means": means, "feature_costs": features}  # commands whose tables documents quote
+VALUE = re.compile(rf"({NAME.pattern}) = (.+)")
+
+
+def own_text(text: str) -> str:
+    """Without the included blocks: code there is tested where it comes from."""
+    return include.BLOCK.sub("", text)
+
+
+def spans(text: str) -> list[str]:
+    """What stands between single backticks outside of code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", own_text(text), flags=re.DOTALL))
+
+
+def broken_links(text: str, home: Path) -> list[str]:
+    prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"\w+:|#", link)]
+    return [link for link in links if not (home / link).exists()]
+
+
+def missing_paths(text: str) -> list[str]:
+    return [span for span in spans(text) if PATH.fullmatch(span) and not (ROOT / span).exists()]
+
+
+def defined(name: str) -> bool:
+    """Whether `package.module.object[.member]` stands in the sources; nothing is imported."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ROOT.joinpath(*parts[:cut])
+        path = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
+        if path.exists():
+            return _inside(ast.parse(path.read_text()).body, parts[cut:])
+    return False
+
+
+def _inside(body: list[ast.stmt], parts: list[str]) -> bool:
+    if not parts:
+        return True
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and any(alias.name == parts[0] for alias in node.names):
+            return defined(".".join([node.module, *parts]))  # a room's face
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        flat = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        if parts[0] in [getattr(node, "name", None), *(getattr(t, "id", None) for t in flat)]:
+            return _inside(getattr(node, "body", []), parts[1:])
+    return False
+
+
+def unknown_names(text: str) -> list[str]:
+    return [span for span in spans(text) if NAME.fullmatch(span) and not defined(span)]
+
+
+def wrong_values(text: str) -> list[str]:
+    wrong = []
+    for span in spans(text):
+        if found := VALUE.fullmatch(span):
+            module, _, name = found[1].rpartition(".")
+            if getattr(importlib.import_module(module), name) != ast.literal_eval(found[2]):
+                wrong.append(span)
+    return wrong
+
+
+def commands(text: str) -> list[str]:
+    """Lines of shell blocks and spans that begin as a command of this project does."""
+    lines = [line for code in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in code.splitlines()]
+    return [line for line in lines if line.strip()] + [s for s in spans(text) if re.match(r"(python -m|make) ", s)]
+
+
+def refused(command: str) -> str:
+    """Why this project would not understand a command line; empty where it would."""
+    words = shlex.split(command, comments=True)
+    try:
+        if words[0] == "make":
+            targets = [word for word in words[1:] if "=" not in word]
+            extra = [word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")]
+            if targets == ["compare"] and extra:
+                return refused("python -m compare.run " + extra[0])
+            return "" if set(targets) <= TARGETS else f"no target {targets}"
+        if words[0] == "pip":
+            extras = re.search(r"\[(.+)\]", words[-1])
+            asked = set(extras[1].split(",")) if extras else set()
+            return "" if asked <= set(PROJECT["optional-dependencies"]) else f"no extra {asked}"
+        if words[0] == "diptych-check":
+            diptych_check.parser().parse_args(words[1:])
+            return ""
+        if words[:3] == ["python", "-m", "compare.run"]:
+            return _run_refuses(words[3:])
+        module = words[2].replace(".", "/") + ".py" if words[:2] == ["python", "-m"] else words[1]
+        return "" if (ROOT / module).exists() else f"no {module}"
+    except (SystemExit, ValueError) as error:
+        return f"refused: {error}"
+
+
+def _run_refuses(words: list[str]) -> str:
+    arguments = options.parser().parse_args(words)
+    if arguments.gpu not in (None, "auto"):
+        gpus.resolve(arguments.gpu)
+    arguments.trace = None  # the file is the reader's
+    selection.selection(arguments, situation.situation(None, "cpu"))
+    return ""
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request):
+    return request.param
+
+
+def test_included_blocks_are_fresh(document):
+    text = document.read_text()
+    assert include.render(text, document.parent) == text, "out of date: run `python docs/include.py`"
+
+
+def test_links_lead_somewhere(document):
+    assert not broken_links(document.read_text(), document.parent)
+
+
+def test_named_paths_exist(document):
+    assert not missing_paths(document.read_text())
+
+
+def test_names_exist_in_the_sources(document):
+    assert not unknown_names(document.read_text())
+
+
+def test_quoted_constants_have_these_values(document):
+    assert not wrong_values(document.read_text())
+
+
+def test_commands_are_understood(document):
+    found = {command: why for command in commands(own_text(document.read_text())) if (why := refused(command))}
+    assert not found
+
+
+def test_tables_over_several_runs_are_what_their_command_prints(document, capsys, monkeypatch):
+    text = document.read_text()
+    monkeypatch.chdir(ROOT)
+    for name, command in re.findall(r"^python -m compare\.(\w+) (docs/results/.*)$", text, re.MULTILINE):
+        if name not in PRINTED:
+            continue
+        folder, names, rest = re.fullmatch(r"([^{ ]*)(?:\{(.*?)\})?(.*)", command).groups()
+        runs = [folder + name for name in (names or "").split(",")]
+        assert PRINTED[name].main([*runs, *shlex.split(rest)]) == exits.OK
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        assert len(printed) > 2 and "\n".join(printed) in text
+
+
+def test_every_exit_code_is_documented():
+    text = (ROOT / "docs" / "measuring.md").read_text()
+    codes = {value for name, value in vars(exits).items() if name.isupper()}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == codes
+
+
+def test_every_status_and_rung_is_documented():
+    text, shared = (ROOT / "docs" / "ladder.md").read_text(), {"auto": "common/serving/choice.py#launch"}
+    sources = {rung: shared.get(rung, f"dsl_triton/{rung}.py#") for rung in registry.RUNGS}
+    assert all(f"pictures/{rung}.svg" in text and source in text for rung, source in sources.items())
+    assert all(f'"{status}"' in (ROOT / "docs" / "measuring.md").read_text() for status in records.Status)
+
+
+def test_what_is_included_of_a_run_is_what_a_report_has():
+    sources = [path.read_text() for path in (ROOT / "compare" / "report").glob("*.py")]
+    headings = [title for text in sources for title in re.findall(r'Section\(\s*"\w+",\s*"([^"]+)"', text)]
+    asked = [include.ASKED.fullmatch(b["what"]) for d in DOCUMENTS for b in include.BLOCK.finditer(d.read_text())]
+    of_runs = [a for a in asked if a["path"].startswith("docs/results/")]
+    assert of_runs
+    assert not [a["name"] for a in of_runs if a["path"].endswith(".md") and a["name"] not in headings]
+    drawn = {*summary.KINDS, *paper.CAPTIONS, "waves"}
+    assert not [a["path"] for a in of_runs if a["path"].endswith(".svg") and Path(a["path"]).stem not in drawn]
+
+
+def test_a_stale_block_is_seen():
+    old = "<!-- include: dsl_triton/primitives.py#dequantise -->\n```python\nold\n```\n<!-- end -->\n"
+    new = include.render(old, ROOT)
+    assert new != old and "def dequantise" in new and include.render(new, ROOT) == new
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["dsl_triton/primitives.py#nothing", 'dsl_triton/primitives.py#score "no such" .. "line"', "README.md#No heading"],
+)
+def test_a_block_of_something_missing_is_refused(what):
+    with pytest.raises(KeyError):
+        include.render(f"<!-- include: {what} -->\n<!-- end -->", ROOT)
+
+
+def test_a_section_ends_at_the_next_heading_and_its_links_lead_from_here(tmp_path):
+    (tmp_path / "run").mkdir()
+    report = tmp_path / "run" / "report.md"
+    report.write_text("# T\n## A\nx ![f](figures/a.svg)\n```\n# no heading\n```\n### below\ny\n## B\nz\n")
+    assert include.section(report, "A", tmp_path) == "x ![f](run/figures/a.svg)\n```\n# no heading\n```\n### below\ny"
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (lambda text: broken_links(text, ROOT), "[a](docs/nothing.md)"),
+        (missing_paths, "see `compare/nothing.py`"),
+        (unknown_names, "`compare.run.command.nothing`"),
+        (unknown_names, "`compare.run.command.Run.nothing`"),
+        (wrong_values, "`compare.bench.timing.MIN_ROUNDS = 11`"),
+    ],
+    ids=["link", "path", "name", "member", "value"],
+)
+def test_a_wrong_document_is_seen(check, text):
+    assert check(text)
+
+
+@pytest.mark.parametrize("command", ["pip install -e .", "pip install -e '.[cpu,test]'", "make test"])
+def test_a_right_command_is_understood(command):
+    assert not refused(command)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--nothing"]])
+def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- include: README.md#Two commands -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(include, "documents", lambda: [page])
+    monkeypatch.setattr(include, "ROOT", tmp_path)
+    with pytest.raises(SystemExit) as left:
+        include.main(words)
+    assert left.value.code == (2 if words == ["--nothing"] else 0) and "old" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m compare.run --sweet peers",
+        "python -m compare.run --gpu h2000",
+        "python -m compare.run --suite peer",
+        "python -m compare.run --kernels triton/nothing",
+        "python -m compare.run --workload 32x1",
+        "make compere",
+        "make compare ARGS='--sweet peers'",
+        "pip install -e '.[gpu]'",
+        "python -m compare.nothing",
+    ],
+)
+def test_a_wrong_command_is_seen(command):
+    assert refused(command)

@@ -1,0 +1,38 @@
+"""Which tests run in one process with `--dist loadgroup`: those of a file, which make its module's fixtures and
+Helion's code once; of files with many cells of kernels, those of a kernel and dtype.
+
+By the ids of the tests alone, for under pytest 9.2 xdist 3.8 loses the marker xdist_group without a word (its issue
+#1386).
+"""
+
+import re
+
+import pytest
+
+BY_KERNEL = ("tests/gpu/", "tests/conformance/test_conformance.py", "tests/conformance/test_relations_of_kernels.py")
+KERNEL = re.compile(r"[\[-]((?:triton|helion)(?:/[\w.]+)?)[-\]]")
+DTYPE = re.compile(r"-((?:b?float)\d+)[-\]]")
+
+
+def group(nodeid: str) -> str:
+    """The group of a test."""
+    file = nodeid.partition("::")[0]
+    kernel, dtype = KERNEL.search(nodeid), DTYPE.search(nodeid)
+    if kernel is None or not file.startswith(BY_KERNEL):
+        return file
+    place = "tests/gpu" if file.startswith("tests/gpu/") else file  # on a GPU the code of one file serves the others
+    return " ".join([place, kernel[1], *([dtype[1]] if dtype else [])])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """xdist's scheduler with groups of ours; xdist's own for the other words of --dist."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
