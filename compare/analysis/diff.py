@@ -21,7 +21,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,20 @@ class Incomparable(ValueError):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """relative: 0.05 is 5%. absolute_us: microseconds. floor: of the noise between processes, 0 where unknown."""
+    """relative: 0.05 is 5%. absolute_us: microseconds. floor: of the noise between processes, 0 where unknown. noise:
+    the file that has it, None for that of either run's folder."""
 
     relative: float = RELATIVE
     absolute_us: float = ABSOLUTE_US
     floor: float = 0.0
+    noise: Path | None = None
 
     def of(self, us: float) -> float:
         """The threshold of a cell that took `us` before, relative."""
         return max(self.relative, self.floor, self.absolute_us / us)
 
     def with_noise(self, noise: Noise) -> Thresholds:
-        return Thresholds(self.relative, self.absolute_us, noise.between)
+        return replace(self, floor=noise.between)
 
 
 def share(text: str) -> float:
@@ -109,7 +111,7 @@ def add_options(new: argparse._ActionsContainer) -> None:
 
 def of(asked: argparse.Namespace) -> Thresholds:
     """What the options say; the noise floor is not read here."""
-    return Thresholds(asked.relative, asked.absolute_us)
+    return Thresholds(asked.relative, asked.absolute_us, noise=asked.noise)
 
 
 # Run against run: what became slower, faster, wrong, new or gone, and what changed that might be why.
@@ -300,17 +302,16 @@ def parser() -> argparse.ArgumentParser:
     return new
 
 
-def limits(asked: argparse.Namespace, before: RunData, after: RunData) -> tuple[Thresholds, str]:
+def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Thresholds, str]:
     """(the thresholds with the noise floor, a line about it). Raises NotNoise for a --noise that is none."""
-    base = of(asked)
-    paths = [asked.noise] if asked.noise else [run.folder / "noise.json" for run in (after, before)]
+    paths = [base.noise] if base.noise else [run.folder / "noise.json" for run in (after, before)]
     path = next((path for path in paths if path.exists()), None)
-    if asked.noise is None and path is None:
+    if base.noise is None and path is None:
         return base, "noise floor: not measured with either run (python -m compare.run.doctor)"
     try:
-        found = noise.read(path or asked.noise)
+        found = noise.read(path or base.noise)
     except OSError as error:
-        raise noise.NotNoise(f"noise: found {asked.noise}, which cannot be read: {error.strerror}") from error
+        raise noise.NotNoise(f"noise: found {base.noise}, which cannot be read: {error.strerror}") from error
     if found.contract != after.contract or (found.gpu != after.gpu and not after.manifest.get("parts")):
         return base, f"noise floor: that of {found.gpu} under {found.contract}, not used"
     return base.with_noise(found), f"noise floor: {found.between:.2%} between processes, of {path}"
@@ -397,17 +398,17 @@ def gate(found: Sequence[Difference], fail_on: str | None) -> int:
     return GATE if fail_on == "regress" and any(d.is_regression for d in found) else OK
 
 
-def against(folder: Path, after: RunData, asked: argparse.Namespace) -> int:
+def against(folder: Path, after: RunData, thresholds: Thresholds, fail_on: str | None) -> int:
     """compare.run's `--against`: print how its run differs from the one in `folder`, over the cells that it planned.
 
     Returns the code as `gate` does. Raises NotARun, Incomparable, NotNoise.
     """
     before = read(folder)
-    allowed, said = limits(asked, before, after)
+    allowed, said = limits(thresholds, before, after)
     planned = {(load["id"], kernel) for load in after.manifest["workloads"] for kernel in after.manifest["kernels"]}
     found = [d for d in differences(before, after, allowed) if (d.workload.id, d.kernel) in planned]
     show(before, after, found, said, everything=False)
-    return gate(found, asked.fail_on)
+    return gate(found, fail_on)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -415,7 +416,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser().parse_args(argv)
     try:
         before, after = read(asked.before), read(asked.after)
-        allowed, said = limits(asked, before, after)
+        allowed, said = limits(of(asked), before, after)
         found = select(differences(before, after, allowed, asked.unit), asked.kernels, asked.workload)
         code = gate(found, asked.fail_on)
         if code == NOTHING:

@@ -11,7 +11,6 @@ import hashlib
 import importlib.metadata
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 
 from common import gpus
 from compare.competitors import registry, sources
-from compare.plan.plan import Job
+from compare.plan.job import Job
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
 from compare.record.records import Record
@@ -32,16 +31,21 @@ VENDORS += ("flag-gems", "aiter", "kernels")
 
 
 def of_cells(
-    jobs: Sequence[Job], gpu: str | None, device: str | None, contract: Contract, arguments: Namespace
+    jobs: Sequence[Job],
+    gpu: str | None,
+    device: str | None,
+    contract: Contract,
+    heuristics: str = "tree",
+    configs: tuple[int, int] = (0, 0),
 ) -> dict[str, str]:
     """The fingerprint of every planned cell, by its id. gpu: the one that is meant; device: where cells are timed, None
-    where they are not. arguments: of the command line, heuristics, configs and seed."""
+    where they are not. heuristics: whose configs; configs: how many random ones beside them, and their seed."""
     common = {
         "gpu": gpu,
         "measured": device is not None,
         "spec": run_folder.spec_hash(),
         "contract": contract.name,
-        "configs": [arguments.configs, arguments.seed] if device else None,
+        "configs": list(configs) if device else None,
         "software": software(device),
     }
     return {
@@ -49,7 +53,7 @@ def of_cells(
             workload=cell.workload.id,
             kernel=cell.kernel,
             source=source(cell.kernel),
-            choice=choice(cell.kernel, arguments.heuristics, common["gpu"]),
+            choice=choice(cell.kernel, heuristics, common["gpu"]),
             **common,
         )
         for job in jobs

@@ -1,9 +1,100 @@
-"""What a number on a command line may be: the types of options that several commands share."""
+"""What a plan is asked, and what a number on a command line may be, for every command that has such an option."""
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from compare.competitors.registry import HEURISTICS
+from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, Contract
+from compare.workloads import GrammarError
+
+OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # where the command line says nothing
+OF_A_TRACE = ("batches", "step_ms", "token_us")
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows and kernels. None: not given. window: tokens; step_ms and token_us: of a trace; seed: of the
+    values."""
+
+    suite: str | None = None
+    workload: str | None = None
+    trace: str | None = None
+    shape: str | None = None
+    block_size: int | None = None
+    dtype: str | None = None
+    window: int | None = None
+    new_kv: bool = False
+    seed: int = 0
+    batches: int | None = None
+    step_ms: float | None = None
+    token_us: float | None = None
+    kernels: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise GrammarError for an option that the rows asked for would not read, and for no window at all."""
+        if self.window is not None and self.window < 1:
+            raise GrammarError(f"window: found {self.window}, allowed at least 1")
+        traced = self.trace is not None
+        of_a_suite = not traced and (self.suite is not None or self.workload is None)
+        for name, found in self.given(["suite"] if traced else OF_A_TRACE).items():
+            where = "without --trace" if traced else "with --trace"
+            raise GrammarError(f"{flag(name)}: found {found}, allowed {where} alone")
+        for name, found in self.given(OF_A_BATCH if of_a_suite else ()).items():
+            found = f"found {found} beside a suite, whose rows have their own"
+            raise GrammarError(f"{flag(name)}: {found}; allowed with --trace, or with --workload and no --suite")
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of these options that were given."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True)
+class WhereOptions:
+    """On what, with whose configs. cpu_budget_s, timeout_s: seconds of a cell. configs: random ones beside them."""
+
+    gpu: str | None = None
+    require_gpu: bool = False
+    device: str | None = None
+    cpu_budget_s: float = 30.0
+    timeout_s: float = 300.0
+    heuristics: str = HEURISTICS[0]
+    configs: int = 0
+
+
+@dataclass(frozen=True)
+class TimingOptions:
+    """How cells are timed. timer, cache: None for the default of the other. max_time_s: seconds of a row and
+    process."""
+
+    timer: str | None = None
+    cache: str | None = None
+    precision: float = PRECISION
+    max_time_s: float = MAX_TIME_S
+    processes: int = PROCESSES
+
+    def contract(self, measured: bool, configs: int = 0) -> Contract:
+        """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not
+        fit."""
+        timer = self.timer or "graph"
+        cache = self.cache or ("hot" if timer == "paper" else "cold")
+        if timer == "paper" and cache == "cold":
+            repeats = "which repeats one call on the same data"
+            raise GrammarError(f"--cache: found cold, allowed hot with --timer paper, {repeats}")
+        if configs and (timer, cache) != ("graph", "cold"):
+            raise GrammarError(
+                f"--configs: found with timer {timer} and cache {cache}, allowed with graph and cold alone"
+            )
+        return Contract(timer, cache, self.precision, self.max_time_s, self.processes if measured else 1)
+
+
+def flag(name: str) -> str:
+    """How an option is written."""
+    return f"--{name.replace('_', '-')}"
 
 
 def positive(text: str) -> float:

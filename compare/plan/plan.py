@@ -1,99 +1,86 @@
-"""What a run will do: suite x kernels x GPU -> cells, and a hash by which two runs are the same plan."""
+"""What a run will do, made once in its verb: situation, rows, kernels, contract, cells, and their fingerprints."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from compare.workloads import Workload
-
-# Seconds of the CPU's interpreter per program and tile; Helion's generated code takes about four times that.
-STEP_SECONDS = 0.006
-HELION_FACTOR = 4.0
-BLOCK_ROWS = 16  # rows of a default Q Block
-CHECK_LAUNCHES = 3  # what the gate launches where nothing is timed
-MODELLED = ("gfx90a", "gfx942", "gfx950")  # arches whose code compare.static.isa executes
-MODEL_STEP_SECONDS = 0.01  # of the functional model per program and tile: waves at one instruction go together
+from compare.plan import fingerprint
+from compare.plan.job import MODELLED, Cell, Job, interpreter_seconds, jobs, model_seconds, plan_hash
+from compare.plan.options import RowOptions, TimingOptions, WhereOptions
+from compare.plan.selection import Selection, selection
+from compare.plan.situation import Situation, situation
+from compare.record.contract import Contract
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One kernel on one workload. `id` is 16 hex digits over both and the GPU."""
+class Plan:
+    """where: budgets, time limits, and whose configs. seed: of the random ones."""
 
-    id: str
-    workload: Workload
-    kernel: str
+    situation: Situation
+    selection: Selection
+    contract: Contract
+    jobs: tuple[Job, ...]
+    where: WhereOptions = field(default_factory=WhereOptions)
+    seed: int = 0
 
+    @classmethod
+    def of(cls, rows: RowOptions, where: WhereOptions, timing: TimingOptions) -> Plan:
+        """The plan of a command line. Raises what its parts raise: UnknownGpu, UnknownKernel, UnknownSuite,
+        UnknownWorkload, TraceError, GrammarError, SpecError."""
+        now = situation(where.gpu, where.device)
+        return cls.over(now, selection(rows, now), timing.contract(now.measure, where.configs), where, rows.seed)
 
-@dataclass(frozen=True)
-class Job:
-    """All cells of one workload: one worker takes them together, because timing interleaves them."""
+    @classmethod
+    def over(
+        cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None, seed: int = 0
+    ) -> Plan:
+        """Every kernel of the selection on every row."""
+        gpu = now.target.name if now.target else None
+        planned = jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
+        return cls(now, chosen, contract, planned, where or WhereOptions(), seed)
 
-    workload: Workload
-    cells: tuple[Cell, ...]
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that is meant, None for the CPU alone."""
+        return self.situation.target.name if self.situation.target else None
 
-    def only(self, cell_ids: Iterable[str]) -> Job:
-        wanted = set(cell_ids)
-        return Job(self.workload, tuple(cell for cell in self.cells if cell.id in wanted))
+    @property
+    def device(self) -> str | None:
+        """Where cells are timed, None where they are not."""
+        return self.situation.device if self.situation.measure else None
 
+    @cached_property
+    def hash(self) -> str:
+        """The same for the same cells in the same order."""
+        return plan_hash(self.jobs)
 
-def _hash(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(cell for job in self.jobs for cell in job.cells)
 
+    @property
+    def records(self) -> int:
+        """How many there will be: one a cell and process."""
+        return len(self.cells) * self.contract.processes
 
-def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None, every: int = 1) -> tuple[Job, ...]:
-    """Every kernel on every workload. gpu: the name that was asked for, None for the CPU alone.
+    @cached_property
+    def fingerprints(self) -> Mapping[str, str]:
+        """By the id of a cell; a finished cell counts where it still has this one."""
+        configs = (self.where.configs, self.seed)
+        return fingerprint.of_cells(self.jobs, self.gpu, self.device, self.contract, self.where.heuristics, configs)
 
-    every: each kernel takes one row of so many, the same rung of both DSLs the same rows, and no row is left out where
-    there are that many rungs.
-    """
-    rungs = list(dict.fromkeys(kernel.split("/")[-1] for kernel in kernels))
-    return tuple(
-        Job(
-            workload,
-            tuple(
-                Cell(_hash([workload.id, kernel, gpu]), workload, kernel)
-                for kernel in kernels
-                if (number + rungs.index(kernel.split("/")[-1])) % every == 0
-            ),
-        )
-        for number, workload in enumerate(workloads)
-    )
+    @property
+    def modelled(self) -> bool:
+        """Whether the GPU is absent and its code can be executed on the CPU."""
+        return self.situation.absent and self.situation.target.arch in MODELLED
 
+    def seconds(self, cell: Cell) -> float:
+        """Estimated, of a cell that is not timed."""
+        estimate = model_seconds if self.modelled else interpreter_seconds
+        return estimate(cell.kernel, cell.workload)
 
-def plan_hash(planned: Sequence[Job]) -> str:
-    """The same for the same cells in the same order."""
-    return _hash([cell.id for job in planned for cell in job.cells])
-
-
-def interpreter_steps(kernel: str, workload: Workload) -> int:
-    """Program x tile steps of one launch in the interpreter.
-
-    naive: a program per (token, query head), a page a step. The others, and kernels from outside, are taken for Q
-    Blocks of 16 rows and tiles of 64 keys.
-    """
-    shape, steps = workload.shape, 0
-    for query_len, seq_len in workload.lens:
-        if kernel.endswith("/naive"):
-            steps += query_len * shape.num_query_heads * -(-seq_len // shape.block_size)
-        else:
-            tiles = -(-seq_len // 64)
-            tokens_per_block = max(BLOCK_ROWS // shape.queries_per_kv, 1)
-            steps += (-(-query_len // tokens_per_block) + 1) * shape.num_kv_heads * tiles
-    return steps
-
-
-def model_seconds(kernel: str, workload: Workload) -> float:
-    """Estimated seconds of one cell in the functional model of an absent GPU, without compiling it."""
-    return interpreter_steps(kernel, workload) * MODEL_STEP_SECONDS * CHECK_LAUNCHES
-
-
-def interpreter_seconds(kernel: str, workload: Workload) -> float:
-    """Estimated seconds of one checked cell on a CPU; baselines are torch calls and count as nothing."""
-    if kernel.startswith("baseline/"):
-        return 0.0
-    factor = HELION_FACTOR if kernel.startswith("helion/") else 1.0
-    return interpreter_steps(kernel, workload) * STEP_SECONDS * factor * CHECK_LAUNCHES
+    def fits(self, cell: Cell, budget_s: float) -> bool:
+        """Whether a cell is timed, or takes no longer than so many seconds on a CPU."""
+        return self.situation.measure or self.seconds(cell) <= budget_s

@@ -13,10 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compare.record.records import Record, Status, latest
 from compare.record.store import Lines, Loaded, load
+
+if TYPE_CHECKING:  # a plan knows GPUs, and with them torch
+    from compare.plan.plan import Plan
 
 SUPERSEDED = "superseded.jsonl"
 
@@ -140,24 +143,24 @@ class Former:
         return [*self.manifest.get("resumed", []), entry]
 
 
-def find(named: str | None, plan: str, contract: str, results: Path = Path("results")) -> Former | None:
+def find(plan: Plan, named: str | None, results: Path = Path("results")) -> Former | None:
     """The run in the folder `named`, None where it holds none yet; without a name, the last of this plan and contract.
 
     Raises CannotResume for a run of another plan or timing contract, both named, and where there is none.
     """
     if named:
         folder = Path(named)
-        return _same(folder, plan, contract) if (folder / "cells.jsonl").exists() else None
+        return _same(folder, plan) if (folder / "cells.jsonl").exists() else None
     for path in sorted(results.glob("*/manifest.json"), reverse=True):  # a folder's name begins with the time
         manifest = _manifest(path)
-        if (manifest.get("plan"), manifest.get("timing_contract")) == (plan, contract):
+        if (manifest.get("plan"), manifest.get("timing_contract")) == (plan.hash, plan.contract.name):
             return Former(path.parent, manifest)
-    raise CannotResume(f"resume: found no run of plan {plan} under {results}, allowed --resume DIR")
+    raise CannotResume(f"resume: found no run of plan {plan.hash} under {results}, allowed --resume DIR")
 
 
-def _same(folder: Path, plan: str, contract: str) -> Former:
+def _same(folder: Path, plan: Plan) -> Former:
     manifest = _manifest(folder / "manifest.json")
-    for what, name, asked in (("plan", "plan", plan), ("timing contract", "timing_contract", contract)):
+    for what, name, asked in (("plan", "plan", plan.hash), ("timing contract", "timing_contract", plan.contract.name)):
         if manifest.get(name) != asked:
             found = f"{folder} with {what} {manifest.get(name, 'none')}"
             raise CannotResume(f"resume: found {found}, allowed {asked} as asked for; another --out begins anew")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare.plan.plan import Cell, Job
+from compare.plan.job import Cell, Job
 from compare.record.contract import Contract
 from compare.record.records import Status
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compare.plan.plan import Job
+from compare.plan.job import Job
 from compare.process.crew import Crew, Lost, Outcome, Worker, environment
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,17 @@ from compare.analysis.diff import Incomparable
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
-from compare.plan import plan, resume
-from compare.plan.selection import Selection, selection
-from compare.plan.situation import Situation, situation
+from compare.plan import resume
+from compare.plan.job import interpreter_seconds
+from compare.plan.plan import Plan
+from compare.plan.selection import Selection
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
 from compare.record.noise import NotNoise
 from compare.record.records import Record, Status, latest, write_manifest
 from compare.record.store import Busy, CannotStore, Store, load
-from compare.run import options, progress
+from compare.run import progress
+from compare.run.options import Options, parse
 from compare.run.rows import Rows
 from compare.workloads import GrammarError
 from compare.workloads.suites import SUITES, UnknownSuite, UnknownWorkload
@@ -58,19 +59,16 @@ _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_L
 
 
 class Run:
-    """One run: what was asked, what is here, and where results go."""
+    """One run: its plan, its options, and where results go."""
 
-    def __init__(
-        self, arguments: Namespace, argv: list[str], now: Situation, chosen: Selection, contract: Contract
-    ) -> None:
-        self.arguments, self.argv, self.now, self.chosen, self.contract = arguments, argv, now, chosen, contract
-        self.plan = plan.plan_hash(_jobs(chosen, now))
-        named = arguments.resume or arguments.out
-        former = resume.find(named, self.plan, contract.name) if arguments.resume is not None else None
-        self.folder = former.folder if former else run_folder.make(named, now.name)
+    def __init__(self, plan: Plan, options: Options) -> None:
+        self.plan, self.options = plan, options
+        named = options.resume or options.out
+        former = resume.find(plan, named) if options.resume is not None else None
+        self.folder = former.folder if former else run_folder.make(named, plan.situation.name)
         self.run_id = self.folder.name
-        self.rows = Rows(self.run_id, arguments, now, chosen, contract)
-        self.manifest = run_folder.manifest(argv, self.run_id, self._facts())
+        self.rows = Rows(plan, options, self.run_id)
+        self.manifest = run_folder.manifest(list(options.given), self.run_id, self._facts())
         self.seconds = 0.0  # that earlier parts of it took
         if former:
             self._go_on(former)
@@ -79,9 +77,9 @@ class Run:
     def _go_on(self, former: resume.Former) -> None:
         """Keep the rows that still count, and say so."""
         run_folder.ensure_writable(self.folder)
-        jobs = [[cell.id for cell in job.cells] for job in self.rows.jobs]
-        loaded, retry = resume.finished(self.folder), self.arguments.retry
-        kept = resume.keep(loaded, self.rows.fingerprints, jobs, self.contract.processes, retry=retry)
+        jobs = [[cell.id for cell in job.cells] for job in self.plan.jobs]
+        loaded, retry = resume.finished(self.folder), self.options.retry
+        kept = resume.keep(loaded, self.plan.fingerprints, jobs, self.plan.contract.processes, retry=retry)
         resume.settle(kept)
         self.rows.done = kept.done
         self.manifest["resumed"] = former.told(kept, self.manifest["started"])
@@ -90,30 +88,31 @@ class Run:
         print(f"{self.folder}: {kept.line}", flush=True)
 
     def _facts(self) -> dict[str, Any]:
-        now, gpu, trace = self.now, self.now.target, self.arguments.trace
+        plan, asked = self.plan, self.options
+        now, chosen, gpu, trace = plan.situation, plan.selection, plan.situation.target, asked.rows.trace
         return {
             "headline": now.line,
-            "gpu": {"asked": self.arguments.gpu, "name": gpu.name, "title": gpu.title, "present": now.measure}
+            "gpu": {"asked": asked.where.gpu, "name": gpu.name, "title": gpu.title, "present": now.measure}
             if gpu
             else None,
-            "suite": self.chosen.suite,
-            "kernels": list(self.chosen.kernels),
-            "heuristics": self.arguments.heuristics,
-            "trace": {"name": Path(trace).name, "assumptions": "; ".join(self.chosen.assumptions)} if trace else None,
-            "timing_contract": self.contract.name,
-            "contract": self.contract.to_dict(),
-            "plan": self.plan,
-            "planned": len(self.rows.cells),
-            "workloads": [row.to_dict() | {"id": row.id, "kind": row.kind} for row in self.chosen.workloads],
+            "suite": chosen.suite,
+            "kernels": list(chosen.kernels),
+            "heuristics": asked.where.heuristics,
+            "trace": {"name": Path(trace).name, "assumptions": "; ".join(chosen.assumptions)} if trace else None,
+            "timing_contract": plan.contract.name,
+            "contract": plan.contract.to_dict(),
+            "plan": plan.hash,
+            "planned": len(plan.cells),
+            "workloads": [row.to_dict() | {"id": row.id, "kind": row.kind} for row in chosen.workloads],
         }
 
     def execute(self) -> int:
         """Run every cell; returns the exit code. Finished cells are on the disk whatever happens."""
-        arguments, begin = self.arguments, time.perf_counter()
+        shown, begin = self.options.shown, time.perf_counter()
         code = None
         with (
             Store(self.folder / "cells.jsonl") as store,
-            progress.Show(self.rows.planned, quiet=arguments.quiet, verbose=arguments.verbose) as show,
+            progress.Show(self.plan.records, quiet=shown.quiet, verbose=shown.verbose) as show,
         ):
             try:
                 for record in self.rows.records(show):
@@ -128,14 +127,15 @@ class Run:
         self.manifest |= self.rows.manifest | {"exit_code": code, "finished": len(records), "seconds": seconds}
         self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
         write_manifest(self.folder / "manifest.json", self.manifest)
-        self._conclude(records, self.rows.planned - len(rows))
-        return self._gate(code) if self.arguments.against else code
+        self._conclude(records, self.plan.records - len(rows))
+        return self._gate(code) if self.options.against else code
 
     def _gate(self, code: int) -> int:
         """What changed since the run of `--against`, printed; the exit code where nothing worse happened."""
         from compare.analysis import diff, runs
 
-        found = diff.against(Path(self.arguments.against), runs.read(self.folder), self.arguments)
+        asked = self.options
+        found = diff.against(asked.against, runs.read(self.folder), asked.thresholds, asked.fail_on)
         if code != OK or found == OK:
             return code
         write_manifest(self.folder / "manifest.json", self.manifest | {"exit_code": found})
@@ -146,13 +146,13 @@ class Run:
         from compare.record import noise
         from compare.report import report
 
-        if self.now.measure:
-            noise.carry(self.folder, self.now.name, self.contract.name)
+        if self.plan.situation.measure:
+            noise.carry(self.folder, self.plan.situation.name, self.plan.contract.name)
         written = report.write(self.folder)
-        if not self.arguments.quiet and records:
-            progress.show(records, self.chosen.kernels, Console())
+        if not self.options.shown.quiet and records:
+            progress.show(records, self.plan.selection.kernels, Console())
         where = written if isinstance(written, Path) else self.folder
-        print(f"{progress.count(records, len(self.rows.cells), missing)}; {where}", flush=True)
+        print(f"{progress.count(records, len(self.plan.cells), missing)}; {where}", flush=True)
 
 
 def _exit_code(records: Sequence[Record]) -> int:
@@ -185,65 +185,53 @@ def _listing(chosen: Selection) -> Iterator[str]:
         yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
 
 
-def _jobs(chosen: Selection, now: Situation) -> tuple[plan.Job, ...]:
-    return plan.jobs(chosen.workloads, chosen.kernels, now.target.name if now.target else None, chosen.every)
+def _dry_run(plan: Plan) -> Iterator[str]:
+    yield plan.situation.line
+    for cell in plan.cells:
+        takes = "" if plan.situation.measure else f"  ~{interpreter_seconds(cell.kernel, cell.workload):.0f} s"
+        yield f"{cell.id}  {cell.kernel:26} {cell.workload.label}{takes}"
 
 
-def _dry_run(chosen: Selection, now: Situation) -> Iterator[str]:
-    for job in _jobs(chosen, now):
-        for cell in job.cells:
-            seconds = plan.interpreter_seconds(cell.kernel, cell.workload)
-            yield f"{cell.id}  {cell.kernel:26} {cell.workload.label}" + ("" if now.measure else f"  ~{seconds:.0f} s")
-
-
-def _main(arguments: Namespace, argv: list[str]) -> int:
+def _main(options: Options) -> int:
     ensure_own_packages()
-    if arguments.version:
+    if options.shown.version:
         print(_version())
         return OK
-    options.refuse_alone(arguments)
-    now = situation(arguments.gpu, arguments.device)
-    chosen = selection(arguments, now)
-    if arguments.list or arguments.dry_run:
-        print("\n".join(_listing(chosen) if arguments.list else [now.line, *_dry_run(chosen, now)]))
+    plan = Plan.of(options.rows, options.where, options.timing)
+    now, chosen, quiet = plan.situation, plan.selection, options.shown.quiet
+    if options.shown.list or options.shown.dry_run:
+        print("\n".join(_listing(chosen) if options.shown.list else _dry_run(plan)))
         return OK
-    contract = options.contract(arguments, now)
     print(now.line, flush=True)
-    if arguments.require_gpu and not now.measure:
-        print(f"--require-gpu: {arguments.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)
+    if options.where.require_gpu and not now.measure:
+        print(f"--require-gpu: {options.where.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)
         return NO_GPU
-    if not chosen.kernels or not chosen.workloads:
+    if not plan.cells:
         print("nothing selected", file=sys.stderr)
         return NOTHING
-    for assumption in () if arguments.quiet else chosen.assumptions:
+    for assumption in () if quiet else chosen.assumptions:
         print(f"assumed: {assumption}", flush=True)
-    if now.measure and not arguments.quiet:
-        print(f"timing contract {contract.line}", flush=True)
-    _ensure_comparable(arguments, now, contract)
-    return Run(arguments, argv, now, chosen, contract).execute()
+    if now.measure and not quiet:
+        print(f"timing contract {plan.contract.line}", flush=True)
+    if options.against is not None:
+        _ensure_comparable(plan, options)
+    return Run(plan, options).execute()
 
 
-def _ensure_comparable(arguments: Namespace, now: Situation, contract: Contract) -> None:
+def _ensure_comparable(plan: Plan, options: Options) -> None:
     """Before anything is measured: whether the run of `--against` can be compared with this one. Raises NotARun,
     Incomparable, NotNoise."""
-    if arguments.against is None:
-        return
     from compare.analysis import diff, runs
 
-    gpu = {"name": now.target.name} if now.target else None
-    planned = {"timing_contract": contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
-    before, after = runs.read(Path(arguments.against)), runs.RunData(Path("this run"), planned, [])
+    gpu = {"name": plan.gpu} if plan.gpu else None
+    planned = {"timing_contract": plan.contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
+    before, after = runs.read(options.against), runs.RunData(Path("this run"), planned, [])
     diff.ensure_comparable(before, after)
-    diff.limits(arguments, before, after)
+    diff.limits(options.thresholds, before, after)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = options.parser().parse_args(argv)
     with terminable():
-        return ending(lambda: _main(arguments, argv), _USAGE_ERRORS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return ending(lambda: _main(parse(argv)), _USAGE_ERRORS)

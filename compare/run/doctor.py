@@ -36,8 +36,9 @@ from compare.bench.clocks import Clocks, uuid_of
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
 from compare.exits import NO_GPU, OK, WRONG, ending
-from compare.plan import plan
 from compare.plan.options import at_least_one, positive
+from compare.plan.plan import Plan
+from compare.plan.selection import Selection
 from compare.plan.situation import Situation, situation
 from compare.process.crew import Crew
 from compare.record import folder as run_folder
@@ -195,16 +196,20 @@ class NotMeasured(RuntimeError):
     """A twin did not end ok; the message names it, its row and the reason."""
 
 
-def measured(
-    gpu: str, device: str, kernel: str, contract: Contract, rows: Sequence[Workload], console: Console
-) -> dict[str, dict[str, dict[int, Timing]]]:
+def planned(now: Situation, kernel: str, contract: Contract, rows: Sequence[Workload]) -> Plan:
+    """The twins of a kernel on every row."""
+    kinds = tuple(kernel_twins.name_of(kind, kernel) for kind in KINDS)
+    return Plan.over(now, Selection("doctor", tuple(rows), kinds), contract)
+
+
+def measured(plan: Plan, kernel: str, console: Console) -> dict[str, dict[str, dict[int, Timing]]]:
     """timings[label][kind][process]. Raises NotMeasured."""
-    kinds = {kernel_twins.name_of(kind, kernel): kind for kind in KINDS}
+    kinds, contract = {kernel_twins.name_of(kind, kernel): kind for kind in KINDS}, plan.contract
     found: dict[str, dict[str, dict[int, Timing]]] = {}
     for process in range(contract.processes):
-        crew = Crew(mode="measure", gpu=gpu, device=device, contract=contract, process=process)
+        crew = Crew(mode="measure", gpu=plan.gpu, device=plan.device, contract=contract, process=process)
         with contextlib.closing(crew):
-            for job in plan.jobs(rows, tuple(kinds), gpu):
+            for job in plan.jobs:
                 console.print(f"process {process + 1} of {contract.processes}: {job.workload.label}", style="dim")
                 for outcome in crew.run(job):
                     kind, label, fields = kinds[outcome.cell.kernel], job.workload.label, outcome.fields
@@ -280,7 +285,7 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
     for path in (out, kept(now.name)):
         run_folder.ensure_writable(path.parent)
     console.print(f"timing contract {contract.line}", markup=False, soft_wrap=True)
-    timings = measured(now.name, now.device, asked.kernel, contract, rows, console)
+    timings = measured(planned(now, asked.kernel, contract, rows), asked.kernel, console)
     judged = []
     for row in rows:
         of_row = timings[row.label]

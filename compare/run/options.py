@@ -1,16 +1,20 @@
-"""The command line of `python -m compare.run`: its options, and what they refuse."""
+"""The command line of `run`: its parser, and the options that it becomes, read once."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from compare.analysis import diff
+from compare.analysis.diff import Thresholds
 from compare.competitors.registry import HEURISTICS
-from compare.plan.options import at_least_one, count, positive, share
-from compare.plan.situation import Situation
-from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS, Contract
-from compare.workloads import GrammarError, suites
+from compare.plan.job import Cell
+from compare.plan.options import RowOptions, TimingOptions, WhereOptions, at_least_one, count, flag, positive, share
+from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS
+from compare.workloads import NEW_KV, GrammarError, suites
 
 
 def _add_where(new: argparse.ArgumentParser) -> None:
@@ -71,30 +75,6 @@ def _add_again(new: argparse.ArgumentParser) -> None:
     diff.add_options(again)
 
 
-def refuse_alone(arguments: argparse.Namespace) -> None:
-    """Raise GrammarError for an option that says how, without the one that says what."""
-    if arguments.retry and arguments.resume is None:
-        raise GrammarError("--retry: found alone, allowed with --resume")
-    if arguments.fail_on and not arguments.against:
-        raise GrammarError("--fail-on: found alone, allowed with --against")
-    if arguments.resume and arguments.out and Path(arguments.resume) != Path(arguments.out):
-        raise GrammarError(f"--out: found {arguments.out} beside --resume {arguments.resume}, allowed one folder")
-
-
-def contract(arguments: argparse.Namespace, now: Situation) -> Contract:
-    """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not fit."""
-    timer = arguments.timer or "graph"
-    cache = arguments.cache or ("hot" if timer == "paper" else "cold")
-    if timer == "paper" and cache == "cold":
-        raise GrammarError(
-            "--cache: found cold, allowed hot with --timer paper, which repeats one call on the same data"
-        )
-    if arguments.configs and (timer, cache) != ("graph", "cold"):
-        raise GrammarError(f"--configs: found with timer {timer} and cache {cache}, allowed with graph and cold alone")
-    processes = arguments.processes if now.measure else 1
-    return Contract(timer, cache, arguments.precision, arguments.max_time, processes)
-
-
 def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         prog="python -m compare.run",
@@ -135,3 +115,86 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("-v", "--verbose", action="store_true", help="log tails of failures as they come")
     show.add_argument("--version", action="store_true", help="spec hash, timing contract and versions")
     return new
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is printed. list, dry_run, version: that alone, and nothing runs."""
+
+    list: bool = False
+    dry_run: bool = False
+    version: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """A command line of `run`, read once. resume: the folder, empty for the last run of the plan, None for a new run.
+    given: its words, with which the run can be repeated."""
+
+    rows: RowOptions
+    where: WhereOptions
+    timing: TimingOptions
+    shown: Shown
+    out: str | None = None
+    resume: str | None = None
+    retry: bool = False
+    against: Path | None = None
+    fail_on: str | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    given: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise GrammarError for an option that says how, without the one that says what."""
+        if self.retry and self.resume is None:
+            raise GrammarError("--retry: found alone, allowed with --resume")
+        if self.fail_on and not self.against:
+            raise GrammarError("--fail-on: found alone, allowed with --against")
+        if self.resume and self.out and Path(self.resume) != Path(self.out):
+            raise GrammarError(f"--out: found {self.out} beside --resume {self.resume}, allowed one folder")
+
+    @classmethod
+    def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
+        """What the parser made of the words. Raises GrammarError for options that do not go together."""
+        values = vars(asked) | {
+            "cpu_budget_s": asked.cpu_budget,
+            "timeout_s": asked.timeout,
+            "max_time_s": asked.max_time,
+        }
+        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on")}
+        groups = [
+            group(**{name.name: values[name.name] for name in fields(group)})
+            for group in (RowOptions, WhereOptions, TimingOptions, Shown)
+        ]
+        against = Path(asked.against) if asked.against is not None else None
+        return cls(*groups, against=against, thresholds=diff.of(asked), given=tuple(given), **own)
+
+    def words(self, cell: Cell, suite: str) -> list[str]:
+        """The options that repeat one cell of a suite: `parse` of them selects that cell."""
+        words, label = [], cell.workload.label.removesuffix(NEW_KV)
+        given = asdict(self.rows) | asdict(self.where) | asdict(self.timing)
+        for name in ("gpu", "trace", "device", "window"):
+            words += _said(given, name)
+        if suite in suites.SUITES:
+            words += ["--suite", "static" if label in _labels("static") else suite]
+        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us", "timer", "cache"):
+            words += _said(given, name)
+        words += _said(given, "seed") if self.rows.seed else []
+        words += _said(given, "heuristics") if self.where.heuristics != "tree" else []
+        words += ["--new-kv"] if self.rows.new_kv else []
+        return [*words, "--workload", label, "--kernels", cell.kernel]
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """A command line. Raises GrammarError for options that do not go together; exits with 2 for what is no option."""
+    return Options.of(parser().parse_args(argv), argv)
+
+
+def _said(given: Mapping[str, Any], name: str) -> list[str]:
+    """An option as it was given; nothing where it was not."""
+    return [] if given[name] is None else [flag(name), str(given[name])]
+
+
+def _labels(suite: str) -> set[str]:
+    return {row.label for row in suites.SUITES[suite](0)}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from compare.plan.plan import Cell
+from compare.plan.job import Cell
 from compare.record.records import Record, Status
 
 

@@ -9,27 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from compare.competitors.registry import base, is_own
-from compare.plan import fingerprint, plan
-from compare.plan.plan import Cell, Job
-from compare.plan.selection import Selection
-from compare.plan.situation import Situation
+from compare.plan.job import Cell, Job
+from compare.plan.plan import Plan
 from compare.process.crew import Crew, Outcome
 from compare.process.pool import side_by_side
 from compare.record import folder as run_folder
-from compare.record.contract import Contract
 from compare.record.records import Record, Status
+from compare.run.options import Options
 from compare.run.progress import Show
 from compare.static import ahead
 from compare.static.estimate import column
 from compare.static.facts import StaticFacts, with_facts
-from compare.workloads import NEW_KV, cost
-from compare.workloads.suites import SUITES
+from compare.workloads import cost
 
 MODEL_LANES = 8  # processes that compile and execute; each takes about 700 MB
 # Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
@@ -41,27 +37,14 @@ COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, wher
 class Rows:
     """What a run was asked, and the records that become of it. manifest: what is found on the way."""
 
-    def __init__(
-        self, run_id: str, arguments: Namespace, now: Situation, chosen: Selection, contract: Contract
-    ) -> None:
-        self.run_id, self.arguments, self.now, self.chosen, self.contract = run_id, arguments, now, chosen, contract
-        gpu = now.target.name if now.target else None
-        self.jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
-        self.cells = [cell for job in self.jobs for cell in job.cells]
+    def __init__(self, plan: Plan, options: Options, run_id: str) -> None:
+        self.plan, self.options, self.run_id = plan, options, run_id
         self.manifest: dict[str, Any] = {}
-        self.modelled = now.absent and now.target.arch in plan.MODELLED
-        device = now.device if now.measure else None
-        self.fingerprints = fingerprint.of_cells(self.jobs, gpu, device, contract, arguments)
         self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
-
-    @property
-    def planned(self) -> int:
-        """How many records there will be: one a cell and process."""
-        return len(self.cells) * self.contract.processes
 
     def _left(self, process: int, chunk: range) -> list[Job]:
         """The jobs of a process in these rows without what is done."""
-        jobs = self.jobs[chunk.start : chunk.stop]
+        jobs = self.plan.jobs[chunk.start : chunk.stop]
         jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in jobs]
         return [job for job in jobs if job.cells]
 
@@ -72,32 +55,32 @@ class Rows:
 
     def _cells_to_compile(self, chunk: range) -> int:
         """How many cells of own kernels some process has to compile."""
-        every = [self._to_compile(process, chunk) for process in range(self.contract.processes)]
+        every = [self._to_compile(process, chunk) for process in range(self.plan.contract.processes)]
         return len({cell.id for jobs in every for job in jobs for cell in job.cells})
 
     def _chunks(self) -> Iterator[range]:
         """Numbers of rows that are compiled ahead and timed before the next are; where nothing is timed, of all."""
         begin, cells = 0, 0
-        for number in range(len(self.jobs)) if self.now.measure else ():
+        for number in range(len(self.plan.jobs)) if self.plan.situation.measure else ():
             more = self._cells_to_compile(range(number, number + 1))
             if cells and cells + more > CHUNK_CELLS:
                 yield range(begin, number)
                 begin, cells = number, 0
             cells += more
-        yield range(begin, len(self.jobs))
+        yield range(begin, len(self.plan.jobs))
 
     def records(self, show: Show) -> Iterator[Record]:
         """Every cell of every process. Processes end when the reader stops."""
-        now, arguments, every = self.now, self.arguments, range(len(self.jobs))
+        now, where, every = self.plan.situation, self.plan.where, range(len(self.plan.jobs))
         self._random_configs()
-        limit_s = min(arguments.timeout, COMPILE_LIMIT_S) if now.measure else arguments.timeout
+        limit_s = min(where.timeout_s, COMPILE_LIMIT_S) if now.measure else where.timeout_s
         with contextlib.ExitStack() as stack:
-            facts = StaticFacts([], now.target, limit_s, arguments.heuristics, alone=now.measure)
+            facts = StaticFacts([], now.target, limit_s, where.heuristics, alone=now.measure)
             stack.callback(facts.close)
-            if self.modelled:
+            if self.plan.modelled:
                 yield from self._in_model(stack, facts, show)
                 return
-            crews = [self._crew(p, show) for p in range(self.contract.processes) if self._left(p, every)]
+            crews = [self._crew(p, show) for p in range(self.plan.contract.processes) if self._left(p, every)]
             for crew in crews:
                 stack.callback(crew.close)
             for chunk in self._chunks():
@@ -106,31 +89,31 @@ class Rows:
     def _chunk(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> Iterator[Record]:
         """The cells of these rows, process after process. One that has later rows rests meanwhile, the others end."""
         facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # they are in the rows of process 0
-        if self.now.measure:
+        if self.plan.situation.measure:
             self._compile_ahead(chunk, crews, facts, show)
         for crew in crews:
-            show.process(crew.process, self.contract.processes)
+            show.process(crew.process, self.plan.contract.processes)
             for job in self._left(crew.process, chunk):
                 yield from self._job(job, crew, facts)
-            if self._left(crew.process, range(chunk.stop, len(self.jobs))):
+            if self._left(crew.process, range(chunk.stop, len(self.plan.jobs))):
                 self.manifest["resting_bytes"] = max(self.manifest.get("resting_bytes", 0), crew.rest())
             else:
                 crew.close()
 
     def _random_configs(self) -> None:
-        arguments, now = self.arguments, self.now
-        if not (arguments.configs and now.measure and now.target):
+        now, count = self.plan.situation, self.plan.where.configs
+        if not (count and now.measure and now.target):
             return
-        own = [kernel for kernel in self.chosen.kernels if is_own(kernel)]
-        args = (self.chosen.workloads, own, now.target.name, arguments.configs, arguments.seed)
+        own = [kernel for kernel in self.plan.selection.kernels if is_own(kernel)]
+        args = (self.plan.selection.workloads, own, now.target.name, count, self.plan.seed)
         compiled, failed = ahead.ahead(*args)
-        if not arguments.quiet:
+        if not self.options.shown.quiet:
             print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
         self.manifest["did_not_compile"] = failed
 
     def _in_model(self, stack: contextlib.ExitStack, facts: StaticFacts, show: Show) -> Iterator[Record]:
         """Every cell compiled and executed in the functional model, by a process a core."""
-        left = self._left(0, range(len(self.jobs)))
+        left = self._left(0, range(len(self.plan.jobs)))
         too_large = [cell for job in left for cell in job.cells if not self._fits(cell)]
         facts.more(too_large)  # the others are compiled where they are executed
         crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, MODEL_LANES))]
@@ -142,17 +125,17 @@ class Rows:
             yield self._record(self._too_large(cell), facts, 0)
 
     def _crew(self, process: int, show: Show, mode: str = "") -> Crew:
-        arguments, now = self.arguments, self.now
+        now, where = self.plan.situation, self.plan.where
         return Crew(
             mode=mode or ("measure" if now.measure else "check"),
-            gpu=now.target.name if now.target else None,
+            gpu=self.plan.gpu,
             device=now.device,
-            limit_s=arguments.timeout,
-            contract=self.contract,
+            limit_s=where.timeout_s,
+            contract=self.plan.contract,
             process=process,
-            configs=arguments.configs if process == 0 else 0,
-            seed=arguments.seed,
-            heuristics=arguments.heuristics,
+            configs=where.configs if process == 0 else 0,
+            seed=self.plan.seed,
+            heuristics=where.heuristics,
             on_start=show.begin,
         )
 
@@ -179,27 +162,23 @@ class Rows:
         """Those of these rows that have something to compile, for people: `rows 9 to 16 of 42`."""
         rows = [number + 1 for number in chunk if self._cells_to_compile(range(number, number + 1))]
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
-        return f"{which} of {len(self.jobs)}"
+        return f"{which} of {len(self.plan.jobs)}"
 
     def _job(self, job: Job, crew: Crew, facts: StaticFacts) -> Iterator[Record]:
-        runnable = [cell for cell in job.cells if self.now.measure or self._fits(cell)]
+        runnable = [cell for cell in job.cells if self._fits(cell)]
         for cell in job.cells:
             if cell not in runnable:
                 yield self._record(self._too_large(cell), facts, crew.process)
         for outcome in crew.run(job.only(cell.id for cell in runnable)):
             yield self._record(outcome, facts, crew.process)
 
-    def _seconds(self, cell: Cell) -> float:
-        estimate = plan.model_seconds if self.modelled else plan.interpreter_seconds
-        return estimate(cell.kernel, cell.workload)
-
     def _fits(self, cell: Cell) -> bool:
-        return self._seconds(cell) <= self.arguments.cpu_budget
+        return self.plan.fits(cell, self.plan.where.cpu_budget_s)
 
     def _too_large(self, cell: Cell) -> Outcome:
-        where = "functional model" if self.modelled else "interpreter"
-        budget = f"--cpu-budget {self.arguments.cpu_budget:g}"
-        reason = f"about {self._seconds(cell):.0f} s in the {where}, above {budget}"
+        where = "functional model" if self.plan.modelled else "interpreter"
+        budget = f"--cpu-budget {self.plan.where.cpu_budget_s:g}"
+        reason = f"about {self.plan.seconds(cell):.0f} s in the {where}, above {budget}"
         return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
 
     def _record(self, outcome: Outcome, facts: StaticFacts, process: int) -> Record:
@@ -208,9 +187,9 @@ class Rows:
         fields = dict(outcome.fields)
         compiled = facts.of(cell) if process == 0 else None
         if compiled is not None:
-            fields = with_facts(fields, compiled, must_compile=self.now.absent)
-        if self.now.absent and fields.get("facts"):
-            target = self.now.target
+            fields = with_facts(fields, compiled, must_compile=self.plan.situation.absent)
+        if self.plan.situation.absent and fields.get("facts"):
+            target = self.plan.situation.target
             fields["estimate"] = column(cell.workload, base(cell.kernel), fields["config"], fields["facts"], target)
         return Record.from_plain(
             {
@@ -218,37 +197,11 @@ class Rows:
                 "cell_id": cell.id,
                 "workload": asdict(cost.info(cell.workload)),
                 "kernel": cell.kernel,
-                "command": self._command(cell),
-                "gpu": self.now.target.name if self.now.measure and self.now.target else None,
+                "command": run_folder.command(self.options.words(cell, self.plan.selection.suite)),
+                "gpu": self.plan.gpu if self.plan.situation.measure else None,
                 "versions": outcome.versions,
                 "process": process,
-                "fingerprint": self.fingerprints[cell.id],
+                "fingerprint": self.plan.fingerprints[cell.id],
             }
             | fields
         )
-
-    def _command(self, cell: Cell) -> str:
-        """The command that repeats one cell."""
-        arguments, words = self.arguments, []
-        label = cell.workload.label.removesuffix(NEW_KV)
-        for name in ("gpu", "trace", "device", "window"):
-            words += _said(arguments, name)
-        if self.chosen.suite in SUITES:
-            suite = "static" if label in _labels("static") else self.chosen.suite
-            words += ["--suite", suite]
-        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us", "timer", "cache"):
-            words += _said(arguments, name)
-        words += _said(arguments, "seed") if arguments.seed else []
-        words += _said(arguments, "heuristics") if arguments.heuristics != "tree" else []
-        words += ["--new-kv"] if arguments.new_kv else []
-        return run_folder.command([*words, "--workload", label, "--kernels", cell.kernel])
-
-
-def _said(arguments: Namespace, name: str) -> list[str]:
-    """An option as it was given; nothing where it was not."""
-    value = getattr(arguments, name)
-    return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-
-
-def _labels(suite: str) -> set[str]:
-    return {row.label for row in SUITES[suite](0)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from compare.competitors.registry import is_own
-from compare.plan.plan import Cell
+from compare.plan.job import Cell
 from compare.record.records import Evidence, Status
 from compare.static.compile import CompileJob, Outcome, compile_in_child
 

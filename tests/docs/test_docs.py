@@ -126,11 +126,11 @@ def refused(command: str) -> str:
 
 
 def _run_refuses(words: list[str]) -> str:
-    arguments = options.parser().parse_args(words)
-    if arguments.gpu not in (None, "auto"):
-        gpus.resolve(arguments.gpu)
-    arguments.trace = None  # the file is the reader's
-    selection.selection(arguments, situation.situation(None, "cpu"))
+    asked = options.parse(words)
+    if asked.where.gpu not in (None, "auto"):
+        gpus.resolve(asked.where.gpu)
+    if asked.rows.trace is None:  # the file is the reader's
+        selection.selection(asked.rows, situation.situation(None, "cpu"))
     return ""
 
 

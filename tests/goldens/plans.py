@@ -7,9 +7,10 @@ rows of a suite, the kernels of a situation and the plan's hash say all of them.
 from __future__ import annotations
 
 from common.gpus import resolve
-from compare.plan import plan
+from compare.plan.plan import Plan
 from compare.plan.selection import selection
 from compare.plan.situation import Situation
+from compare.record.contract import Contract
 from compare.run import options
 from compare.workloads import suites
 from goldens.table import Rows
@@ -37,18 +38,16 @@ def rows() -> Rows:
     for name in suites.SUITES:
         found[f"rows of {name}"] = {row.label: row.id for row in suites.suite(name)}
     for name, words in ({name: ["--suite", name] for name in suites.SUITES} | OTHERS).items():
-        asked = options.parser().parse_args(words)
+        asked = options.parse(words)
         for situation, now in SITUATIONS.items():
-            chosen = selection(asked, now)
-            gpu = now.target.name if now.target else None
-            jobs = plan.jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
+            plan = Plan.over(now, selection(asked.rows, now), asked.timing.contract(now.measure))
             found[f"plan of {name}, {situation}"] = {
-                "hash": plan.plan_hash(jobs),
-                "cells": sum(len(job.cells) for job in jobs),
-                "kernels": list(chosen.kernels),
-                "contract": options.contract(asked, now).name,
+                "hash": plan.hash,
+                "cells": len(plan.cells),
+                "kernels": list(plan.selection.kernels),
+                "contract": plan.contract.name,
             }
-    smoke = selection(options.parser().parse_args(["--suite", "smoke"]), SITUATIONS["cpu"])
-    for job in plan.jobs(smoke.workloads, smoke.kernels, None):
+    smoke = selection(options.parse(["--suite", "smoke"]).rows, SITUATIONS["cpu"])
+    for job in Plan.over(SITUATIONS["cpu"], smoke, Contract()).jobs:
         found[f"cells of smoke, cpu, {job.workload.label}"] = {cell.kernel: cell.id for cell in job.cells}
     return found

@@ -12,9 +12,8 @@ import torch
 
 from compare.bench import measure, timing, worker
 from compare.bench.arena import Arena
-from compare.plan import situation
+from compare.plan import plan, situation
 from compare.process import crew
-from compare.run import command
 
 CALLS = 128  # of one sample, as the rows say
 LOG = "MEASURING_WORKER_LOG"  # a file that gets a line per process and job, and one when it ended
@@ -26,7 +25,7 @@ def pretend(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv(LOG, str(tmp_path / "log"))
     here = situation.Situation(h200, True, "cpu", "h200 is here: checked and timed")
-    monkeypatch.setattr(command, "situation", lambda asked, device: here)
+    monkeypatch.setattr(plan, "situation", lambda asked, device: here)
     monkeypatch.setattr(crew, "COMMAND", (sys.executable, __file__))
     monkeypatch.chdir(tmp_path)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.plan import plan
+from compare.plan.job import jobs
 from compare.process.crew import Crew, Outcome
 from compare.process.pool import side_by_side
 from compare.record.contract import Contract
@@ -20,7 +20,7 @@ UNKNOWN = "diptych_probe.unknown_mnemonic"
 def outcomes():
     """One worker: a prompt on five kernels, for gfx942."""
     rows = suites.pick(suites.smoke(), "prefill-33")
-    (job,) = plan.jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, UNKNOWN, "triton/naive"), "mi300")
+    (job,) = jobs(rows, ("triton/q_block", PLANTED, NO_LAUNCH, UNKNOWN, "triton/naive"), "mi300")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "support" / "probes"), prepend=os.pathsep)
         crew = Crew("model", "mi300", "cpu", contract=Contract())
@@ -58,12 +58,12 @@ def test_an_instruction_that_the_model_does_not_know_is_named_and_no_failure(out
 def test_every_rung_meets_a_third_of_the_rows_and_every_row_both_dsls():
     rows = suites.smoke() + suites.static()
     kernels = tuple(f"{dsl}/rung{number}" for dsl in ("triton", "helion") for number in range(8))
-    jobs = plan.jobs(rows, kernels, "mi300", every=3)
-    for job in jobs:
+    planned = jobs(rows, kernels, "mi300", every=3)
+    for job in planned:
         dsls = [cell.kernel.split("/")[0] for cell in job.cells]
         assert dsls.count("triton") == dsls.count("helion") >= 2
     for kernel in kernels:
-        mine = [job.workload.label for job in jobs for cell in job.cells if cell.kernel == kernel]
+        mine = [job.workload.label for job in planned for cell in job.cells if cell.kernel == kernel]
         assert len(mine) == 4
 
 
@@ -78,12 +78,12 @@ class _FakeCrew:
 
 
 def test_lanes_share_the_cells_and_each_comes_once():
-    jobs = plan.jobs(suites.smoke(), ("a/x", "b/y"), None)
-    found = [outcome.cell.id for outcome in side_by_side([_FakeCrew("one"), _FakeCrew("two")], jobs)]
-    assert sorted(found) == sorted(cell.id for job in jobs for cell in job.cells)
+    cells = jobs(suites.smoke(), ("a/x", "b/y"), None)
+    found = [outcome.cell.id for outcome in side_by_side([_FakeCrew("one"), _FakeCrew("two")], cells)]
+    assert sorted(found) == sorted(cell.id for job in cells for cell in job.cells)
 
 
 def test_what_a_lane_raises_is_raised():
-    jobs = plan.jobs(suites.smoke(), ("a/x",), None)
+    cells = jobs(suites.smoke(), ("a/x",), None)
     with pytest.raises(OSError, match="no more processes"):
-        list(side_by_side([_FakeCrew("one", OSError("no more processes"))], jobs))
+        list(side_by_side([_FakeCrew("one", OSError("no more processes"))], cells))

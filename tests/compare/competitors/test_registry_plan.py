@@ -9,7 +9,7 @@ from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import BatchStats
 from compare.competitors import registry, sources
 from compare.competitors.registry import KERNELS, OWN, RUNGS, Unavailable, UnknownKernel, load, select
-from compare.plan import plan
+from compare.plan.job import interpreter_seconds, interpreter_steps, jobs, plan_hash
 from compare.workloads.suites import pick, suite
 
 
@@ -117,22 +117,22 @@ def test_a_source_has_a_hash():
 
 def test_a_plan_is_every_kernel_on_every_row_and_its_hash_follows():
     rows = suite("smoke")
-    planned = plan.jobs(rows, OWN, None)
+    planned = jobs(rows, OWN, None)
     assert len({cell.id for job in planned for cell in job.cells}) == 8 * len(OWN)
-    assert plan.plan_hash(planned) == plan.plan_hash(plan.jobs(rows, OWN, None))
+    assert plan_hash(planned) == plan_hash(jobs(rows, OWN, None))
     for other in (
-        plan.jobs(rows, OWN, "h200"),
-        plan.jobs(rows, OWN[:2], None),
-        plan.jobs(suite("smoke", 1), OWN, None),
+        jobs(rows, OWN, "h200"),
+        jobs(rows, OWN[:2], None),
+        jobs(suite("smoke", 1), OWN, None),
     ):
-        assert plan.plan_hash(other) != plan.plan_hash(planned)
+        assert plan_hash(other) != plan_hash(planned)
 
 
 def test_smoke_fits_the_interpreter_and_peers_does_not():
-    assert all(plan.interpreter_steps(kernel, row) <= 500 for kernel in KERNELS for row in suite("smoke"))
-    assert all(plan.interpreter_seconds(kernel, row) <= 30 for kernel in KERNELS for row in suite("smoke"))
+    assert all(interpreter_steps(kernel, row) <= 500 for kernel in KERNELS for row in suite("smoke"))
+    assert all(interpreter_seconds(kernel, row) <= 30 for kernel in KERNELS for row in suite("smoke"))
     (long,) = pick(suite("peers"), "q1s128k")
-    assert plan.interpreter_seconds("helion/naive", long) > 30
+    assert interpreter_seconds("helion/naive", long) > 30
 
 
 class _Tree:

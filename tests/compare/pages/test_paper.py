@@ -39,9 +39,9 @@ def test_a_row_has_a_figure_an_explanation_or_what_is_open(item):
 def test_commands_select_rows_and_kernels(command):
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "compare.run"]
-    arguments = options.parser().parse_args(words[3:])
-    if arguments.trace is None:
-        chosen = selection.selection(arguments, HERE)
+    rows = options.parse(words[3:]).rows
+    if rows.trace is None:
+        chosen = selection.selection(rows, HERE)
         assert chosen.workloads and chosen.kernels
 
 

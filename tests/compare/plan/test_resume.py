@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,11 @@ CELLS = [f"cell{number}" for number in range(6)]
 PRINTS = {cell: f"print-of-{cell}" for cell in CELLS}
 JOBS = [CELLS[:3], CELLS[3:]]
 TIMING = Timing("graph", "cold", 12.5, 12.0, 13.0, 3, 64, 64, 1 << 29, (12.0, 12.5, 13.0))
+
+
+def planned(plan, contract):
+    """As much of a plan as `find` reads."""
+    return SimpleNamespace(hash=plan, contract=SimpleNamespace(name=contract))
 
 
 def row(number, **changes):
@@ -151,20 +157,22 @@ def test_without_a_name_the_last_run_of_the_plan_is_meant(tmp_path):
     a_run(tmp_path, "20261121T120000Z_h200_c", plan="another")
     (tmp_path / "20261121T130000Z_h200_d").mkdir()
     (tmp_path / "20261121T130000Z_h200_d" / "manifest.json").write_text("{torn")
-    assert find("", "p", "c", tmp_path).folder == newest
+    assert find(planned("p", "c"), "", tmp_path).folder == newest
     with pytest.raises(CannotResume, match="no run of plan q"):
-        find("", "q", "c", tmp_path)
+        find(planned("q", "c"), "", tmp_path)
 
 
 def test_a_named_folder_has_to_hold_that_plan_and_contract_or_nothing_yet(tmp_path):
     folder = a_run(tmp_path, "run")
-    assert find(str(folder), "p", "c").folder == folder and find(str(tmp_path / "new"), "p", "c") is None
+    assert (
+        find(planned("p", "c"), str(folder)).folder == folder and find(planned("p", "c"), str(tmp_path / "new")) is None
+    )
     for plan, contract, named in (("q", "c", "plan p"), ("p", "d", "timing contract c")):
         with pytest.raises(CannotResume, match=named):
-            find(str(folder), plan, contract)
+            find(planned(plan, contract), str(folder))
 
 
 def test_the_manifest_says_when_it_went_on(tmp_path):
     kept, folder = kept_of(tmp_path, row(0)), a_run(tmp_path, "run")
-    once = find(str(folder), "p", "c").told(kept, "now")
+    once = find(planned("p", "c"), str(folder)).told(kept, "now")
     assert once == [{"at": "now", "commit": "", "kept": 1}]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compare.bench.task import free_memory
-from compare.plan import plan
+from compare.plan.job import jobs
 from compare.process import crew as crew_module
 from compare.process.crew import Crew
 from compare.record.records import Status
@@ -21,7 +21,7 @@ ROW = pick(suite("smoke"), "prefill-33")[0]
 
 
 def job(*names):
-    (planned,) = plan.jobs([ROW], [f"fake_kernels:{name}" for name in names], None)
+    (planned,) = jobs([ROW], [f"fake_kernels:{name}" for name in names], None)
     return planned
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import measuring_worker
 from compare.bench import warm
-from compare.plan import selection, situation
+from compare.plan import situation
+from compare.plan.plan import Plan
 from compare.process import crew
 from compare.record.records import Evidence
 from compare.record.store import read_records
@@ -141,9 +142,8 @@ def test_a_process_lost_in_the_second_chunk_costs_one_cell_and_its_successor_com
 
 
 def made(*argv):
-    arguments = options.parser().parse_args(["--gpu", "h200", *argv])
-    now = run.situation(None, None)
-    return rows.Rows("run", arguments, now, selection.selection(arguments, now), options.contract(arguments, now))
+    asked = options.parse(["--gpu", "h200", *argv])
+    return rows.Rows(Plan.of(asked.rows, asked.where, asked.timing), asked, "run")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_where_nothing_is_timed_all_rows_are_one_chunk(monkeypatch):
 
 def test_rows_that_are_done_take_no_room_in_a_chunk(measuring):
     asked = made("--suite", "features", "--kernels", "triton/q_block,helion/q_block")
-    asked.done = {(c.id, process) for job in asked.jobs[:20] for c in job.cells for process in range(3)}
+    asked.done = {(c.id, process) for job in asked.plan.jobs[:20] for c in job.cells for process in range(3)}
     first = next(iter(asked._chunks()))
     assert first == range(28) and asked._named(first) == "rows 21 to 28 of 42"
 

@@ -8,6 +8,7 @@ import pytest
 import measuring_worker
 from compare.analysis.cells import combined
 from compare.plan import situation
+from compare.plan.plan import Plan
 from compare.record.store import read_records
 from compare.run import command, options
 
@@ -93,8 +94,7 @@ def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unr
     ids=str,
 )
 def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
-    arguments = options.parser().parse_args([*SMALL, *argv])
-    assert options.contract(arguments, situation.situation(None, None)).name == name
+    assert options.parse([*SMALL, *argv]).timing.contract(measured=True).name == name
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):
 
 
 def test_a_precision_is_a_share_or_a_percentage():
-    said = [options.parser().parse_args(["--precision", text]).precision for text in ("0.5%", "0.005")]
+    said = [options.parse(["--precision", text]).timing.precision for text in ("0.5%", "0.005")]
     assert said == [0.005, 0.005]
 
 
 def test_where_nothing_is_timed_one_process_checks(monkeypatch):
     monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
-    arguments = options.parser().parse_args(["--processes", "5"])
-    assert options.contract(arguments, situation.situation("mi300", None)).processes == 1
+    asked = options.parse(["--gpu", "mi300", "--processes", "5"])
+    assert Plan.of(asked.rows, asked.where, asked.timing).contract.processes == 1

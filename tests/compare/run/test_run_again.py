@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from common import gpus
-from compare.plan import fingerprint, situation
+from compare.plan import fingerprint, plan, situation
 from compare.plan.resume import SUPERSEDED
 from compare.plan.situation import Situation
 from compare.process.crew import Outcome
@@ -80,7 +80,7 @@ def played(monkeypatch, tmp_path):
 def here(monkeypatch):
     """An H200 that is not there: cells are timed, by the played crew."""
     now = Situation(H200, True, "cuda:0", "h200 is here (played)")
-    monkeypatch.setattr(run, "situation", lambda gpu, device: now)
+    monkeypatch.setattr(plan, "situation", lambda gpu, device: now)
     monkeypatch.setattr(fingerprint.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from common.gpus import resolve
-from compare.plan.plan import Cell
+from compare.plan.job import Cell
 from compare.static import facts as static_facts
 from compare.static.compile import CompileJob, Outcome
 from compare.workloads import Ask, Workload, suites

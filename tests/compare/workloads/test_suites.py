@@ -98,7 +98,7 @@ def test_tuning_reaches_from_one_sequence_to_hundreds_and_from_no_context_to_lon
 
 
 def asked(*words: str) -> argparse.Namespace:
-    return options.parser().parse_args(words)
+    return options.parse(words).rows
 
 
 def test_new_kv_gives_every_row_another_label_and_id():
