@@ -1,0 +1,168 @@
+"""Draw docs/pictures/rooms.svg: the rooms, and which imports which, read from the sources. `python docs/rooms.py`
+
+A room stands above all that it imports. An arrow is left out where a way over other rooms leads down to the same one:
+every arrow is one that a reader would miss. What a room may import at most is the table of tests/rooms.toml.
+`--check` draws nothing and exits with 1 where the committed picture is another one.
+"""
+
+import ast
+import io
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
+ROOMS = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text())["rooms"]
+PACKAGES = ("compare", "dsl_triton", "dsl_helion", "common")
+# What every room of compare reads stands in no room of its own here: exits, statistics, and who we are.
+LEFT_OUT = {"compare.exits", "compare.stats", "compare.identity"}
+COLOURS = {"compare": "#D6E6F2", "dsl_triton": "#F6E3C5", "dsl_helion": "#F6E3C5", "common": "#DDEFE3"}
+EDGES = {"compare": "#0072B2", "dsl_triton": "#B07A00", "dsl_helion": "#B07A00", "common": "#007A5A"}
+WIDTH, HEIGHT, STEP = 1.95, 0.62, 1.05  # inches: of a box, and from floor to floor
+
+plt.rcParams.update({"font.size": 9, "svg.hashsalt": "diptych", "svg.fonttype": "none"})
+
+
+def room_of(module: str) -> str:
+    return next((room for room in ROOMS if module == room or module.startswith(f"{room}.")), "")
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {room_of(alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {room_of(f"{node.module}.{alias.name}") for alias in node.names}
+    return found - {""}
+
+
+def graph() -> tuple[dict[str, set[str]], Counter[str]]:
+    """(room -> rooms that it imports from, how many files it has)."""
+    below: dict[str, set[str]] = {}
+    files: Counter[str] = Counter()
+    for module, path in modules().items():
+        if (room := room_of(module)) and room not in LEFT_OUT:
+            below[room] = below.get(room, set()) | imports(path) - {room} - LEFT_OUT
+            files[room] += 1
+    for dsl in ("dsl_triton", "dsl_helion"):  # the registry imports them by name
+        below["compare.competitors"].add(dsl)
+    return below, files
+
+
+def floors(below: dict[str, set[str]]) -> dict[str, int]:
+    """How many rooms stand one above the other under each: 0 for one that imports none."""
+    found: dict[str, int] = {}
+    while len(found) < len(below):
+        ready = [room for room in below if room not in found and below[room] <= found.keys()]
+        if not ready:
+            raise SystemExit(f"a circle among {sorted(below.keys() - found.keys())}")
+        found |= {room: 1 + max((found[other] for other in below[room]), default=-1) for room in ready}
+    return found
+
+
+def reachable(below: dict[str, set[str]], room: str) -> set[str]:
+    return below[room] | {deep for other in below[room] for deep in reachable(below, other)}
+
+
+def plain(below: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Without the imports that a way over other rooms leads to as well."""
+    deep = {room: reachable(below, room) for room in below}
+    return {room: {o for o in under if not any(o in deep[p] for p in under - {o})} for room, under in below.items()}
+
+
+def places(floor: dict[str, int], arrows: dict[str, set[str]]) -> dict[str, tuple[float, float]]:
+    """(x, y) of every room's middle: compare on the left, kernels in the middle, common on the right; rooms of one
+    floor in the order of those that they are imported from."""
+    found: dict[str, tuple[float, float]] = {}
+
+    def above(room: str) -> float:
+        xs = [found[other][0] for other, under in arrows.items() if room in under]
+        return sum(xs) / len(xs) if xs else 0.0
+
+    for level in sorted(set(floor.values()), reverse=True):
+        for package, middle in (("compare", 0.0), ("dsl", 4.6), ("common", 9.6)):
+            row = [room for room in ROOMS if room.startswith(package) and floor.get(room) == level]
+            for number, room in enumerate(sorted(row, key=above)):
+                found[room] = middle + (number - (len(row) - 1) / 2) * (WIDTH + 0.25), level * STEP
+    return found
+
+
+def draw(axes, below, files) -> None:
+    arrows = plain(below)
+    at = places(floors(below), arrows)
+    for room, under in sorted(arrows.items()):
+        for other in sorted(under):
+            (x0, y0), (x1, y1) = at[room], at[other]
+            bend = 0.0 if abs(x0 - x1) > 0.5 or y0 - y1 < 1.5 * STEP else 0.25
+            style = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0}
+            begin, end = (x0, y0 - HEIGHT / 2), (x1, y1 + HEIGHT / 2)
+            colour = EDGES[room.split(".")[0]]
+            axes.add_patch(
+                FancyArrowPatch(begin, end, color=colour, alpha=0.7, connectionstyle=f"arc3,rad={bend}", **style)
+            )
+    for room, (x, y) in at.items():
+        package = room.split(".")[0]
+        axes.add_patch(
+            FancyBboxPatch(
+                (x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, boxstyle="round,pad=0,rounding_size=0.06",
+                facecolor=COLOURS[package], edgecolor=EDGES[package], linewidth=1.1, zorder=3,
+            )
+        )  # fmt: skip
+        name = room if package.startswith("dsl") else room.removeprefix(f"{package}.")
+        axes.text(x, y + 0.17, name, ha="center", va="center", fontsize=10, fontweight="bold", zorder=4)
+        axes.text(x, y - 0.01, ROOMS[room]["idea"], ha="center", va="center", fontsize=8, zorder=4)
+        words = f"{files[room]} files" if files[room] > 1 else "one file"
+        axes.text(x, y - 0.19, words, ha="center", va="center", fontsize=7, color="#555555", zorder=4)
+    top = max(y for _, y in at.values()) + 0.75
+    for package, words in (("compare", "compare/: who wins"), ("dsl_triton", ""), ("common", "common/: what is right")):
+        if words:
+            xs = [x for room, (x, _) in at.items() if room.startswith(package)]
+            axes.text(sum(xs) / len(xs), top, words, ha="center", fontsize=12, color=EDGES[package], fontweight="bold")
+    xs, ys = zip(*at.values(), strict=True)
+    axes.set_xlim(min(xs) - WIDTH / 2 - 0.1, max(xs) + WIDTH / 2 + 0.1)
+    axes.set_ylim(min(ys) - HEIGHT / 2 - 0.1, top + 0.3)
+    axes.axis("off")
+
+
+def picture() -> str:
+    below, files = graph()
+    figure = plt.figure(figsize=(13, 11))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_aspect("equal")
+    draw(axes, below, files)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    plt.close(figure)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def main() -> int:
+    drawn = picture()
+    if "--check" in sys.argv[1:]:
+        return int(not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != drawn)
+    PICTURE.write_text(drawn, encoding="utf-8")
+    print(PICTURE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
