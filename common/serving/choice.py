@@ -26,6 +26,8 @@ from common.spec.kernel import Capacity, asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 
 UNTUNED = "untuned default"
+# Whose configs, where no measured tree is asked: the module in `heuristics` that has them.
+UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
 NO_GPU = "no GPU: the kernel's DEFAULT"
 MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
@@ -37,8 +39,8 @@ MOST_PARTS_BYTES = 2**28
 class Choice:
     """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
 
-    path: the function that chose, `heuristics/h200.py: auto`. provenance: what stands behind it, a measured tree's
-    PROVENANCE in one line, or UNTUNED.
+    path: the function that chose, `heuristics/fitted/h200.py: auto`. provenance: what stands behind it, a measured
+    tree's PROVENANCE in one line, or UNTUNED.
     """
 
     kernel: str
@@ -74,8 +76,8 @@ class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
 
     kernels: the names that may be chosen, by falling preference where a batch needs what the tree's choice lacks.
-    load: the module of that name within the family (`q_block`, `heuristics.default`); ImportError where there is none.
-    recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device.
+    load: the module of that name within the family (`q_block`, `heuristics.generic.default`); ImportError where there
+    is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device.
     """
 
     name: str
@@ -118,7 +120,7 @@ class Family:
         return found
 
     def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
-        default = self.load("heuristics.default")
+        default = self._named("default")[0]
         name = default.auto_kernel(shape, stats, gpu)
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
@@ -146,8 +148,8 @@ class Family:
             if needs <= (kernel := self.kernel(name)).SUPPORTS:
                 if gpu is None:
                     return Choice(name, kernel.DEFAULT, "DEFAULT", NO_GPU)
-                chosen = getattr(self.load("heuristics.default"), name)(shape, stats, gpu)
-                return Choice(name, chosen, f"heuristics/default.py: {name}", UNTUNED)
+                chosen = getattr(self._named("default")[0], name)(shape, stats, gpu)
+                return Choice(name, chosen, f"{self._named('default')[1]}: {name}", UNTUNED)
         return choice
 
     def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
@@ -192,7 +194,8 @@ class Family:
         return found if answers and (not function or hasattr(module, function)) else self._named("default")
 
     def _named(self, name: str) -> tuple[Any, str, str]:
-        return self.load(f"heuristics.{name}"), f"heuristics/{name}.py", UNTUNED
+        module = UNMEASURED[name]
+        return self.load(f"heuristics.{module}"), f"heuristics/{module.replace('.', '/')}.py", UNTUNED
 
     def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
         """The module that chooses for `gpu`, its path within the family, and its provenance in one line.
@@ -201,11 +204,11 @@ class Family:
         """
         if gpu.name not in self._trees:
             try:
-                tree = self.load(f"heuristics.{gpu.name}")
+                tree = self.load(f"heuristics.fitted.{gpu.name}")
                 origin = ", ".join(f"{name} {value}" for name, value in tree.PROVENANCE.items())
-                self._trees[gpu.name] = tree, f"heuristics/{gpu.name}.py", origin
+                self._trees[gpu.name] = tree, f"heuristics/fitted/{gpu.name}.py", origin
             except ModuleNotFoundError as error:
-                if not (error.name or "").endswith(f"heuristics.{gpu.name}"):
+                if not (error.name or "").endswith(f"heuristics.fitted.{gpu.name}"):
                     raise
                 warnings.warn(
                     f"{self.name}: no measured tree for {gpu.name} ({gpu.title}), untuned defaults are used; "

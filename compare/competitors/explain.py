@@ -64,9 +64,9 @@ def conditions(module: ModuleType, function: str, *args: Any) -> tuple[Any, list
 def path_of(family: Any, choice: Choice, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> list[Condition]:
     """The conditions behind a choice of `family`."""
     if gpu is None:
-        return conditions(family.load("heuristics.default"), "auto_kernel", shape, stats, None)[1]
+        return conditions(family.load("heuristics.generic.default"), "auto_kernel", shape, stats, None)[1]
     file, function = choice.path.split(": ")
-    found, met = conditions(family.load(f"heuristics.{Path(file).stem}"), function, shape, stats, gpu)
+    found, met = conditions(family.load(file.removesuffix(".py").replace("/", ".")), function, shape, stats, gpu)
     config = few_segments(found[1] if isinstance(found, tuple) else found, shape, stats)
     if config != choice.config:
         raise RuntimeError(f"{choice.path} gave {choice.config}, and {config} when it was watched")

@@ -49,7 +49,7 @@ NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/nativ
 _DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.competitors.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
-_PAPER = "heuristics/paper.py"  # as a family names it
+_PAPER = "heuristics/paper/listing2.py"  # as a family names it
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
 # Labelled bounds: they do not solve the paged problem, so they do not rank.
 BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
@@ -161,15 +161,15 @@ def default_config(
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
-    heuristics: `tree` asks the measured `heuristics.<gpu>` of the family first, where it covers the shape; `paper` the
-    paper's Listing 2; both then, and `default` at once, the untuned `heuristics.default`: `Family.source` says which,
-    for `auto` too. Without a GPU, or where no module has a function of that name, the kernel's DEFAULT. An ablation
-    takes what its rung would, as its `default` derives it from that module. A variant of the id (`@paper`) wins over
-    the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice with tiles of a page, as
-    before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's size. needs: what the
-    batch asks of a kernel (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know.
-    sees: keys that a query token sees at most (`Features.sees`): decodes over longer sequences take the config for so
-    many.
+    heuristics: `tree` asks the measured `heuristics.fitted.<gpu>` of the family first, where it covers the shape;
+    `paper` the paper's Listing 2; both then, and `default` at once, the untuned `heuristics.generic.default`:
+    `Family.source` says which, for `auto` too. Without a GPU, or where no module has a function of that name, the
+    kernel's DEFAULT. An ablation takes what its rung would, as its `default` derives it from that module. A variant of
+    the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice
+    with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's
+    size. needs: what the batch asks of a kernel (`common.spec.kernel.asked_of`), which a kernel that picks another, as
+    `auto`, has to know. sees: keys that a query token sees at most (`Features.sees`): decodes over longer sequences
+    take the config for so many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":

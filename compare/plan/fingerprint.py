@@ -108,8 +108,8 @@ def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
     if not registry.is_own(kernel_id):
         return ""
     folder = run_folder.ROOT / registry.package(kernel_id.split("/")[0]) / "heuristics"
-    others = {name for name in gpus.TABLE if name != gpu}
-    files = sorted(path for path in folder.glob("*.py") if path.stem not in others)
+    others = {folder / "fitted" / f"{name}.py" for name in gpus.TABLE if name != gpu}
+    files = sorted(set(folder.rglob("*.py")) - others)
     return of(heuristics=heuristics, files=sources.sha_of(files))
 
 

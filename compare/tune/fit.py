@@ -118,7 +118,7 @@ class Fitted:
         return np.nanmin(times.us[at]) * times.regret[at, chosen]
 
     def source(self, provenance: dict[str, Any]) -> str:
-        """The text of heuristics/<gpu>.py."""
+        """The text of heuristics/fitted/<gpu>.py."""
         used = [self.rows[label] for times in self.times.values() for label in times.rows]
         classes = set(map(_class, used))
         facts = provenance | {"rows": f"{len({r.label for r in used})} of suite tuning"}

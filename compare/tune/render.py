@@ -1,4 +1,4 @@
-"""The fitted trees as readable Python: dsl_*/heuristics/<gpu>.py, formatted as ruff would."""
+"""The fitted trees as readable Python: dsl_*/heuristics/fitted/<gpu>.py, formatted as ruff would."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def _imports(package: str, trees: Sequence[KernelTree], auto: AutoTree | None) -
         "from common.spec import AttentionShape",
         "from common.spec.metadata import BatchStats",
         *(f"from {package} import {name} as {name}_kernel" for name in modules),
-        f"from {package}.heuristics import default",
+        f"from {package}.heuristics.generic import default",
     ]
 
 
@@ -265,8 +265,8 @@ def source(
     lines = [
         f'"""Measured choices for the {gpu.title}, written by compare.tune.tune and reviewed as code.',
         "",
-        "The functions answer for the shapes of MEASURED on that GPU; all others get heuristics.default. A regret is a",
-        "time over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of",
+        "The functions answer for the shapes of MEASURED on that GPU; all others get the untuned default. A regret is a time",
+        "over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of",
         "the fit that chose for it.",
         '"""',
         "",

@@ -3,8 +3,8 @@
     python -m compare.tune.tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
-of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/<gpu>.py. docs/tuning.md says how to read
-them. `--fit DIR` writes the trees of an earlier run again and needs no GPU.
+of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/fitted/<gpu>.py. docs/tuning.md says how
+to read them. `--fit DIR` writes the trees of an earlier run again and needs no GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, St
 def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         prog="python -m compare.tune.tune",
-        description="Time candidates of each kernel's space on the suite `tuning` and write dsl_*/heuristics/<gpu>.py.",
+        description="Time candidates of each kernel's space on the suite `tuning`, write heuristics/fitted/<gpu>.py.",
         epilog="Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; "
         "130 interrupted, what was measured is kept: --resume goes on.",
     )
@@ -67,7 +67,9 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument(
         "--fit", metavar="DIR", nargs="+", help="no measuring: the trees of runs; a kernel of two has the later's times"
     )
-    new.add_argument("--no-install", action="store_true", help="leave dsl_*/heuristics alone: trees go to OUT only")
+    new.add_argument(
+        "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: trees go to OUT only"
+    )
     new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
     return new
 
@@ -195,7 +197,7 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
             print(f"{arm}: no kernel has enough rows for a tree")
             continue
         text = fitted.source(_provenance(manifest, gpu.title))
-        name = Path(registry.package(arm)) / "heuristics" / f"{gpu.name}.py"
+        name = Path(registry.package(arm)) / "heuristics" / "fitted" / f"{gpu.name}.py"
         for root in (folder, *([run_folder.ROOT] if install else [])):
             render.write(root / name, text)
         print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))

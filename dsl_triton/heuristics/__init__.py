@@ -1,1 +1,1 @@
-"""Which config for which batch: short if-trees over host integers."""
+"""Who chooses kernel and config: `generic` anywhere, `fitted/<gpu>` where it was measured, `paper` on request."""

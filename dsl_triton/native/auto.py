@@ -21,7 +21,7 @@ from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from dsl_triton import auto as portable
 from dsl_triton import split
 from dsl_triton.handle import recorded
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
 
 SUPPORTS = portable.SUPPORTS

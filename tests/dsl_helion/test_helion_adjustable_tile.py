@@ -16,7 +16,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats
 from dsl_helion import adjustable_tile, parallel_softmax
 from dsl_helion.adjustable_tile import Config, Prefill
 from dsl_helion.binding import fits
-from dsl_helion.heuristics import default
+from dsl_helion.heuristics.generic import default
 from dsl_helion.page_runs import gather_form
 from far_caches import apart
 

@@ -11,7 +11,7 @@ from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from dsl_helion import naive, parallel_softmax, q_block
 from dsl_helion.binding import fits
-from dsl_helion.heuristics import default
+from dsl_helion.heuristics.generic import default
 
 KERNELS = {"naive": naive, "q_block": q_block, "parallel_softmax": parallel_softmax}
 BATCHES = {

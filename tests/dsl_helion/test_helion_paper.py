@@ -5,7 +5,7 @@ import pytest
 from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from dsl_helion.heuristics import paper
+from dsl_helion.heuristics.paper import listing2
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from dsl_helion.heuristics import paper
 )
 def test_listing_2(gpu, lens, sizes):
     stats = BatchStats.of(lens)
-    assert paper.listing_2(stats, resolve(gpu)) == sizes
-    config = paper.q_block(AttentionShape(), stats, resolve(gpu))
+    assert listing2.listing_2(stats, resolve(gpu)) == sizes
+    config = listing2.q_block(AttentionShape(), stats, resolve(gpu))
     assert (config.block_m, config.tile_size) == sizes
 
 
 def test_prompts_are_not_dealt_to_segments():
     h100, shape = resolve("h100"), AttentionShape()
-    assert paper.parallel_softmax(shape, BatchStats.of([(500, 500)]), h100).num_segments == 1
-    assert paper.parallel_softmax(shape, BatchStats.of([(1, 500)]), h100).num_segments > 1
+    assert listing2.parallel_softmax(shape, BatchStats.of([(500, 500)]), h100).num_segments == 1
+    assert listing2.parallel_softmax(shape, BatchStats.of([(1, 500)]), h100).num_segments > 1

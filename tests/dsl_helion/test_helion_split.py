@@ -14,7 +14,7 @@ from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.metadata import BatchStats
 from dsl_helion import split
-from dsl_helion.heuristics import default
+from dsl_helion.heuristics.generic import default
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
 LENS = [(1, 50), (3, 40), (0, 7), (20, 37)]

@@ -16,7 +16,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats
 from dsl_triton import adjustable_tile, parallel_softmax
 from dsl_triton.adjustable_tile import Config, Prefill
 from dsl_triton.binding import fits
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 from dsl_triton.page_runs import run_length, value_strides
 from far_caches import apart
 

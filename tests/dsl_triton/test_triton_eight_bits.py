@@ -7,7 +7,7 @@ import pytest
 from common import gpus
 from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
-from dsl_triton.heuristics import default, eight_bits
+from dsl_triton.heuristics.generic import default, eight_bits
 from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import conform
 

@@ -7,7 +7,7 @@ import triton
 from common import gpus
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 
 BATCHES = {
     "one-decode": [(1, 131072)],

@@ -15,7 +15,7 @@ from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from compare.process.crew import environment
 from compare.static.compile import CompileJob, compile_in_child
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill as native
 
 H200 = resolve("h200")

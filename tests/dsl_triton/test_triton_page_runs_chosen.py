@@ -10,7 +10,8 @@ from common.cases.named import CASES
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
-from dsl_triton.heuristics import default, h200, page_runs
+from dsl_triton.heuristics.fitted import h200
+from dsl_triton.heuristics.generic import default, page_runs
 from kernel_cases import conform
 
 H200 = gpus.resolve("h200")

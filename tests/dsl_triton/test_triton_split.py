@@ -14,7 +14,7 @@ from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.metadata import BatchStats
 from dsl_triton import split
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
 LENS = [(1, 90), (3, 40), (20, 20), (0, 7), (1, 1), (33, 70)]

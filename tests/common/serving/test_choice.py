@@ -26,14 +26,14 @@ def family(tree=None, needs_all=frozenset({"causal"})):
         if name in ("plain", "able"):
             supports = needs_all if name == "able" else frozenset({"causal"})
             return types.SimpleNamespace(SUPPORTS=supports, DEFAULT=f"{name}-DEFAULT")
-        if name == "heuristics.default":
+        if name == "heuristics.generic.default":
             return types.SimpleNamespace(
                 auto_kernel=lambda shape, stats, gpu: "plain",
                 auto=lambda shape, stats, gpu: ("plain", "untuned"),
                 plain=lambda shape, stats, gpu: "untuned",
                 able=lambda shape, stats, gpu: "able-untuned",
             )
-        if name == "heuristics.h200" and tree is not None:
+        if name == "heuristics.fitted.h200" and tree is not None:
             return tree
         raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
 
@@ -124,7 +124,7 @@ def test_a_gpu_without_a_tree_is_said_once_and_how_to_make_one():
         for keys in (64, 4096):
             choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
     assert len(said) == 1
-    assert choice == Choice("plain", "untuned", "heuristics/default.py: auto", UNTUNED)
+    assert choice == Choice("plain", "untuned", "heuristics/generic/default.py: auto", UNTUNED)
 
 
 def test_a_measured_tree_is_asked_and_its_provenance_kept():
@@ -139,7 +139,7 @@ def test_a_measured_tree_is_asked_and_its_provenance_kept():
         choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
         elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
         other_values = fake.choose(AttentionShape(value_size=64), BatchStats.of([(1, 100)]), H200)
-    assert choice == Choice("able", 128, "heuristics/h200.py: auto", "commit abc, rows 3")
+    assert choice == Choice("able", 128, "heuristics/fitted/h200.py: auto", "commit abc, rows 3")
     assert elsewhere.provenance == other_values.provenance == UNTUNED
 
 
@@ -148,7 +148,7 @@ def test_a_function_that_a_tree_lacks_is_the_defaults():
     fake, stats = family(tree), BatchStats.of([(1, 100)])
     assert fake.named("plain", SHAPE, stats, H200).config == "tuned"
     assert fake.named("able", SHAPE, stats, H200) == Choice(
-        "able", "able-untuned", "heuristics/default.py: able", UNTUNED
+        "able", "able-untuned", "heuristics/generic/default.py: able", UNTUNED
     )
 
 

@@ -71,7 +71,7 @@ def family(auto=None, **troubles):
         auto=auto or plain, covers=lambda shape, gpu: True, PROVENANCE={}, auto_kernel=None, few=lambda *_: 3
     )
     default = types.SimpleNamespace(auto_kernel=lambda *_: "few", many=lambda *_: 99)
-    modules = kernels | {"heuristics.h200": tree, "heuristics.default": default}
+    modules = kernels | {"heuristics.fitted.h200": tree, "heuristics.generic.default": default}
     return Family("fake", tuple(kernels), modules.__getitem__, lambda device: nullcontext([]))
 
 

@@ -90,7 +90,9 @@ def test_what_a_window_leaves_to_choose_for_is_told(capsys):
 def test_a_tree_that_gives_another_config_is_an_error():
     auto, gpu = registry.load("triton/auto"), resolve("h200")
     stats = on_grid(8, 8, 1, 2048)
-    other = Choice("parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/default.py: auto")
+    other = Choice(
+        "parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/generic/default.py: auto"
+    )
     with pytest.raises(RuntimeError, match="when it was watched"):
         explain.path_of(auto.FAMILY, other, SHAPE, stats, gpu)
 

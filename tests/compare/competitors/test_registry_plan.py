@@ -170,7 +170,7 @@ def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
 )
 def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin):
     monkeypatch.setattr(load("triton/auto").FAMILY, "_trees", {})
-    monkeypatch.setitem(sys.modules, "dsl_triton.heuristics.h200", _Tree)
+    monkeypatch.setitem(sys.modules, "dsl_triton.heuristics.fitted.h200", _Tree)
     kernel, stats = load("triton/q_block"), suite("peers")[0].stats
     config, found = registry.default_config("triton/q_block", kernel, shape, stats, resolve("h200"), heuristics)
     assert found == origin and (config == "tuned") == (origin == "tree")

@@ -31,9 +31,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")
 
 
 def trees():
-    """(dsl, GPU) of every file in dsl_*/heuristics that is named like a GPU of the table."""
+    """(dsl, GPU) of every file in dsl_*/heuristics/fitted that is named like a GPU of the table."""
     for dsl in ("triton", "helion"):
-        package = importlib.import_module(f"dsl_{dsl}.heuristics")
+        package = importlib.import_module(f"dsl_{dsl}.heuristics.fitted")
         for module in pkgutil.iter_modules(package.__path__):
             if module.name in TABLE:
                 yield dsl, module.name
@@ -45,8 +45,8 @@ ROWS = [row for name in ("tuning", "peers", "serving") for row in suites.suite(n
 
 def departures(dsl, gpu):
     """(kernel id, row, config) where the tree gives a row another config than the default, a config once a kernel."""
-    tree = importlib.import_module(f"dsl_{dsl}.heuristics.{gpu.name}")
-    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    tree = importlib.import_module(f"dsl_{dsl}.heuristics.fitted.{gpu.name}")
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.generic.default")
     found = {}
     for row in (row for row in ROWS if tree.covers(row.shape, gpu)):
         for name in set(tree.HELD_OUT) - {"auto"}:
@@ -59,7 +59,7 @@ def departures(dsl, gpu):
 @pytest.mark.parametrize(("dsl", "name"), TREES)
 def test_a_departure_lies_in_the_kernels_space(dsl, name):
     gpu = resolve(name)
-    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.generic.default")
     found = departures(dsl, gpu)
     assert found, "a tree that never departs is the default: delete it"
     for kernel_id, row, config in found:
@@ -75,7 +75,7 @@ def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name)
     for row in ROWS:
         choice = auto.choose(row.shape, row.stats, gpu)
         assert isinstance(choice, Choice) and choice.kernel in registry.RUNGS
-        if choice.path != f"heuristics/{name}.py: auto":
+        if choice.path != f"heuristics/fitted/{name}.py: auto":
             continue  # a shape that was not measured
         asked, s = asked + 1, row.stats
         point = on_grid(s.num_seqs, s.num_decodes, s.max_query_len, s.max_seq_len)
@@ -89,7 +89,7 @@ def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name)
 @pytest.mark.parametrize(("dsl", "name"), TREES)
 def test_a_cache_of_8_bits_gets_the_default_where_16_were_measured(dsl, name, cache):
     gpu, auto = resolve(name), registry.load(f"{dsl}/auto")
-    tree = importlib.import_module(f"dsl_{dsl}.heuristics.{name}")
+    tree = importlib.import_module(f"dsl_{dsl}.heuristics.fitted.{name}")
     measured = [row for row in ROWS if tree.covers(row.shape, gpu) and not row.shape.quantised]
     assert measured
     for row in measured:
@@ -117,7 +117,7 @@ CASES = ("one-empty-sequence", "query-15-16-17", "new-kv-mixed")
 )
 def test_a_departure_computes_what_the_default_does(dsl, name):
     gpu, done = resolve(name), set()
-    default = importlib.import_module(f"dsl_{dsl}.heuristics.default")
+    default = importlib.import_module(f"dsl_{dsl}.heuristics.generic.default")
     for kernel_id, row, config in departures(dsl, gpu):
         before = flatten(getattr(default, kernel_id.split("/")[1])(row.shape, row.stats, gpu))
         what = (kernel_id, *(item for item in flatten(config).items() if item not in before.items()))
@@ -148,7 +148,7 @@ def test_the_public_call_runs_what_the_tree_chooses(monkeypatch):
         out = call(*tensors, batch.seq_lens, **hints)
         verdict = check(out, None, batch, Features(), auto.CONTRACT, reference(batch, Features()))
         assert verdict.ok, verdict.reason
-    assert len({kernel for kernel, _ in met}) > 1 and {path for _, path in met} == {"heuristics/h200.py: auto"}
+    assert len({kernel for kernel, _ in met}) > 1 and {path for _, path in met} == {"heuristics/fitted/h200.py: auto"}
 
 
 @pytest.mark.slow

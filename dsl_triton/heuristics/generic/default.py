@@ -21,7 +21,7 @@ from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.binding import can_overlap
-from dsl_triton.heuristics import eight_bits, page_runs
+from dsl_triton.heuristics.generic import eight_bits, page_runs
 from dsl_triton.page_runs import Gather
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB

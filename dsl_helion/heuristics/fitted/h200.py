@@ -17,7 +17,7 @@ from dsl_helion import adjustable_tile as adjustable_tile_kernel
 from dsl_helion import parallel_softmax as parallel_softmax_kernel
 from dsl_helion import q_block as q_block_kernel
 from dsl_helion import unpaged as unpaged_kernel
-from dsl_helion.heuristics import default
+from dsl_helion.heuristics.generic import default
 
 PROVENANCE = {
     "gpu": "NVIDIA H200 SXM 141 GB",

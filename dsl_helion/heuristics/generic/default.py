@@ -1,7 +1,7 @@
 """Untuned choices, one function a kernel: host integers in, Config out.
 
-Written by hand: tiles, rows and segments as dsl_triton/heuristics/default.py has them from an H200, because the code
-that Helion generates needs as many registers; the gather form by those registers (quoted at head size 128, sm_90).
+Written by hand: tiles, rows and segments as dsl_triton/heuristics/generic/default.py has them from an H200, because the
+code that Helion generates needs as many registers; the gather form by those registers (quoted at head size 128, sm_90).
 Every other shape and GPU only has to fit. A measured tree per GPU replaces this where one exists.
 """
 
@@ -22,7 +22,7 @@ from dsl_helion import split as split_kernel
 from dsl_helion import static_grid as static_grid_kernel
 from dsl_helion import unpaged as unpaged_kernel
 from dsl_helion.binding import Gather, is_power_of_two
-from dsl_helion.heuristics import eight_bits
+from dsl_helion.heuristics.generic import eight_bits
 
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
 

@@ -11,7 +11,8 @@ from dsl_helion.parallel_softmax import Config
 
 
 def ahead(shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether a decode asks for a tile while it works on the one before: dsl_triton/heuristics/eight_bits.py says why.
+    """Whether a decode asks for a tile while it works on the one before: dsl_triton/heuristics/generic/eight_bits.py
+    says why.
 
     5 stages: 90 us for 121.
     """

@@ -18,7 +18,7 @@ from dsl_triton import parallel_softmax as parallel_softmax_kernel
 from dsl_triton import q_block as q_block_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
-from dsl_triton.heuristics import default
+from dsl_triton.heuristics.generic import default
 
 PROVENANCE = {
     "gpu": "NVIDIA H200 SXM 141 GB",

@@ -1,0 +1,1 @@
+"""Configs that nobody measured on this GPU: from shapes, batches and what a GPU has."""
