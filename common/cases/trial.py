@@ -1,11 +1,20 @@
-"""A kernel on a case, as whoever tries one does it."""
+"""A kernel on a case, launched and judged: everything that it wrote, and all that it should have left alone."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from common.cases.case import Case, build, config_for, outputs
+from common.oracle.integrity import Guards, Snapshot, damage
+from common.oracle.reference import Expected, reference
+from common.oracle.tolerance import RULES, Verdict, check
 from common.spec import Features, PagedBatch
-from common.spec.kernel import Capacity
+from common.spec.kernel import Capacity, Kernel, Precision
 
 
 def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any = None) -> Any:
@@ -18,3 +27,84 @@ def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any, works
         workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
     prepare = getattr(kernel, "prepare", None)
     return prepare(batch, features, config, workspace) if prepare else workspace
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The checker's verdict on what was written, and a sentence for each thing that was damaged beside it."""
+
+    verdict: Verdict
+    damage: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.ok and not self.damage
+
+    @property
+    def reason(self) -> str:
+        """ "" when ok."""
+        return "; ".join(filter(None, (self.verdict.reason, *self.damage)))
+
+    @property
+    def rule(self) -> str:
+        """What rejects it: the tier of the checker, "exact", or "untouched" for damage alone; "-" when ok."""
+        if self.verdict.ok:
+            return "untouched" if self.damage else "-"
+        return "exact" if math.isinf(self.verdict.worst) else RULES[self.verdict.rule]
+
+
+@dataclass
+class Trial:
+    """One launch on a batch between guards, before it and after it: whoever launches writes to `out` and `lse`.
+
+    structured: whether the checker may not assume independent rounding errors. lse: None where none is asked for.
+    before: the inputs as they are when the trial is made. poison: what the outputs are filled with.
+    """
+
+    batch: PagedBatch
+    features: Features
+    out: Tensor
+    lse: Tensor | None
+    guards: Guards
+    structured: bool = False
+    poison: float = math.nan
+
+    def __post_init__(self) -> None:
+        self.before = Snapshot.of(self.batch, self.features)
+
+    @classmethod
+    def of(cls, case: Case, device: torch.device | str = "cpu", poison: float = math.nan, *, lse: bool = True) -> Trial:
+        """Raises SpecError where the case refuses the shape itself."""
+        guards = Guards(device)
+        batch, features = build(case, device, guards)
+        out, with_lse = outputs(case, batch, guards, poison)
+        return cls(batch, features, out, with_lse if lse else None, guards, case.structured, poison)
+
+    @property
+    def _lse(self) -> dict[str, Tensor]:
+        return {} if self.lse is None else {"lse": self.lse}
+
+    def launch(self, kernel: Kernel, config: Any) -> None:
+        """One launch of `kernel`, with a workspace of its own. Raises what the kernel raises."""
+        workspace = ready(kernel, self.batch, self.features, config)
+        kernel.launch(self.batch, self.features, self.out, config, workspace, **self._lse)
+
+    def judge(self, contract: Precision, expected: Expected | None = None) -> Judgement:
+        """What was written, against the reference: of the inputs as they are now, where nobody took it before."""
+        given = (self.batch, self.features)
+        expected = expected or reference(*given)
+        verdict = check(self.out, self.lse, *given, contract, expected, structured=self.structured)
+        written = {"out": self.out} | self._lse
+        return Judgement(verdict, damage(self.before, *given, written, self.poison, self.guards))
+
+
+def tried(
+    kernel: Kernel, case: Case, config: Any, *, device: torch.device | str = "cpu", lse: bool = True
+) -> Judgement:
+    """One judged launch on a case, under `config` with the case's tile size.
+
+    Raises SpecError where the case or the kernel refuses, and whatever else a launch raises.
+    """
+    trial = Trial.of(case, device, lse=lse)
+    trial.launch(kernel, config_for(case, config))
+    return trial.judge(kernel.CONTRACT)

@@ -12,10 +12,10 @@ import torch
 from common.cases import case
 from common.cases.batch import make_batch
 from common.cases.fills import Fill, structured
+from common.cases.trial import Judgement, Trial
 from common.mutants.emulation import Edits, Schedule, emulate
-from common.oracle.integrity import Guards, Snapshot, damage
+from common.oracle.integrity import Guards
 from common.oracle.reference import reference
-from common.oracle.tolerance import RULES, Verdict, check
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Precision
 from common.spec.metadata import Lens
@@ -55,22 +55,16 @@ class Case:
         return Features(self.causal, self.sliding_window, self.softcap, sinks)
 
     @property
-    def structured(self) -> bool:
-        return self.loud != 1.0 or structured(self.fill)
-
-    @property
     def schedule(self) -> Schedule:
         return Schedule(self.tile, self.segments)
 
-    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
-        return self.batch(guards), self.features()
-
-    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
-        """Filled with NaN; lse where it is asked for."""
-        found = {"out": guards.full("out", tuple(batch.query.shape), self.shape.dtype, math.nan)}
-        if self.lse:
-            found["lse"] = guards.full("lse", tuple(batch.query.shape[:2]), torch.float32, math.nan)
-        return found
+    def trial(self) -> Trial:
+        """With an LSE where it is asked for."""
+        guards = Guards()
+        batch = self.batch(guards)
+        out = guards.full("out", tuple(batch.query.shape), self.shape.dtype, math.nan)
+        lse = guards.full("lse", tuple(batch.query.shape[:2]), torch.float32, math.nan) if self.lse else None
+        return Trial(batch, self.features(), out, lse, guards, self.loud != 1.0 or structured(self.fill))
 
     def batch(self, guards: Guards | None = None) -> PagedBatch:
         options = {"seed": self.seed, "pad_tokens": 2, "spare_pages": self.spare_pages, "guards": guards}
@@ -90,37 +84,11 @@ class Named:
     segments: int = 1
 
     @property
-    def structured(self) -> bool:
-        return self.case.structured
-
-    @property
     def schedule(self) -> Schedule:
         return Schedule(self.tile, self.segments)
 
-    def problem(self, guards: Guards) -> tuple[PagedBatch, Features]:
-        return case.build(self.case, guards=guards)
-
-    def outputs(self, batch: PagedBatch, guards: Guards) -> dict[str, torch.Tensor]:
-        return dict(zip(("out", "lse"), case.outputs(self.case, batch, guards), strict=True))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the gate would say: the checker's verdict, and what was damaged beside the output."""
-
-    verdict: Verdict
-    damage: list[str]
-
-    @property
-    def killed(self) -> bool:
-        return not self.verdict.ok or bool(self.damage)
-
-    @property
-    def by(self) -> str:
-        """The rule that killed: the tier of the checker, or what was touched."""
-        if self.verdict.ok:
-            return "untouched" if self.damage else "-"
-        return "exact" if math.isinf(self.verdict.worst) else RULES[self.verdict.rule]
+    def trial(self) -> Trial:
+        return Trial.of(self.case)
 
 
 @dataclass(frozen=True)
@@ -132,7 +100,7 @@ class Mutant:
     case: Case | Named
     edits: Callable[[], Edits]
 
-    def run(self) -> Outcome:
+    def run(self) -> Judgement:
         return judge(self.case, self.edits())
 
 
@@ -150,17 +118,12 @@ def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable
     return mutant
 
 
-def judge(case: Case | Named, edits: Edits) -> Outcome:
-    """Run the emulation with `edits` on `case` between guards and poison, and check it as the gate checks a kernel."""
-    guards = Guards()
-    batch, features = case.problem(guards)
-    expected = reference(batch, features)
-    outputs = case.outputs(batch, guards)
-    before = Snapshot.of(batch, features)
-    out, lse = outputs["out"], outputs.get("lse")
-    emulate(batch, features, out, case.schedule, lse=lse, edits=edits)
-    verdict = check(out, lse, batch, features, Precision(), expected, structured=case.structured)
-    return Outcome(verdict, damage(before, batch, features, outputs, math.nan, guards))
+def judge(case: Case | Named, edits: Edits) -> Judgement:
+    """Run the emulation with `edits` on `case` between guards and poison, and judge it as any kernel is."""
+    trial = case.trial()
+    expected = reference(trial.batch, trial.features)  # first: an edit may change the inputs
+    emulate(trial.batch, trial.features, trial.out, case.schedule, lse=trial.lse, edits=edits)
+    return trial.judge(Precision(), expected)
 
 
 LONG = Case([(1, 2605), (1, 40), (2, 90)], segments=4)

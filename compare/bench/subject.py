@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from common import interpreter
+from common.cases.trial import ready
 from common.gpus import Gpu
 from common.spec import PagedBatch, SpecError, UnsupportedFeature
 from common.spec.kernel import Capacity, asked_of
@@ -56,11 +57,10 @@ class Subject:
 
     def plan(self) -> None:
         """The host's part of a step, where the kernel has one."""
-        if hasattr(self.kernel, "prepare"):
-            for number, batch in enumerate(self.arena.batches):
-                self._workspaces[number] = self.kernel.prepare(
-                    batch, self.arena.features, self.config, self._workspaces[number]
-                )
+        for number, batch in enumerate(self.arena.batches):
+            self._workspaces[number] = ready(
+                self.kernel, batch, self.arena.features, self.config, self._workspaces[number]
+            )
 
     def launch(self, number: int, lse: torch.Tensor | None = None) -> None:
         """One call on page set `number`."""

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from common import gpus
+from common.cases.trial import ready
 from common.gpus import Gpu
 from common.spec import Features, PagedBatch
-from common.spec.kernel import Capacity, asked_of
+from common.spec.kernel import asked_of
 from compare.bench.task import free_memory, rotated
 from compare.competitors import registry
 from compare.process.channel import Channel
@@ -72,9 +73,7 @@ def _compile(
     kernel = registry.load(kernel_id)
     asked = (kernel_id, kernel, workload.shape, workload.stats, gpu, heuristics, asked_of(batch, features))
     config, _ = registry.default_config(*asked, features.sees)
-    workspace = kernel.workspace(workload.shape, Capacity.of(batch), config)
-    if hasattr(kernel, "prepare"):
-        workspace = kernel.prepare(batch, features, config, workspace)
+    workspace = ready(kernel, batch, features, config)
     if "triton" not in sys.modules:  # a kernel from outside: there is nothing to compile
         return
     from compare.static.jit import compiled_only

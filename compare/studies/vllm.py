@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +18,9 @@ from typing import Any
 import torch
 
 from common import interpreter
-from common.cases.case import Case, build, outputs
-from common.cases.named import CASES
-from common.oracle.integrity import Guards, Snapshot, damage
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
+from common.cases.named import CASES, Case
+from common.cases.trial import tried
 from common.spec import SpecError
-from common.spec.kernel import Capacity
 from compare import exits
 from compare.competitors import registry
 
@@ -35,22 +30,13 @@ KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
 
 def judge(kernel: Any, case: Case, device: str) -> tuple[str, str]:
     """(KEPT, REFUSED, WRONG or BROKEN, why) of one kernel without LSE on one case."""
-    guards = Guards(device)
     try:
-        batch, features = build(case, device, guards)
-        out, _ = outputs(case, batch, guards, math.nan)
-        scratch = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
-        before = Snapshot.of(batch, features)
-        kernel.launch(batch, features, out, kernel.DEFAULT, scratch)
+        found = tried(kernel, case, kernel.DEFAULT, device=device, lse=False)
     except SpecError as refusal:
         return REFUSED, str(refusal)
     except RuntimeError as error:  # of the compiler, the interpreter or the device
         return BROKEN, f"{type(error).__name__}: {error}"[:200]
-    verdict = check(out, None, batch, features, kernel.CONTRACT, reference(batch, features), structured=case.structured)
-    damaged = damage(before, batch, features, {"out": out}, math.nan, guards)
-    if verdict.ok and not damaged:
-        return KEPT, ""
-    return WRONG, verdict.reason or "; ".join(map(str, damaged))
+    return (KEPT, "") if found.ok else (WRONG, found.reason)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from common.cases.trial import ready
 from common.gpus import Gpu
 from common.spec import PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity
@@ -87,8 +88,7 @@ class Lane:
         if (size := tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
         features = row.features(batch)
-        if hasattr(kernel, "prepare"):
-            workspace = kernel.prepare(batch, features, config, workspace)
+        workspace = ready(kernel, batch, features, config, workspace)
         with helion_as(self.gpu), jit.recorded() as launches:
             kernel.launch(batch, features, empty_output(batch, features), config, workspace)
         return launches

@@ -16,7 +16,7 @@ def rows() -> Rows:
 
 def _death(mutant: Mutant) -> dict[str, object]:
     outcome = mutant.run()
-    return {"scope": mutant.scope, "case": _words(mutant.case), "rule": outcome.by, "damage": outcome.damage}
+    return {"scope": mutant.scope, "case": _words(mutant.case), "rule": outcome.rule, "damage": outcome.damage}
 
 
 def _words(case: Case | Named) -> str:

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from common import gpus
-from common.cases.named import Case, build, config_for, outputs
-from common.oracle.integrity import Guards, Snapshot, damage, same_bits
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
+from common.cases.named import Case, config_for
+from common.cases.trial import Trial
+from common.oracle.integrity import same_bits
 from common.spec import SpecError, UnsupportedFeature, refusals
-from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
 
@@ -21,20 +19,12 @@ OTHER = 7.0  # the second poison: what is not written shows as a difference of b
 
 def launch(kernel: Any, case: Case, config: Any, device: torch.device | str, poison: float) -> torch.Tensor:
     """One judged launch; the output. Raises SpecError where the case or the kernel refuses."""
-    config = config_for(case, config)
-    guards = Guards(device)
-    batch, features = build(case, device, guards)
-    out, lse = outputs(case, batch, guards, poison)
-    before = Snapshot.of(batch, features)
-    workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
-    if hasattr(kernel, "prepare"):
-        workspace = kernel.prepare(batch, features, config, workspace)
-    kernel.launch(batch, features, out, config, workspace, lse=lse)
-    expected = reference(batch, features)
-    verdict = check(out, lse, batch, features, kernel.CONTRACT, expected, structured=case.structured)
-    assert verdict.ok, verdict.reason
-    assert damage(before, batch, features, {"out": out, "lse": lse}, poison, guards) == []
-    return out[: expected.num_tokens]
+    trial = Trial.of(case, device, poison)
+    trial.launch(kernel, config_for(case, config))
+    found = trial.judge(kernel.CONTRACT)
+    assert found.verdict.ok, found.verdict.reason
+    assert found.damage == []
+    return trial.out[: int(trial.batch.query_start_loc[-1])]
 
 
 def lacking(kernel: Any, case: Case) -> set[str]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from common.cases.case import Case, build, named
+from common.cases.trial import ready
 from common.mutants.emulation import Edits, Schedule, emulate
 from common.relations.relation import Attend, Result
 from common.spec import Features, PagedBatch
-from common.spec.kernel import Capacity
 
 MIXED = named("relations", lens=((3, 21), (1, 30), (20, 20)), dtype=torch.float16)
 DECODES = named("relations-decodes", lens=((1, 21), (1, 64), (1, 30)), dtype=torch.float16)
@@ -52,10 +52,7 @@ def interpreted(kernel: Any, config: Any | None = None) -> Attend:
         sizes = (*batch.query.shape[:2], batch.shape.value_lanes)
         out = torch.full(sizes, math.nan, dtype=batch.query.dtype, device=batch.device)
         lse = torch.full(tuple(batch.query.shape[:2]), math.nan, device=batch.device)
-        workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
-        if hasattr(kernel, "prepare"):
-            workspace = kernel.prepare(batch, features, config, workspace)
-        kernel.launch(batch, features, out, config, workspace, lse=lse)
+        kernel.launch(batch, features, out, config, ready(kernel, batch, features, config), lse=lse)
         return Result(out, lse, config)
 
     return attend

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from common.cases.trial import ready
 from common.gpus import Gpu
 from common.spec import SpecError
 from common.spec.kernel import Capacity, asked_of
@@ -183,9 +184,7 @@ def _measure(kernel_id: str, row: Workload, gpu: Gpu) -> dict[str, Any]:
     features = row.features(batch)
     asked = {"needs": asked_of(batch, features), "sees": features.sees}
     config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, **asked)
-    made, out = kernel.workspace(row.shape, Capacity.of(batch), config), empty_output(batch, features)
-    if hasattr(kernel, "prepare"):
-        made = kernel.prepare(batch, features, config, made)
+    made, out = ready(kernel, batch, features, config), empty_output(batch, features)
 
     def call() -> None:
         kernel.launch(batch, features, out, config, made)

@@ -28,9 +28,9 @@ def test_mutant_dies(mutant, record_property):
     record_property("mutant", mutant.name)
     record_property("scope", mutant.scope)
     record_property("case", _case(mutant.case))
-    record_property("rule", outcome.by)
+    record_property("rule", outcome.rule)
     record_property("ratio", f"{outcome.verdict.worst:.3g}")
-    assert outcome.killed, f"{mutant.name} survives: {outcome.verdict}"
+    assert not outcome.ok, f"{mutant.name} survives: {outcome.verdict}"
     assert outcome.verdict.reason or outcome.damage
 
 

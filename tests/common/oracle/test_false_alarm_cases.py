@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import pytest
 
-from common.cases.case import Case, build, outputs
-from common.cases.named import CASES
+from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
+from common.cases.trial import Trial
 from common.kit.levels import smallest, write
 from common.mutants.emulation import Schedule, emulate
-from common.oracle.integrity import Guards, Snapshot, damage
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.spec import Layout, PagedBatch
 from common.spec.kernel import Precision
 
@@ -31,15 +27,10 @@ def paged(batch: PagedBatch) -> PagedBatch:
 
 def complaint(case: Case, turn: int) -> str:
     """What the checker says against the emulation, scheduled as `turn` says; empty where it accepts it."""
-    guards = Guards()
-    batch, features = build(case, guards=guards)
-    out, lse = outputs(case, batch, guards)
-    before = Snapshot.of(batch, features)
-    emulate(paged(batch), features, out, Schedule((16, 32, 64, 128)[turn % 4], (1, 2, 5)[turn % 3]), lse=lse)
-    expected = reference(batch, features)
-    verdict = check(out, lse, batch, features, Precision(), expected, structured=case.structured)
-    found = damage(before, batch, features, {"out": out, "lse": lse}, math.nan, guards)
-    return "" if verdict.ok and not found else f"{verdict.reason} {found}"
+    trial, schedule = Trial.of(case), Schedule((16, 32, 64, 128)[turn % 4], (1, 2, 5)[turn % 3])
+    emulate(paged(trial.batch), trial.features, trial.out, schedule, lse=trial.lse)
+    found = trial.judge(Precision())
+    return "" if found.ok else found.reason
 
 
 def alarms(cases: Iterable[tuple[int, Case]]) -> list[str]:

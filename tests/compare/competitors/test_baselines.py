@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import math
 import sys
 from types import ModuleType
 
@@ -11,11 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 import fake_libraries
-from common.cases.case import build, outputs
-from common.cases.named import BY_NAME
-from common.oracle.integrity import Guards
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
+from common.cases.named import BY_NAME, build
+from common.cases.trial import Trial, ready
 from common.spec import UnsupportedFeature
 from common.spec.kernel import Capacity
 from compare.competitors import registry
@@ -27,17 +23,13 @@ ABSENT = [name for name in registry.BASELINES + registry.ON_REQUEST if not name.
 
 def keeps(kernel, case_name):
     """One launch on a named case, judged without lse, which no baseline gives."""
-    case, guards = BY_NAME[case_name], Guards("cpu")
-    batch, features = build(case, "cpu", guards)
-    out, _ = outputs(case, batch, guards, math.nan)
-    scratch = kernel.workspace(batch.shape, Capacity.of(batch), kernel.DEFAULT)
+    trial, config = Trial.of(BY_NAME[case_name], lse=False), kernel.DEFAULT
+    scratch = ready(kernel, trial.batch, trial.features, config)
     if hasattr(kernel, "prepare"):
-        scratch = kernel.prepare(batch, features, kernel.DEFAULT, scratch)
-        assert kernel.prepare(batch, features, kernel.DEFAULT, scratch) is scratch  # other values: nothing new
-    kernel.launch(batch, features, out, kernel.DEFAULT, scratch)
-    expected = reference(batch, features)
-    verdict = check(out, None, batch, features, kernel.CONTRACT, expected, structured=case.structured)
-    assert verdict.ok, verdict.reason
+        assert kernel.prepare(trial.batch, trial.features, config, scratch) is scratch  # other values: nothing new
+    kernel.launch(trial.batch, trial.features, trial.out, config, scratch)
+    found = trial.judge(kernel.CONTRACT)
+    assert found.ok, found.reason
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
