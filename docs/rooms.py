@@ -2,7 +2,8 @@
 
 A room stands above all that it imports. An arrow is left out where a way over other rooms leads down to the same one:
 every arrow is one that a reader would miss. What a room may import at most is the table of tests/rooms.toml.
-`--check` draws nothing and exits with 1 where the committed picture is another one.
+`--check` draws nothing and exits with 1 where the committed picture is another one; `--counts [ROOT]` prints how large
+the house is, of another checkout too.
 """
 
 import ast
@@ -155,7 +156,40 @@ def picture() -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
+def counts(root: Path) -> dict[str, object]:
+    """How large the house at `root` is: files, lines, entry points, processes, results."""
+    sources = [path for package in ("common", "compare") for path in (root / package).rglob("*.py")]
+    tests = list((root / "tests").rglob("*.py"))
+    code = {path: path.read_text(encoding="utf-8") for path in sources + tests}
+
+    def fullest(files: list[Path]) -> str:
+        (folder, count), *_ = Counter(path.parent for path in files).most_common(1)
+        return f"{count} ({folder.relative_to(root)})"
+
+    results = [path for path in (root / "docs" / "results").rglob("*") if path.is_file()]
+    return {
+        "files that stand in compare/ itself": sum(path.parent == root / "compare" for path in sources),
+        "most files in one folder of common and compare": fullest(sources),
+        "most files in one folder of tests": fullest(tests),
+        "files of common and of compare": " + ".join(
+            str(sum(path.is_relative_to(root / package) for path in sources)) for package in ("common", "compare")
+        ),
+        "files that run as __main__": sum('if __name__ == "__main__"' in code[path] for path in sources),
+        "lines of common and compare": sum(code[path].count("\n") for path in sources),
+        "lines of tests": sum(code[path].count("\n") for path in tests),
+        "files that start a child process": sum("subprocess.Popen(" in code[path] for path in sources),
+        "megabytes of docs/results": round(sum(path.stat().st_size for path in results) / 1e6, 1),
+    }
+
+
 def main() -> int:
+    if "--counts" in sys.argv[1:]:
+        root = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else ROOT
+        for name, count in counts(root).items():
+            print(f"{name:50} {count}")
+        if root == ROOT:
+            print(f"{'longest chain of rooms under compare.run':50} {floors(graph()[0])['compare.run'] + 1}")
+        return 0
     drawn = picture()
     if "--check" in sys.argv[1:]:
         return int(not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != drawn)
