@@ -5,6 +5,9 @@
     path.py#function "first" .. "last"  its lines from the one that holds "first" to the next one that holds "last"
     path.md#Heading                     a section of a document, without its heading; path.svg: the figure
 A document or figure of a run that nobody committed yet leaves one line that says so.
+
+A link whose text is the dotted name of something in the sources, as [`common.gpus.resolve`](...), leads to the line that
+defines it.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"<!-- include: (?P<what>[^\n]+?) -->\n.*?<!-- end -->", re.DOTALL)
 ASKED = re.compile(r'(?P<path>[^#\s]+)(?:#(?P<name>.+?))?(?: "(?P<first>[^"]+)" \.\. "(?P<last>[^"]+)")?')
+LINK = re.compile(r"\[`(?P<name>(?:common|compare|dsl_triton|dsl_helion)(?:\.\w+)+)`\]\([^)\s]*\)")
 
 
 def documents() -> list[Path]:
@@ -58,6 +62,39 @@ def section(path: Path, heading: str, home: Path) -> str:
     return re.sub(r"\]\((?!\w+:|#)", f"]({os.path.relpath(path.parent, home)}/", "\n".join(taken).strip())
 
 
+def definition(name: str) -> tuple[Path, int]:
+    """(the file, the line) that defines `package.module.object[.member]`, or that is a module. Raises KeyError."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ROOT.joinpath(*parts[:cut])
+        path = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
+        if path.exists():
+            node, line = ast.parse(path.read_text(encoding="utf-8")), 1
+            for part in parts[cut:]:
+                node = next((n for n in ast.iter_child_nodes(node) if part in _names(n)), None)
+                if node is None:
+                    raise KeyError(f"{path.relative_to(ROOT)}: found no {part} of {name}")
+                if isinstance(node, ast.ImportFrom):  # a room's face
+                    return definition(f"{node.module}.{'.'.join(parts[cut:])}")
+                line = node.lineno
+            return path, line
+    raise KeyError(f"found no module of {name}")
+
+
+def _names(node: ast.AST) -> set[str]:
+    """What a statement defines or imports."""
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return {getattr(node, "name", None) or "", *(target.id for target in flat if isinstance(target, ast.Name))}
+
+
+def linked(name: str, home: Path) -> str:
+    path, line = definition(name)
+    return f"[`{name}`]({os.path.relpath(path, home)}{f'#L{line}' if line > 1 else ''})"
+
+
 def block(what: str, home: Path) -> str:
     asked = ASKED.fullmatch(what)
     path = ROOT / asked["path"]
@@ -71,8 +108,10 @@ def block(what: str, home: Path) -> str:
 
 
 def render(text: str, home: Path) -> str:
-    """The document with every block filled. Raises KeyError and FileNotFoundError for what a block cannot find."""
-    return BLOCK.sub(lambda m: f"<!-- include: {m['what']} -->\n{block(m['what'], home)}\n<!-- end -->", text)
+    """The document with every block filled and every link to a definition leading there. Raises KeyError and
+    FileNotFoundError for what a block or a link cannot find."""
+    text = BLOCK.sub(lambda m: f"<!-- include: {m['what']} -->\n{block(m['what'], home)}\n<!-- end -->", text)
+    return LINK.sub(lambda m: linked(m["name"], home), text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -265,7 +265,7 @@ def source(
     lines = [
         f'"""Measured choices for the {gpu.title}, written by compare.tune.tune and reviewed as code.',
         "",
-        "The functions answer for the shapes of MEASURED on that GPU; all others get the untuned default. A regret is a",
+        "The functions answer for the shapes of MEASURED on that GPU; all others get those of `generic`. A regret is a",
         "time over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of",
         "the fit that chose for it.",
         '"""',
