@@ -6,8 +6,8 @@
     path.md#Heading                     a section of a document, without its heading; path.svg: the figure
 A document or figure of a run that nobody committed yet leaves one line that says so.
 
-A link whose text is the dotted name of something in the sources, as [`common.gpus.resolve`](...), leads to the line that
-defines it.
+A link whose text is the dotted name of something in the sources, as [`common.gpus.resolve`](...), leads to the line
+that defines it.
 """
 
 import argparse

@@ -10,28 +10,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.process import Child, Lost
 from compare.plan.job import Cell, Job
+from compare.process import children
 from compare.record.contract import Contract
 from compare.record.records import Status
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "compare.bench.worker")
+COMMAND = children.command(children.WORKER)
 START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
 AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead: it is no cell yet, and its cell has a limit of its own
 FLOOD_BYTES = 64 * 2**20
-LOG_TAIL = 2000
-POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ class Crew:
         plain = {"compile": wanted, "process": self.process, "processes": self.contract.processes}
         plain |= {"gpu": self.gpu, "device": self.device, "heuristics": self.heuristics}
         with contextlib.suppress(Lost):  # it died at once: `ready` says so
-            self._worker.send(json.dumps(plain))
+            self._worker.tell(plain)
 
     def ready(self) -> bool:
         """Wait until the process has compiled ahead. False where it was lost: a fresh one compiles as it measures."""
@@ -108,7 +102,7 @@ class Crew:
         if worker is None:
             return 0
         try:
-            worker.send(json.dumps({"rest": True}))
+            worker.tell({"rest": True})
             while (event := worker.event(self.limit_s))["event"] != "resting":
                 pass
         except Lost:
@@ -130,33 +124,31 @@ class Crew:
         worker = self._worker
         cells = {cell.id: cell for cell in job.cells}
         try:
-            worker.send(self._task(job))
+            worker.tell(self._task(job))
             yield from self._listen(worker, cells)
         except Lost as lost:
             self._dismiss()
             # nothing begun and nothing finished: no cell alone is to blame, and trying again would not end
             blamed = [] if len(cells) < len(job.cells) else list(cells.values())
-            for cell in [cells[lost.cell]] if lost.cell in cells else blamed:
-                fields = {"status": lost.status, "reason": lost.reason, "log_tail": lost.log_tail}
+            for cell in [cells[worker.current]] if worker.current in cells else blamed:
+                fields = {"status": status_of(lost), "reason": lost.reason, "log_tail": lost.log_tail}
                 yield Outcome(cell, fields, worker.versions)
         except BaseException:  # Ctrl-C, or the reader stopped early: the process must not outlive this
             self._dismiss()
             raise
 
-    def _task(self, job: Job) -> str:
-        return json.dumps(
-            {
-                "workload": job.workload.to_dict(),
-                "cells": [[cell.id, cell.kernel] for cell in job.cells],
-                "gpu": self.gpu,
-                "device": self.device,
-                "contract": dataclasses.asdict(self.contract),
-                "process": self.process,
-                "configs": self.configs,
-                "seed": self.seed,
-                "heuristics": self.heuristics,
-            }
-        )
+    def _task(self, job: Job) -> dict[str, Any]:
+        return {
+            "workload": job.workload.to_dict(),
+            "cells": [[cell.id, cell.kernel] for cell in job.cells],
+            "gpu": self.gpu,
+            "device": self.device,
+            "contract": dataclasses.asdict(self.contract),
+            "process": self.process,
+            "configs": self.configs,
+            "seed": self.seed,
+            "heuristics": self.heuristics,
+        }
 
     def _listen(self, worker: Worker, cells: dict[str, Cell]) -> Iterator[Outcome]:
         while True:
@@ -168,106 +160,42 @@ class Crew:
                 case "row":
                     yield Outcome(cells.pop(event["cell"]), event["outcome"], worker.versions)
                 case "sick":
-                    raise worker.lost(Status.CRASH, "the device answered no more, though no cell was running")
+                    raise worker.lost("crash", "the device answered no more, though no cell was running")
                 case "done":
                     if cells:
-                        raise worker.lost(Status.CRASH, "the worker finished without a row for this cell")
+                        raise worker.lost("crash", "the worker finished without a row for this cell")
                     return
 
 
-class Lost(Exception):
-    """The worker is of no more use; `cell` is to blame, None while nothing was begun."""
+class Worker(Child):
+    """A child that answers with events (compare.process.channel), after one that says what versions it runs."""
 
-    def __init__(self, cell: str | None, status: Status, reason: str, log_tail: str) -> None:
-        super().__init__(reason)
-        self.cell, self.status, self.reason, self.log_tail = cell, status, reason, log_tail
-
-
-class Worker:
-    """One process and its two pipes. Its stdout and stderr, but for the events, go to a file."""
-
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        super().__init__(command, environment, flood=FLOOD_BYTES, name="the worker")
         self.versions: dict[str, str] = {}
-        self.current: str | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
-        self._log_from = 0
-        self._buffer = b""
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which decides
-        )
+        self.current: str | None = None  # the cell that is to blame for what happens now; None while nothing was begun
 
-    def send(self, line: str) -> None:
+    def tell(self, plain: dict[str, Any]) -> None:
+        """Send a task. Raises Lost."""
         self.current = None
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self.lost(Status.CRASH, self._obituary()) from None
+        self.send(json.dumps(plain).encode())
 
     def event(self, limit_s: float) -> dict[str, Any]:
         """The next event. Raises Lost after `limit_s` without one, at the process's end or when it floods its log."""
         limit_s = limit_s if self.versions else max(limit_s, START_LIMIT_S)
-        deadline = time.monotonic() + limit_s
-        while b"\n" not in self._buffer:
-            if self._log_size() - self._log_from > FLOOD_BYTES:
-                raise self.lost(Status.CRASH, f"wrote more than {FLOOD_BYTES >> 20} MiB to its output")
-            if time.monotonic() > deadline:
-                raise self.lost(Status.TIMEOUT, f"no sign of life for {limit_s:.0f} s")
-            ready, _, _ = select.select([self._process.stdout], [], [], POLL_S)
-            if ready:
-                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise self.lost(Status.CRASH, self._obituary())
-                self._buffer += chunk
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        event = json.loads(line)
+        event = json.loads(self.line(limit_s))
         if event["event"] == "ready":
             self.versions = event["versions"]
             return self.event(limit_s)
         if event["event"] == "start" and event["cell"] != self.current:
-            self.current, self._log_from = event["cell"], event.get("logged", self._log_size())
+            self.current = event["cell"]
+            self.mark(event.get("logged"))
         return event
 
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
 
-    def lost(self, status: Status, reason: str) -> Lost:
-        return Lost(self.current, status, reason, self._tail())
-
-    def _log_size(self) -> int:
-        return os.fstat(self._log.fileno()).st_size
-
-    def _tail(self) -> str:
-        size = self._log_size()
-        self._log.seek(max(self._log_from, size - LOG_TAIL))
-        return self._log.read(LOG_TAIL).decode(errors="replace")
-
-    def _obituary(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        code = self._process.poll()
-        if code is None:
-            return "the worker closed its output"
-        return f"the worker died of {signal.Signals(-code).name}" if code < 0 else f"the worker exited with {code}"
-
-    def kill(self) -> None:
-        """Kill the process and everything it started; whoever waits for its events, in whatever thread, loses it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill the process and everything it started, and close its pipes."""
-        self.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._log):
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+def status_of(lost: Lost) -> Status:
+    """Whatever it was that ended a worker, its cell has crashed."""
+    return Status.TIMEOUT if lost.status == "timeout" else Status.CRASH
 
 
 def environment(mode: str) -> dict[str, str]:

@@ -1,84 +1,61 @@
-"""Several worker processes over one plan, side by side: outcomes as they come, whoever finishes first."""
+"""Lanes that share jobs, side by side: outcomes as they come, whoever finishes first.
+
+A lane is a function from the jobs that it takes to what becomes of them, in a thread of its own, with whatever child it
+keeps. `Lane` is one whose processes answer with events: one that dies, hangs or floods loses the cell it was at.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import queue
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from compare.plan.job import Job
-from compare.process.crew import Crew, Lost, Outcome, Worker, environment
-
-
-def side_by_side(crews: Sequence[Crew], jobs: Sequence[Job]) -> Iterator[Outcome]:
-    """Each crew takes the next cell that nobody has. What a crew raises is raised here; close the crews to stop them.
-
-    Cell by cell, not job by job: making a workload's tensors costs milliseconds, a kernel's compilation seconds.
-    """
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        for cell in job.cells:
-            waiting.put(job.only([cell.id]))
-    found: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
-
-    def work(crew: Crew) -> None:
-        try:
-            while True:
-                for outcome in crew.run(waiting.get_nowait()):
-                    found.put(outcome)
-        except queue.Empty:
-            found.put(None)
-        except BaseException as error:
-            found.put(error)
-
-    for crew in crews:
-        threading.Thread(target=work, args=(crew,), daemon=True).start()
-    working = len(crews)
-    while working:
-        one = found.get()
-        if isinstance(one, BaseException):
-            raise one
-        if one is None:
-            working -= 1
-        else:
-            yield one
-
-
-# Child processes that work through jobs: one that dies, hangs or floods loses the cell it was at, the rest goes on.
-#
-# One thread a lane in the parent; its process is the one that compare.process.crew ends and buries for measured runs.
-# Lanes take their jobs from a common queue, which may still grow, and keep to one kernel as long as it has jobs: what
-# a process imported and generated for a kernel serves the next row.
-
+from common.process import Lost
+from compare.plan import job as planned
+from compare.process.crew import Crew, Outcome, Worker, environment, status_of
 
 SILENCE_S = 90.0  # without an event: importing takes 20 s on a busy machine, one compilation at most this long
-POLL_S = 0.2  # of a lane that waits for a job
+POLL_S = 0.2  # of a lane that waits for a job until a deadline
 GRACE_S = 15.0  # behind the deadline, for what a process has begun
+Job, Found = TypeVar("Job"), TypeVar("Found")
 
 
-class Jobs:
-    """Jobs (dicts with `id`, `kernel` and perhaps `late`) by kernel, in order. Safe for several threads.
+def _of_dict(job: Any) -> tuple[str, int]:
+    return job["kernel"], job.get("late", 0)
 
-    late: a number, 0 without it; a kernel is not begun while one with a smaller number has jobs. growing: more are
-    added until `close`, and takers wait for them.
+
+def in_order(job: Any) -> tuple[str, int]:
+    """For jobs that know no kernel."""
+    return "", 0
+
+
+class Jobs(Generic[Job]):
+    """Jobs by kernel, in order. Safe for several threads.
+
+    of: a job's kernel, and a number: a kernel is not begun while one with a smaller number has jobs; of a dict `kernel`
+    and, where it has one, `late`. growing: more are added until `close`, and takers wait for them.
     """
 
-    def __init__(self, jobs: Iterable[dict[str, Any]] = (), *, growing: bool = False) -> None:
-        self._left: dict[str, deque[dict[str, Any]]] = {}
+    def __init__(
+        self, jobs: Iterable[Job] = (), *, growing: bool = False, of: Callable[[Job], tuple[str, int]] = _of_dict
+    ) -> None:
+        self._left: dict[str, deque[Job]] = {}
         self._lanes: Counter[str] = Counter()
-        self._growing, self._changed = growing, threading.Condition()
+        self._growing, self.of, self._changed = growing, of, threading.Condition()
         self.add(jobs)
 
-    def add(self, jobs: Iterable[dict[str, Any]]) -> None:
+    def __len__(self) -> int:
+        return sum(map(len, self._left.values()))
+
+    def add(self, jobs: Iterable[Job]) -> None:
         with self._changed:
             for job in jobs:
-                self._left.setdefault(job["kernel"], deque()).append(job)
+                self._left.setdefault(self.of(job)[0], deque()).append(job)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -86,15 +63,23 @@ class Jobs:
             self._growing = False
             self._changed.notify_all()
 
-    def take(self, last: str | None, over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """The next job of kernel `last`, else of the one with most jobs for each of its lanes; None at the end."""
+    def rest(self) -> list[Job]:
+        """What nobody has taken, taken."""
+        with self._changed:
+            rest = [job for left in self._left.values() for job in left]
+            self._left.clear()
+            return rest
+
+    def take(self, last: str | None, over: Callable[[], bool] | None = None) -> Job | None:
+        """The next job of kernel `last`, else of the one with most jobs for each of its lanes; None at the end, and
+        where it was `over` while there was none."""
         with self._changed:
             while not any(self._left.values()):
-                if not self._growing or over():
+                if not self._growing or (over and over()):
                     return None
-                self._changed.wait(POLL_S)
-            soonest = min(left[0].get("late", 0) for left in self._left.values() if left)
-            kernels = [k for k, left in self._left.items() if left and left[0].get("late", 0) == soonest]
+                self._changed.wait(POLL_S if over else None)
+            soonest = min(self.of(left[0])[1] for left in self._left.values() if left)
+            kernels = [k for k, left in self._left.items() if left and self.of(left[0])[1] == soonest]
             if last not in kernels:
                 self._lanes[last] -= 1
                 last = max(kernels, key=lambda kernel: len(self._left[kernel]) / (1 + self._lanes[kernel]))
@@ -102,102 +87,156 @@ class Jobs:
             return self._left[last].popleft()
 
 
-@dataclass
-class Lane:
-    """A process's command, what each process of the lane is told first, and what its environment has beside."""
+class Pool(Generic[Job, Found]):
+    """Jobs in, what the lanes find out. `close` stops the lanes behind what they are at; no job begins then, nor behind
+    the deadline (time.time()).
 
-    command: list[str]
-    task: dict[str, Any]
-    variables: dict[str, str] = field(default_factory=dict)
+    blame: what became of the job at which a lane ended too early, by an error or without one (None); and behind the
+    last lane of every job that is left: somebody waits for them. Without it what a lane raises is raised by `results`.
+    """
 
-
-@dataclass
-class Run:
-    """One phase. on_row hears each event with a result, one at a time; on_lost the job, cell, status and reason of each
-    cell that took its process along. An exception of either ends the run, and every process with it."""
-
-    jobs: Jobs
-    deadline: float  # time.time()
-    on_row: Callable[[dict[str, Any]], None]
-    on_lost: Callable[[dict[str, Any], str, str, str], None]
-    silence_s: float = SILENCE_S
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        lanes: Iterable[Callable[[Iterator[Job]], Iterator[Found]]],
+        jobs: Jobs[Job],
+        *,
+        deadline: float = math.inf,
+        blame: Callable[[Job, BaseException | None], Found] | None = None,
+    ) -> None:
+        self._jobs, self._deadline, self._blame = jobs, deadline, blame
+        self._found: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._turn, self._stop = threading.Lock(), threading.Event()
-        self._workers: list[Worker] = []
-        self._failures: list[BaseException] = []
+        self.working, self._heard = 0, 0  # lanes that take jobs, and those whose end `results` has not met
+        for lane in lanes:
+            self.start(lane)
 
-    def work(self, lanes: Sequence[Lane]) -> None:
-        """Return when all jobs are done or the deadline has passed."""
-        threads = [threading.Thread(target=self._lane, args=(lane,), daemon=True) for lane in lanes]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.5)
-        finally:
-            self.stop()
-        if self._failures:
-            raise self._failures[0]
+    def start(self, lane: Callable[[Iterator[Job]], Iterator[Found]]) -> None:
+        with self._turn:
+            self.working += 1
+        self._heard += 1
+        threading.Thread(target=self._work, args=(lane,), daemon=True).start()
+
+    def results(self) -> Iterator[Found]:
+        """Until every lane has ended."""
+        while self._heard:
+            kind, one = self._found.get()
+            if kind == "raised":
+                raise one
+            if kind == "found":
+                yield one
+            else:
+                self._heard -= 1
+
+    def close(self) -> None:
+        self._stop.set()
+        self._jobs.close()
 
     def _over(self) -> bool:
-        return self._stop.is_set() or time.time() >= self.deadline
+        return self._stop.is_set() or time.time() >= self._deadline
 
-    def stop(self) -> None:
-        """End the phase from another thread: nothing more is heard."""
-        self._stop.set()
-        for worker in list(self._workers):
-            worker.kill()  # its own thread closes what it reads from
+    def _taken(self, at: list[Job]) -> Iterator[Job]:
+        """The jobs of one lane. at: the one of which it has found nothing yet."""
+        last, over = None, None if self._deadline == math.inf else self._over
+        while (job := self._jobs.take(last, over)) is not None and not self._over():
+            last = self._jobs.of(job)[0]
+            at[:] = [job]
+            yield job
 
-    def _take(self, last: str | None) -> dict[str, Any] | None:
-        return self.jobs.take(last, self._over)
-
-    def _lane(self, lane: Lane) -> None:
+    def _work(self, lane: Callable[[Iterator[Job]], Iterator[Found]]) -> None:
+        at: list[Job] = []
+        raised = None
         try:
-            lost: list[str] = []
-            job = self._process(lane, None, lost)
-            while job is not None and not self._over():
-                job = self._process(lane, job, lost)
+            for found in lane(self._taken(at)):
+                if self._stop.is_set():
+                    break
+                at.clear()
+                self._found.put(("found", found))
         except BaseException as error:
-            self._failures.append(error)
-            self._stop.set()
+            raised = error
+        with self._turn:
+            self.working -= 1
+            left = at if self.working or self._stop.is_set() else [*at, *self._jobs.rest()]
+        if self._blame:
+            for job in left:
+                self._found.put(("found", self._blame(job, raised)))
+        elif raised is not None:
+            self._found.put(("raised", raised))
+        self._found.put(("ended", None))
 
-    def _process(self, lane: Lane, job: dict[str, Any] | None, lost: list[str]) -> dict[str, Any] | None:
-        """One process, from `job` on (None: the next one), which it may have to wait for: it imports meanwhile.
 
-        Returns the job at which it was lost, to be tried again without the lost cell.
-        """
-        worker = Worker(lane.command, environment("measure") | lane.variables)
-        self._workers.append(worker)
-        try:
-            worker.send(json.dumps(lane.task | {"deadline": self.deadline, "lost": lost}))
-            job = job or self._take(None)
-            while job is not None and not self._over():
-                worker.send(json.dumps(job))
-                while (event := worker.event(self._patience()))["event"] != "finished":
-                    if event["event"] == "row":
-                        with self._turn:
-                            self.on_row(event)
-                job = self._take(job["kernel"])
-            return None
-        except Lost as found:
-            if self._over():
-                return None
-            if found.cell is None:  # it never began: another process would do the same
-                raise RuntimeError(f"{lane.command}: {found.reason}\n{found.log_tail}") from found
-            last = found.log_tail.strip().rpartition("\n")[2]
-            with self._turn:
-                self.on_lost(job, found.cell, str(found.status), f"{found.reason}: {last}" if last else found.reason)
-            lost.append(found.cell)
-            return self._take(job["kernel"]) if found.cell == job["id"] else job
-        finally:
-            self._workers.remove(worker)
-            worker.end()
+def side_by_side(crews: Sequence[Crew], jobs: Sequence[planned.Job]) -> Iterator[Outcome]:
+    """Each crew takes the next cell that nobody has. What a crew raises is raised here; close the crews to stop them.
+
+    Cell by cell, not job by job: making a workload's tensors costs milliseconds, a kernel's compilation seconds.
+    """
+
+    def lane(crew: Crew) -> Callable[[Iterator[planned.Job]], Iterator[Outcome]]:
+        return lambda taken: (outcome for job in taken for outcome in crew.run(job))
+
+    cells = Jobs([job.only([cell.id]) for job in jobs for cell in job.cells], of=in_order)
+    pool: Pool[planned.Job, Outcome] = Pool(map(lane, crews), cells)
+    try:
+        yield from pool.results()
+    finally:
+        pool.close()
+
+
+@dataclass
+class Lane:
+    """Processes of one command, one after the other, that work through jobs (dicts with `id`) and answer with events.
+
+    task: what each is told first; variables: what its environment has beside. Nothing begins behind the deadline
+    (time.time()), and what a process has begun ends GRACE_S later. Yields each job with its `row` events, and with a
+    `lost` event for a cell that took its process along: the job is tried again without it, where it was not the job
+    itself.
+    """
+
+    command: Sequence[str]
+    task: dict[str, Any]
+    deadline: float
+    variables: dict[str, str] = field(default_factory=dict)
+    silence_s: float = SILENCE_S
+    _worker: Worker | None = None
+    _killed: bool = False
+
+    def __call__(self, jobs: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        lost: list[str] = []
+        job: dict[str, Any] | None = None
+        while not self._over():
+            worker = self._worker = Worker(self.command, environment("measure") | self.variables)
+            try:
+                worker.tell(self.task | {"deadline": self.deadline, "lost": lost})
+                job = job or next(jobs, None)  # it imports meanwhile
+                while job is not None and not self._over():
+                    worker.tell(job)
+                    while (event := worker.event(self._patience()))["event"] != "finished":
+                        if event["event"] == "row":
+                            yield job, event
+                    job = next(jobs, None)
+                return
+            except Lost as found:
+                if self._over():
+                    return
+                if worker.current is None:  # it never began: another process would do the same
+                    raise RuntimeError(f"{self.command}: {found.reason}\n{found.log_tail}") from found
+                last = found.log_tail.strip().rpartition("\n")[2]
+                reason = f"{found.reason}: {last}" if last else found.reason
+                cell, status = worker.current, str(status_of(found))
+                yield job, {"event": "lost", "cell": cell, "status": status, "reason": reason}
+                lost.append(cell)
+                if cell == job["id"] and (job := next(jobs, None)) is None:
+                    return
+            finally:
+                worker.end()
+
+    def kill(self) -> None:
+        """End it from another thread: nothing more is heard."""
+        self._killed = True
+        if self._worker is not None:
+            self._worker.kill()
+
+    def _over(self) -> bool:
+        return self._killed or time.time() >= self.deadline
 
     def _patience(self) -> float:
         return max(min(self.silence_s, self.deadline + GRACE_S - time.time()), 0.1)
-
-
-def module(name: str) -> list[str]:
-    return [sys.executable, "-m", name]

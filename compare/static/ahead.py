@@ -7,14 +7,17 @@ not compile here is counted here; it is tried again, and counted again, where it
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from common.process import Child, Lost
+from compare.process import children
 from compare.process.crew import environment
 from compare.workloads import Workload
 
@@ -35,14 +38,15 @@ def ahead(
         "seed": seed,
         "lanes": lanes,
     }
-    children = [_start(task | {"lane": lane}) for lane in range(lanes)]
-    try:
-        answers = [
-            json.loads(child.communicate()[0] or b'{"compiled": 0, "failed": ["a lane died"]}') for child in children
-        ]
-    finally:
-        for child in children:
-            child.kill()
+    with contextlib.ExitStack() as stack:
+        started = []
+        for lane in range(lanes):
+            child = Child(children.command(children.AHEAD), environment("measure"), flood=math.inf)
+            stack.callback(child.end)
+            started.append(child)
+            with contextlib.suppress(Lost):  # it died at once: its answer says so
+                child.send(json.dumps(task | {"lane": lane}).encode())
+        answers = [_answer(child) for child in started]
     return sum(a["compiled"] for a in answers), [line for a in answers for line in a["failed"]]
 
 
@@ -51,18 +55,11 @@ def _small(row: Workload) -> Workload:
     return replace(row, label="ahead", lens=((1, 40), (3, 500)), shared_pages=0, seed=0)
 
 
-def _start(task: dict[str, Any]) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "compare.static.ahead"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment("measure"),
-    )
-    child.stdin.write(json.dumps(task).encode())
-    child.stdin.close()
-    child.stdin = None  # communicate() would flush it
-    return child
+def _answer(child: Child) -> dict[str, Any]:
+    try:
+        return json.loads(child.line(math.inf))
+    except Lost:
+        return {"compiled": 0, "failed": ["a lane died"]}
 
 
 def main() -> None:
@@ -72,7 +69,7 @@ def main() -> None:
     from compare.static.crosscompile import static_facts
 
     channel = Channel()  # what compilers print must not mix in
-    task = json.loads(sys.stdin.read())
+    task = json.loads(sys.stdin.readline())
     gpu = resolve(task["gpu"])
     number, failed, compiled = 0, [], 0
     for plain in task["workloads"]:

@@ -1,6 +1,6 @@
 """Cross-compile in a child process per target: a compiler that crashes, hangs or floods costs one row and no more.
 
-The parent writes one JSON job a line; the child answers with one JSON line a job, on a stream of its own, so whatever a
+The parent writes one JSON job a line; the child answers with one event a job (compare.process.channel), and whatever a
 compiler prints lands in the log. A child that dies or passes a job's time limit is replaced behind that job. Between
 two jobs it waits for its next line.
 """
@@ -11,12 +11,8 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
-import select
-import subprocess
+import math
 import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,12 +22,15 @@ import torch
 
 from common.cases.batch import make_batch
 from common.gpus import Gpu
+from common.process import Child, Lost
 from common.spec import AttentionShape, SpecError
 from common.spec.kernel import asked_of
+from compare.process import children
+from compare.process.channel import Channel
 from compare.process.crew import environment
 from compare.workloads import PLAIN, Ask
 
-LOG_TAIL = 2000  # characters of the child's stderr that an error keeps
+LOG_TAIL = 2000  # characters of a trace that an error keeps
 START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
 
 
@@ -90,66 +89,26 @@ def compile_in_child(jobs: Iterable[CompileJob], gpu: Gpu, *, limit_s: float = 1
 
 def _one_child(jobs: Iterable[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
     """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as log, os.fdopen(reader, "rb", buffering=0) as answers:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "compare.static.compile", str(writer)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment("compile"),
-            pass_fds=[writer],
-        )
-        os.close(writer)
-        try:
-            _send(child, json.dumps(dataclasses.asdict(gpu)))
-            limit = limit_s + START_LIMIT_S
-            for job in jobs:
-                _send(child, job.to_json())
-                line, ended = _read_line(answers, limit)
-                if line is None:
-                    yield _lost(job, child, ended, limit, log)
-                    return
-                answer = json.loads(line)
-                yield Outcome(job, **answer | {"facts": tuple(answer.get("facts", ()))})
-                limit = limit_s
-        finally:
-            child.kill()
-            child.wait()
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.close()
-
-
-def _send(child: subprocess.Popen, line: str) -> None:
-    """A child that died at once leaves a broken pipe; its exit is what gets reported."""
+    child = Child(children.command(children.COMPILE), environment("compile"), flood=math.inf)
+    limit = limit_s + START_LIMIT_S
     try:
-        child.stdin.write(line.encode() + b"\n")
-        child.stdin.flush()
-    except BrokenPipeError:
-        child.wait()
-
-
-def _read_line(stream: Any, limit_s: float) -> tuple[bytes | None, str]:
-    """One line, or None with why there is none: `end` of the stream or `time`."""
-    deadline, line = time.monotonic() + limit_s, b""
-    while not line.endswith(b"\n"):
-        ready, _, _ = select.select([stream], [], [], max(deadline - time.monotonic(), 0.0))
-        if not ready:
-            return None, "time"
-        chunk = stream.readline()
-        if not chunk:
-            return None, "end"
-        line += chunk
-    return line, ""
-
-
-def _lost(job: CompileJob, child: subprocess.Popen, ended: str, limit: float, log: Any) -> Outcome:
-    if ended == "time":
-        status, reason = "timeout", f"compiling took more than {limit:.0f} s"
-    else:
-        status, reason = "crash", f"the compiling process ended with {child.wait()}"
-    log.seek(0)
-    return Outcome(job, status, reason=reason, log_tail=log.read().decode(errors="replace")[-LOG_TAIL:])
+        with contextlib.suppress(Lost):  # it died at once: the first job hears of it
+            child.send(json.dumps(dataclasses.asdict(gpu)).encode())
+        for job in jobs:
+            try:
+                child.send(job.to_json().encode())
+                answer = json.loads(child.line(limit))
+            except Lost as lost:
+                took = f"compiling took more than {limit:.0f} s"
+                reason = took if lost.status == "timeout" else f"the compiling process ended with {lost.code}"
+                status = "timeout" if lost.status == "timeout" else "crash"
+                yield Outcome(job, status, reason=reason, log_tail=lost.log_tail)
+                return
+            del answer["event"], answer["logged"]
+            yield Outcome(job, **answer | {"facts": tuple(answer.get("facts", ()))})
+            limit = limit_s
+    finally:
+        child.end()
 
 
 def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
@@ -195,13 +154,12 @@ def _verdict(facts: list[dict[str, Any]], gpu: Gpu) -> dict[str, Any]:
     return {"status": "ok", "facts": facts}
 
 
-def main(descriptor: int) -> None:
-    with os.fdopen(descriptor, "w") as answers:
-        gpu = Gpu(**json.loads(sys.stdin.readline()))
-        for line in sys.stdin:
-            answers.write(json.dumps(_compile(CompileJob.from_json(line), gpu)) + "\n")
-            answers.flush()
+def main() -> None:
+    channel = Channel()  # whatever a compiler prints lands in the log
+    gpu = Gpu(**json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        channel.send("compiled", **_compile(CompileJob.from_json(line), gpu))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

@@ -17,8 +17,8 @@ from typing import Any
 
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.process import pool
-from compare.process.pool import Jobs, Lane
+from compare.process import children
+from compare.process.pool import Jobs, Lane, Pool
 from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
 from compare.tune.space import Policy, Space, policies
@@ -55,8 +55,8 @@ class Machine:
     devices: tuple[str, ...]
     cores: int
     device: str = "cuda"
-    compiler: tuple[str, ...] = tuple(pool.module("compare.tune.compile"))
-    timer: tuple[str, ...] = tuple(pool.module("compare.tune.worker"))
+    compiler: tuple[str, ...] = tuple(children.command(children.TUNE_COMPILE))
+    timer: tuple[str, ...] = tuple(children.command(children.TUNE_WORKER))
 
 
 def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: int) -> list[Policy]:
@@ -102,14 +102,19 @@ class Arm:
         deadline = self._begin + seconds
         if time.time() >= deadline:
             return
-        ready = Jobs(growing=True)
-        compiling = self._compiling(ready, time.time() + COMPILE_SHARE * (deadline - time.time()))
+        jobs, ready = list(self._compile_jobs()), Jobs(growing=True)
+        self._waiting = Counter((job["kernel"], job["chunk"]) for job in jobs)
+        timers, soon = self._timers(deadline), time.time() + COMPILE_SHARE * (deadline - time.time())
+        compilers = self._compilers(soon, len(timers), len(jobs))
+        compiling = Pool(compilers, Jobs(jobs), deadline=soon)
         thread = threading.Thread(target=self._compile, args=(compiling, ready), daemon=True)
         thread.start()
         try:
-            pool.Run(ready, deadline, self._timed, self._lost).work(self._timers())
+            for _, event in Pool(timers, ready, deadline=deadline).results():
+                self._timed(event)
         finally:
-            compiling.stop()
+            for lane in [*compilers, *timers]:
+                lane.kill()
             thread.join()
         if self._failures:
             raise self._failures[0]
@@ -168,35 +173,23 @@ class Arm:
                             "rows": labels,
                         }
 
-    def _compiling(self, ready: Jobs, deadline: float) -> pool.Run:
-        """The compiling phase. A kernel's rows of a chunk go to `ready` when all their jobs are answered."""
-        jobs = {job["id"]: job for job in self._compile_jobs()}
-        self._waiting = Counter((job["kernel"], job["chunk"]) for job in jobs.values())
-
-        def answered(job: dict[str, Any], answers: dict[str, dict[str, Any]]) -> None:
-            for row, answer in answers.items():
-                self._compiled[job["kernel"], row, Policy.from_dict(job["policy"]).name] = answer
-            self._waiting[job["kernel"], job["chunk"]] -= 1
-            self._hand_over(job["kernel"], ready, whole=True)
-
-        def on_row(event: dict[str, Any]) -> None:
-            answered(jobs[event["cell"]], event["answers"])
-
-        def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
-            # time that ran out says nothing of the policy: `slow`, as a timeout on the GPU is, and never `forbidden`
-            became = status if status == "timeout" else "compile_error"
-            answer = {"status": became, "reason": f"the compiler's process: {status}: {reason}"}
-            answered(job, dict.fromkeys(job["rows"], answer | {"config": None, "code": ""}))
-
-        return pool.Run(Jobs(jobs.values()), deadline, on_row, on_lost)
-
-    def _compile(self, phase: pool.Run, ready: Jobs) -> None:
-        """Work through the phase; what a deadline left unanswered goes on with what was compiled of it."""
+    def _compilers(self, deadline: float, timers: int, jobs: int) -> list[Lane]:
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
         hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU
-        lanes = max(self.machine.cores - len(self._timers()) // 2, 1)  # half of the timing lanes wait for the GPU
+        lanes = max(self.machine.cores - timers // 2, 1)  # half of the timing lanes wait for the GPU
+        return [Lane(self.machine.compiler, task, deadline, hidden) for _ in range(min(lanes, jobs))]
+
+    def _compile(self, compiling: Pool, ready: Jobs[dict[str, Any]]) -> None:
+        """The compiling phase. A kernel's rows of a chunk go to `ready` when all their jobs are answered; what a
+        deadline left unanswered goes on with what was compiled of it."""
         try:
-            phase.work([Lane(list(self.machine.compiler), task, hidden)] * min(lanes, self._waiting.total()))
+            for job, event in compiling.results():
+                self._compiled |= {
+                    (job["kernel"], row, Policy.from_dict(job["policy"]).name): answer
+                    for row, answer in _answers(job, event).items()
+                }
+                self._waiting[job["kernel"], job["chunk"]] -= 1
+                self._hand_over(job["kernel"], ready, whole=True)
             for kernel in self.plan:
                 self._hand_over(kernel, ready, whole=False)
         except BaseException as error:
@@ -243,7 +236,7 @@ class Arm:
     def _status(self, kernel: str, row: Workload, policy: Policy) -> str:
         return self._compiled.get((kernel, row.label, policy.name), {"status": "not_reached"})["status"]
 
-    def _timers(self) -> list[Lane]:
+    def _timers(self, deadline: float) -> list[Lane]:
         """Lanes on every GPU; those of a GPU take turns on it. None where no row is left."""
         machine, left = self.machine, sum(len(self._left(kernel)) for kernel in self.plan)
         gpus = len(machine.devices)
@@ -258,17 +251,25 @@ class Arm:
                 "memory_share": min(0.9, MEMORY_SHARES / per_gpu),
             }
             seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
-            lanes += [Lane(list(machine.timer), task, seen)] * per_gpu
+            lanes += [Lane(machine.timer, task, deadline, seen) for _ in range(per_gpu)]
         return lanes[:left]
 
     def _timed(self, event: dict[str, Any]) -> None:
         kernel, row, policy = event["cell"].split("|")
-        if "done" in event:
+        if event["event"] == "lost":
+            self.note(kernel, row, policy, config=None, status=event["status"], reason=event["reason"])
+        elif "done" in event:
             self.note(kernel, row, "", done=True, **event.get("took", {}))
         else:
             config = self._compiled[kernel, row, policy]["config"]
             self.note(kernel, row, policy, config=config, **event["fields"])
 
-    def _lost(self, job: dict[str, Any], cell: str, status: str, reason: str) -> None:
-        kernel, row, policy = cell.split("|")
-        self.note(kernel, row, policy, config=None, status=status, reason=reason)
+
+def _answers(job: dict[str, Any], event: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What became of the policy on each row of a job."""
+    if event["event"] == "row":
+        return event["answers"]
+    # time that ran out says nothing of the policy: `slow`, as a timeout on the GPU is, and never `forbidden`
+    became = event["status"] if event["status"] == "timeout" else "compile_error"
+    reason = f"the compiler's process: {event['status']}: {event['reason']}"
+    return {row: {"status": became, "reason": reason, "config": None, "code": ""} for row in job["rows"]}

@@ -19,9 +19,9 @@ from unittest import mock
 from compare.bench.subject import Subject
 from compare.bench.task import versions
 from compare.competitors import registry
-from compare.process import pool
+from compare.process import children
 from compare.process.channel import Channel
-from compare.process.pool import Jobs, Lane
+from compare.process.pool import Jobs, Lane, Pool
 from compare.tune.records import Log, done, spent
 from compare.tune.space import DEFAULT, Policy
 from compare.tune.worker import Bench, Candidate
@@ -124,30 +124,33 @@ def search(run: Any) -> int:
     share = max(total * len(machine.devices) / max(len(left), 1), LEAST_S)
     begin, found = time.time() - before, {}
 
-    def on_row(event: dict[str, Any]) -> None:
+    def note(event: dict[str, Any]) -> None:
         kernel, row, policy = event["cell"].split("|")
         fields = event.get("fields") or {"done": True}
         extra = found.setdefault((kernel, row), {}) if policy == ARM else {}
         extra |= {name: fields[name] for name in ("helion_config", "search_s") if name in fields}
         log.add(arm=ARM, kernel=kernel, row=row, policy=policy, t=round(time.time() - begin, 2), **fields | extra)
 
-    def on_lost(job: dict[str, Any], cell: str, status: str, reason: str) -> None:
-        on_row({"cell": job["id"] + ARM, "fields": {"status": status, "reason": reason}})
-        on_row({"cell": job["id"]})
-
     how = {"seconds": share, "seed": run.arguments.seed}
     jobs = [{"id": f"{kernel}|{row.label}|", "kernel": kernel, "row": row.to_dict()} | how for row, kernel in left]
-    lanes = []
+    lanes, deadline = [], begin + before + total
     for number, index in enumerate(machine.devices):
         task = {"gpu": machine.gpu.name, "device": machine.device, "memory_share": 0.9}
         variables = {"HELION_DISALLOW_AUTOTUNING": "0", "HELION_SKIP_CACHE": "1"}
         variables |= {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if len(machine.devices) > 1 else {}
         task["lock"] = str(run.folder / f"gpu{number}.lock")
-        lanes.append(Lane(pool.module("compare.tune.helion"), task, variables))
+        command = children.command(children.TUNE_HELION)
+        lanes.append(Lane(command, task, deadline, variables, share + SLACK_S))
+    lanes = lanes[: len(jobs)]
     try:
-        phase = pool.Run(Jobs(jobs), begin + before + total, on_row, on_lost, share + SLACK_S)
-        phase.work(lanes[: len(jobs)])
+        for job, event in Pool(lanes, Jobs(jobs), deadline=deadline).results():
+            if event["event"] == "lost":
+                note({"cell": job["id"] + ARM, "fields": {"status": event["status"], "reason": event["reason"]}})
+                event = {"cell": job["id"]}
+            note(event)
     finally:
+        for lane in lanes:
+            lane.kill()
         log.close()
     print("\n".join(_summary(log.lines)), flush=True)
     return 0

@@ -1,0 +1,201 @@
+"""A child process started, heard and ended, by the standard library alone: whatever it does, it costs itself.
+
+In: a command. Out: its lines, one at a time, or `Lost` with what became of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import enum
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FLOOD_BYTES = 64 << 20
+LOG_TAIL = 2000  # bytes of its log that are told of a child that was lost
+POLL_S = 0.1
+_living: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def end_all() -> None:
+    """Kill every process that was started here and has not been ended: those of other threads too."""
+    for process in list(_living):
+        _kill(process)
+
+
+def _start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(command, start_new_session=True, **how)
+    _living.add(process)
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and everything that it started in its session; one that was ended is left alone."""
+    if process not in _living:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    _living.discard(process)
+
+
+class Lost(Exception):
+    """The child is of no more use.
+
+    status: timeout, flood, oom (SIGKILL, as the system does when memory is short) or crash. code: its exit code, None
+    where it still lives. log_tail: the end of what it wrote, of `once` all of it.
+    """
+
+    def __init__(self, status: str, reason: str, log_tail: str = "", code: int | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.log_tail, self.code = status, reason, log_tail, code
+
+
+class Over(enum.Enum):
+    """Where lines go: the child's stdin and stdout, or a socket whose descriptor is the last word of its command."""
+
+    STDIO, SOCKET = range(2)
+
+
+class Child:
+    """One process in a session of its own: Ctrl-C reaches the parent alone, which decides. It ends with the parent.
+
+    What it writes besides its lines goes to a file, never to a pipe: one that nobody reads meanwhile would block it.
+    flood: bytes that may be in there since `mark`. longest: bytes of a line. name: what `Lost.reason` calls it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        flood: float = FLOOD_BYTES,
+        over: Over = Over.STDIO,
+        longest: float = math.inf,
+        name: str = "the process",
+    ) -> None:
+        self._flood, self._longest, self._name = flood, longest, name
+        self._log, self._marked, self._buffer = tempfile.TemporaryFile(), 0, b""  # noqa: SIM115 - closed by end()
+        how: dict[str, Any] = {"env": environment, "stderr": self._log}
+        if over is Over.STDIO:
+            self._process = _start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
+            self._to, self._from = self._process.stdin, self._process.stdout
+        else:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                how |= {"stdin": subprocess.DEVNULL, "stdout": self._log, "pass_fds": [theirs.fileno()]}
+                self._process = _start([*command, str(theirs.fileno())], **how)
+                self._to, self._from = ours.makefile("wb"), ours.makefile("rb")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def unread(self) -> bytes:
+        """What came behind the last line."""
+        return self._buffer
+
+    def send(self, line: bytes) -> None:
+        """Write a line. Raises Lost."""
+        try:
+            self._to.write(line + b"\n")
+            self._to.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._gone() from None
+
+    def line(self, silence_s: float) -> bytes:
+        """The next line, without its end. Raises Lost: after `silence_s`, at the child's end, or when it floods."""
+        deadline = time.monotonic() + silence_s
+        while b"\n" not in self._buffer:
+            if self._logged() - self._marked > self._flood:
+                raise self.lost("flood", f"wrote more than {self._flood / 2**20:.0f} MiB to its output")
+            if time.monotonic() > deadline:
+                raise self.lost("timeout", f"no sign of life for {silence_s:.0f} s")
+            ended = self.ended  # asked before looking: its last words are heard
+            if select.select([self._from], [], [], 0.0 if ended else POLL_S)[0]:
+                self._buffer += self._chunk()
+            elif ended:
+                raise self._gone()
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+    def mark(self, at: int | None = None) -> None:
+        """The log from here on, or from byte `at`, is what a flood and a tail are taken of."""
+        self._marked = self._logged() if at is None else at
+
+    def lost(self, status: str, reason: str, code: int | None = None) -> Lost:
+        """A Lost with the end of the log."""
+        begin = max(self._marked, self._logged() - LOG_TAIL)
+        return Lost(status, reason, os.pread(self._log.fileno(), LOG_TAIL, begin).decode(errors="replace"), code)
+
+    def kill(self) -> None:
+        """Kill the process and everything it started in its session; who waits for its line, in whatever thread, loses
+        it."""
+        _kill(self._process)
+
+    def end(self) -> None:
+        """`kill`, and close what leads there: for the thread that sends and listens."""
+        self.kill()
+        for stream in (self._to, self._from, self._log):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                stream.close()
+
+    def _chunk(self) -> bytes:
+        try:
+            found = os.read(self._from.fileno(), 1 << 16)
+        except ConnectionResetError:
+            found = b""
+        if not found or (len(self._buffer) + len(found) > self._longest and b"\n" not in found):
+            raise self._gone()
+        return found
+
+    def _logged(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
+
+    def _gone(self) -> Lost:
+        """What the exit code of a child that should have gone on means."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        code = self._process.poll()
+        if code is None:
+            return self.lost("crash", f"{self._name} closed its output")
+        died = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return self.lost("oom" if code == -signal.SIGKILL else "crash", f"{self._name} {died}", code)
+
+
+def once(
+    command: Sequence[str], environment: Mapping[str, str], given: bytes, limit_s: float, *, merged: bool = False
+) -> tuple[int, bytes, bytes]:
+    """Exit code, stdout and stderr of a process that is given this on stdin. merged: stderr is in stdout.
+
+    Raises Lost when `limit_s` are over and all that it started in its session has been ended, with all that it wrote to
+    stdout; OSError where it cannot be started.
+    """
+    errors = subprocess.STDOUT if merged else subprocess.PIPE
+    process = _start(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    with process:
+        try:
+            out, err = process.communicate(given, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            out, _ = process.communicate()
+            raise Lost("timeout", f"no answer within {limit_s:.0f} s", out.decode(errors="replace")) from None
+        except BaseException:
+            _kill(process)
+            raise
+    _living.discard(process)
+    return process.returncode, out, err or b""
