@@ -17,16 +17,19 @@ from common.spec import Features, PagedBatch
 from common.spec.kernel import Capacity, Kernel, Precision
 
 
-def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any = None) -> Any:
-    """The workspace with which `kernel.launch` serves this batch: made for its sizes where none is given, and planned
-    where the kernel has the host's part of a step, `prepare(batch, features, config, workspace) -> workspace`.
+def planned(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
+    """The workspace, planned where the kernel has the host's part of a step,
+    `prepare(batch, features, config, workspace) -> workspace`.
 
-    A launch without its plan may do nothing, and do so without an error. Raises what the kernel's own two raise.
+    A launch without its plan may do nothing, and do so without an error. Raises what the kernel's `prepare` raises.
     """
-    if workspace is None:
-        workspace = kernel.workspace(batch.shape, Capacity.of(batch), config)
     prepare = getattr(kernel, "prepare", None)
     return prepare(batch, features, config, workspace) if prepare else workspace
+
+
+def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any) -> Any:
+    """The workspace with which `kernel.launch` serves this batch: made for its sizes, and planned."""
+    return planned(kernel, batch, features, config, kernel.workspace(batch.shape, Capacity.of(batch), config))
 
 
 @dataclass(frozen=True)

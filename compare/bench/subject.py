@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from common import interpreter
-from common.cases.trial import ready
+from common.cases.trial import planned
 from common.gpus import Gpu
 from common.spec import PagedBatch, SpecError, UnsupportedFeature
 from common.spec.kernel import Capacity, asked_of
@@ -58,7 +58,7 @@ class Subject:
     def plan(self) -> None:
         """The host's part of a step, where the kernel has one."""
         for number, batch in enumerate(self.arena.batches):
-            self._workspaces[number] = ready(
+            self._workspaces[number] = planned(
                 self.kernel, batch, self.arena.features, self.config, self._workspaces[number]
             )
 

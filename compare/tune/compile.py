@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from common.cases.trial import ready
+from common.cases.trial import planned
 from common.gpus import Gpu
 from common.spec import PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity
@@ -88,7 +88,7 @@ class Lane:
         if (size := tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
         features = row.features(batch)
-        workspace = ready(kernel, batch, features, config, workspace)
+        workspace = planned(kernel, batch, features, config, workspace)
         with helion_as(self.gpu), jit.recorded() as launches:
             kernel.launch(batch, features, empty_output(batch, features), config, workspace)
         return launches

@@ -7,7 +7,7 @@ import pytest
 
 from common.cases.batch import make_batch
 from common.cases.named import BY_NAME
-from common.cases.trial import ready, tried
+from common.cases.trial import planned, ready, tried
 from common.mutants.emulation import emulate
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, Precision
@@ -27,15 +27,15 @@ def test_a_workspace_is_made_for_the_batch():
 def test_it_is_planned_where_the_kernel_plans(given):
     def prepare(batch, features, config, workspace):
         assert batch is BATCH and features == Features() and config == "config"
-        return ["planned", workspace[0]]
+        return ["planned", workspace]
 
-    found = ready(kernel(prepare=prepare), BATCH, Features(), "config", given)
-    assert found == ["planned", "given" if given else "made"]
+    found = planned(kernel(prepare=prepare), BATCH, Features(), "config", given)
+    assert found == ["planned", given], "none is a workspace too: SDPA's"
 
 
 def test_a_workspace_that_is_given_is_kept():
     given = []  # empty, and one all the same
-    assert ready(kernel(), BATCH, Features(), "config", given) is given
+    assert planned(kernel(), BATCH, Features(), "config", given) is given
 
 
 def emulated(then):
