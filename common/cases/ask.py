@@ -1,10 +1,10 @@
-"""The tensors that features bring: slopes, spans, flags, trees and scales, drawn for a case and laid between guards."""
+"""What a case or a row asks of attention before there are tensors, and the tensors, drawn for the batch's lengths."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -12,14 +12,132 @@ from torch import Tensor
 
 from common.cases.batch import owned_slots
 from common.oracle.integrity import Guards
-from common.spec import Features, PagedBatch
+from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.features import OPERANDS
-from common.spec.metadata import lens_of
+from common.spec.kernel import asked_of_shape
+from common.spec.metadata import Lens, lens_of
 from common.spec.quantise import SPREAD
 
 ScaleForm = Literal["one", "heads", "tokens"]  # of K and V: one number, one per KV head, one per token and KV head
 Spans = tuple[tuple[tuple[int, int], ...], ...]  # per sequence, (first, last) of each
 NO_SPAN = (0, 0)
+FP8_OUT = torch.float8_e4m3fn  # of rows
+ENCODERS = "encoders"
+HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
+FIRST = ("causal", "sliding_window", "softcap", "sinks")  # asked for since there are rows: always part of their ids
+# Values of fields, and what plain values call them: ids of rows and committed cells have these words.
+_TOLD: dict[tuple[str, Any], tuple[str, Any]] = {
+    ("sinks", None): ("sinks", False), ("sinks", "drawn"): ("sinks", True),
+    ("non_causal", ENCODERS): ("encoders", True), ("out_dtype", FP8_OUT): ("fp8_out", True),
+}  # fmt: skip
+_ASKED = {told: asked for asked, told in _TOLD.items()}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """`common.spec.Features` before there are tensors.
+
+    sinks: "near" puts a sink of ln(n) +- 1 on every head, n the mean sequence length, so that it carries about half of
+    the mass; "off" one of -inf; "some" -inf on the even heads and "near" on the others; "heavy" one of +60, which
+    leaves e^-60 to the keys; "drawn" a random one near ln(longest sequence).
+    alibi: slopes of the ALiBi paper, or of 0. spans: those of each sequence, or an image of so many tokens at the start
+    of every sequence's new tokens. non_causal: these sequences are not causal; "encoders": every second one, from the
+    first. tree: the parent of each draft token, -1 the context; or so many tokens, two branches at each. scales: form
+    of those of a quantised cache (`AttentionShape.kv_dtype`), of about 1 for K and scale_factor for V. out_dtype: an
+    fp8 output, under out_scale.
+    """
+
+    causal: bool = True
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: Literal["near", "off", "some", "heavy", "drawn"] | None = None
+    alibi: Literal["linear", "sqrt", "zero"] | None = None
+    chunk: int | None = None
+    chunk_lookback: int = 0
+    spans: int | Spans | None = None
+    non_causal: tuple[int, ...] | Literal["encoders"] | None = None
+    cross: bool = False
+    tree: int | tuple[int, ...] | None = None
+    scales: ScaleForm | None = None
+    scale_factor: float = 1.0
+    out_dtype: torch.dtype | None = None
+    out_scale: float = 1.0 / 64
+    batch_invariant: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; what is not asked for is left out, but for the first four."""
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
+        return dict(_TOLD.get((name, x), (name, x)) for name, x, default in given if name in FIRST or x != default)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Ask:
+        """The inverse of `to_dict`, also behind JSON, which has lists."""
+        given = [(name, _tuples(value)) for name, value in plain.items()]
+        return cls(**dict(_ASKED.get(item, item) for item in given))
+
+    def names(self) -> tuple[str, ...]:
+        """What differs from plain causal attention, as text."""
+        told = self.to_dict()
+        asked = [] if told.pop("causal") else ["non_causal"]
+        on = [(name, value) for name, value in told.items() if value is not None and value is not False]
+        return (*asked, *(name if value is True else f"{name}={value}" for name, value in on))
+
+    def members(self, shape: AttentionShape) -> frozenset[str]:
+        """What a kernel's SUPPORTS must have for it."""
+        return self._sketch().names() | asked_of_shape(shape)
+
+    @property
+    def sees(self) -> int:
+        """`Features.sees`."""
+        return self._sketch().sees
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Of the tokens of a draft tree; a token's parent stands before it."""
+        if isinstance(self.tree, int):
+            return tuple((token - 1) // 2 if token else -1 for token in range(self.tree))
+        return self.tree or ()
+
+    def hidden(self) -> int:
+        """Pairs of a draft tree that no token sees: of a token and one before it that is no ancestor."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return sum(range(1, len(depths) + 1)) - sum(depths)
+
+    def tensors(self) -> tuple[str, ...]:
+        """The fields of `Features` that are tensors for it, but for the scales of what a batch holds."""
+        on = {
+            "sinks": self.sinks, "alibi_slopes": self.alibi, "spans": self.spans,
+            "causal_per_sequence": self.non_causal, "tree_bias": self.tree, "out_scale": self.out_dtype,
+        }  # fmt: skip
+        return tuple(name for name, asked in on.items() if asked is not None)
+
+    def _sketch(self) -> Features:
+        """The features with tensors of nothing."""
+        return self.with_tensors({name: torch.empty(0) for name in self.tensors()})
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Features:
+        """What is asked, and these tensors of it."""
+        return Features(
+            self.causal and not self.cross, self.sliding_window, self.softcap, alibi_sqrt=self.alibi == "sqrt",
+            chunk=self.chunk, chunk_lookback=self.chunk_lookback, cross=self.cross,
+            batch_invariant=self.batch_invariant, **tensors,
+        )  # fmt: skip
+
+    def features(self, batch: PagedBatch, seed: int) -> Features:
+        """Features of a batch, on its device."""
+        generator = torch.Generator().manual_seed(seed)
+        lens, heads = lens_of(batch.query_start_loc, batch.seq_lens), batch.shape.num_query_heads
+        features = features_of(self, lens, heads, generator, batch.device)
+        return with_scales(features, batch, self.scales, self.scale_factor, generator)
+
+
+PLAIN = Ask()
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -50,14 +168,39 @@ def spans_tensor(spans: Spans) -> Tensor:
     return torch.tensor(padded, dtype=torch.int32).view(len(spans), width, 2)
 
 
-def features_of(asked: Any, **drawn: Tensor | None) -> Features:
-    """What `asked` asks for and what was drawn for it: a `common.cases.case.Case` or a
-    `compare.workloads.workload.Ask`, which say all that is no tensor in fields of the same names."""
-    return Features(
-        asked.causal and not asked.cross, asked.sliding_window, asked.softcap, alibi_sqrt=asked.alibi == "sqrt",
-        chunk=asked.chunk, chunk_lookback=asked.chunk_lookback, cross=asked.cross,
-        batch_invariant=asked.batch_invariant, **drawn,
-    )  # fmt: skip
+def features_of(
+    ask: Ask, lens: Lens, heads: int, generator: torch.Generator, device: torch.device | str = "cpu"
+) -> Features:
+    """What is asked of sequences of these lengths; without the scales of what a batch holds, which `with_scales` adds.
+
+    Draws in the order of `Ask.tensors`, on the CPU.
+    """
+    return ask.with_tensors({n: _drawn(ask, n, lens, heads, generator).to(device) for n in ask.tensors()})
+
+
+def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generator) -> Tensor:
+    if name == "sinks":
+        return _sinks(ask, [seq_len for _, seq_len in lens], heads, generator)
+    if name == "alibi_slopes":
+        return torch.tensor(alibi_slopes(heads)) * (ask.alibi != "zero")
+    if name == "spans":
+        if not isinstance(ask.spans, int):
+            return spans_tensor(ask.spans)
+        firsts = [max(seq_len - query_len, 0) for query_len, seq_len in lens]
+        return spans_tensor(tuple(((first, first + ask.spans - 1),) for first in firsts))
+    if name == "causal_per_sequence":
+        full = range(0, len(lens), 2) if ask.non_causal == ENCODERS else ask.non_causal
+        return torch.tensor([seq not in full for seq in range(len(lens))], dtype=torch.int32)
+    return tree_bias(ask.parents, generator) if name == "tree_bias" else torch.tensor([ask.out_scale])
+
+
+def _sinks(ask: Ask, seq_lens: list[int], heads: int, generator: torch.Generator) -> Tensor:
+    if ask.sinks == "drawn":  # near ln(keys) one takes about half of a row's mass, so that losing it shows
+        return math.log(max([1, *seq_lens])) + torch.randn(heads, generator=generator)
+    near = torch.linspace(-1.0, 1.0, heads) + math.log(max(1.0, sum(seq_lens) / max(1, len(seq_lens))))
+    off = torch.full_like(near, -math.inf)
+    some = torch.where(torch.arange(heads) % 2 == 0, off, near)
+    return {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[ask.sinks]
 
 
 def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Generator) -> Tensor:

@@ -6,42 +6,29 @@ import dataclasses
 import math
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from common.cases.ask import (
-    ScaleForm,
-    Spans,
-    alibi_slopes,
-    between_guards,
-    features_of,
-    spans_tensor,
-    tree_bias,
-    with_scales,
-)
+from common.cases.ask import PLAIN, Ask, between_guards, features_of, with_scales
 from common.cases.batch import CacheStyle, make_batch
 from common.cases.fills import Fill, structured
 from common.cases.layouts import Arrange, far_query, far_rows
 from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Features, Layout, PagedBatch
-from common.spec.kernel import asked_of_shape
 from common.spec.paged_batch import FP8
-
-HEAVY = 60.0  # a sink that takes all but e^-60 of the mass
 
 
 @dataclass(frozen=True)
 class Case:
     """One corner: a batch is a function of it and nothing else.
 
-    lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. sinks: "near" puts a sink of ln(n) +- 1 on
-    every head, n the mean sequence length, so that it carries about half of the mass; "off" one of -inf; "some" -inf on
-    the even heads and "near" on the others; "heavy" one of +60, which leaves e^-60 to the keys.
+    lens: (query_len, seq_len) per sequence. heads: query heads, KV heads. ask: the features; `of` and `but` take its
+    fields beside the case's own.
     loud: what the queries are multiplied by. fill: values that break kernels. new_kv: the step's new K and V are given
     too. arrange: how the batch is laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size:
     keys of a tile, where a kernel's config has such a thing. refused: the argument that the typed error must name,
-    where the case is one to refuse.
+    where the case is one to refuse. apart: features' tensors have gaps of garbage behind their rows.
     """
 
     name: str
@@ -51,10 +38,7 @@ class Case:
     head_size: int = 32
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
-    causal: bool = True
-    sliding_window: int | None = None
-    softcap: float | None = None
-    sinks: Literal["near", "off", "some", "heavy"] | None = None
+    ask: Ask = PLAIN
     loud: float = 1.0
     fill: Fill | None = None
     style: CacheStyle = "nhd"
@@ -70,22 +54,25 @@ class Case:
     tile_size: int | None = None
     large: bool = False
     refused: str | None = None
-    alibi: Literal["linear", "sqrt", "zero"] | None = None
-    chunk: int | None = None
-    chunk_lookback: int = 0
-    spans: Spans | None = None
-    non_causal: tuple[int, ...] | None = None
-    cross: bool = False
-    tree: tuple[int, ...] | None = None
     value_size: int | None = None
     kv_dtype: torch.dtype | None = None
-    scales: ScaleForm | None = None
-    scale_factor: float = 1.0
     fp8_query: torch.dtype | None = None
-    out_dtype: torch.dtype | None = None
-    out_scale: float = 1.0
-    batch_invariant: bool = False
     apart: bool = False
+
+    @classmethod
+    def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:
+        """A case of fields, its own and those of what it asks."""
+        asked, own = _sorted(options)
+        return cls(name, numbers, lens, ask=Ask(**asked), **own)
+
+    def but(self, **changes: Any) -> Case:
+        """The case with other fields, its own and those of what it asks."""
+        asked, own = _sorted(changes)
+        return dataclasses.replace(self, ask=dataclasses.replace(self.ask, **asked), **own)
+
+    def value(self, field: str) -> Any:
+        """Of one of FIELDS."""
+        return getattr(self.ask if field in ASKED else self, field)
 
     @property
     def shape(self) -> AttentionShape:
@@ -98,12 +85,12 @@ class Case:
     def asked(self) -> frozenset[str]:
         """The members that a kernel's SUPPORTS must have; those of a launch without LSE."""
         packed = {"x_packed"} if self.layout is Layout.X_PACKED else set()
-        return self.features().names() | asked_of_shape(self.shape) | packed
+        return self.ask.members(self.shape) | packed
 
     @property
     def fp8(self) -> dict[str, torch.dtype]:
         """The arguments that hold fp8, and which."""
-        named = {"query": self.fp8_query, "key_cache": self.fp8_query or self.kv_dtype, "out": self.out_dtype}
+        named = {"query": self.fp8_query, "key_cache": self.fp8_query or self.kv_dtype, "out": self.ask.out_dtype}
         return {name: dtype for name, dtype in named.items() if dtype in FP8}
 
     @property
@@ -115,34 +102,19 @@ class Case:
         """Whether the checker may not assume independent rounding errors."""
         return self.loud != 1.0 or structured(self.fill)
 
-    def _sinks(self) -> torch.Tensor | None:
-        if self.sinks is None:
-            return None
-        mean = max(1.0, sum(seq_len for _, seq_len in self.lens) / max(1, len(self.lens)))
-        near = torch.linspace(-1.0, 1.0, self.heads[0]) + math.log(mean)
-        off = torch.full_like(near, -math.inf)
-        some = torch.where(torch.arange(self.heads[0]) % 2 == 0, off, near)
-        return {"near": near, "off": off, "some": some, "heavy": torch.full_like(near, HEAVY)}[self.sinks]
-
     def features(self, device: torch.device | str = "cpu") -> Features:
         """But for scales of what a batch holds, which `build` adds."""
-        slopes, flags, bias = None, None, None
-        if self.alibi is not None:
-            slopes = torch.tensor(alibi_slopes(self.heads[0]))
-            slopes *= self.alibi != "zero"
-        if self.non_causal is not None:
-            flags = torch.tensor([seq not in self.non_causal for seq in range(len(self.lens))], dtype=torch.int32)
-        if self.tree is not None:
-            bias = tree_bias(self.tree, torch.Generator().manual_seed(self.seed))
-        drawn = {
-            "sinks": self._sinks(),
-            "alibi_slopes": slopes,
-            "spans": None if self.spans is None else spans_tensor(self.spans),
-            "causal_per_sequence": flags,
-            "tree_bias": bias,
-            "out_scale": None if self.out_dtype is None else torch.tensor([self.out_scale]),
-        }
-        return features_of(self, **{name: x if x is None else x.to(device) for name, x in drawn.items()})
+        return features_of(self.ask, self.lens, self.heads[0], torch.Generator().manual_seed(self.seed), device)
+
+
+ASKED = tuple(field.name for field in dataclasses.fields(Ask))
+FIELDS = tuple(field.name for field in dataclasses.fields(Case) if field.name != "ask") + ASKED
+
+
+def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that are fields of an Ask, and the others."""
+    asked = {name: value for name, value in options.items() if name in ASKED}
+    return asked, {name: value for name, value in options.items() if name not in ASKED}
 
 
 _BATCH_OPTIONS = (
@@ -166,7 +138,7 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
     if case.arrange is not None:
         batch = case.arrange(batch, guards)
     generator = torch.Generator().manual_seed(case.seed)
-    features = with_scales(features, batch, case.scales, case.scale_factor, generator)
+    features = with_scales(features, batch, case.ask.scales, case.ask.scale_factor, generator)
     return batch, between_guards(features, guards, case.apart)
 
 
@@ -178,7 +150,7 @@ def outputs(
     if case.arrange is far_query:
         out = far_rows(batch.query, "out", guards).fill_(poison)
     else:
-        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.out_dtype or case.dtype, poison)
+        out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.ask.out_dtype or case.dtype, poison)
     return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
 
 
@@ -205,4 +177,4 @@ ONE_HEAD = (1, 1)  # heads of cases with many tokens or keys: one program each
 
 
 def named(name: str, *numbers: int, lens: tuple[tuple[int, int], ...] = RAGGED, **options: object) -> Case:
-    return Case(name, numbers, lens, **options)
+    return Case.of(name, numbers, lens, **options)

@@ -113,7 +113,7 @@ def _tree(size: int | None, rng: random.Random) -> tuple[int, ...] | None:
 
 
 def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[str, Any], Lens]:
-    """The fields of `common.cases.case.Case` that the axes of features set, and its lengths."""
+    """What `common.cases.case.Case.of` is given for the axes of features, and the lengths of the case."""
     store, form = values["store"] or (None, None)
     chunk, lookback = values["chunk"] or (None, 0)
     flags = values["non_causal"]
@@ -130,8 +130,9 @@ def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[st
         "kv_dtype": None if store in _QUERIES else store,
         "fp8_query": _QUERIES.get(store),
         "scales": form,
-        "out_scale": 1.0 if values["out_dtype"] is None else rng.choice((0.004, 0.0625, 0.5)),
     }
+    if values["out_dtype"] is not None:
+        fields["out_scale"] = rng.choice((0.004, 0.0625, 0.5))
     return fields, lens
 
 
@@ -379,8 +380,8 @@ def random_case(seed: int) -> Case:
     packed = values["style"] == "x_packed"
     same = ("head_size", "dtype", "causal", "softcap", "sinks", "arrange", "shared_pages", "pad_tokens")
     same += ("extra_columns", "spare_pages", "table_dtype", "pad_out", "new_kv")
-    return Case(
-        f"random-{seed}", (), tuple(lens), (ratio * kv_heads, kv_heads),
+    return Case.of(
+        f"random-{seed}", (), tuple(lens), heads=(ratio * kv_heads, kv_heads),
         block_size=page, sliding_window=window, tile_size=values["tile"], fill=FILLS.get(values["fill"]),
         style="nhd" if packed else values["style"], layout=Layout.X_PACKED if packed else Layout.PAGED,
         **{name: values[name] for name in same}, **features,

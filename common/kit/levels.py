@@ -1,8 +1,8 @@
 """What the conformance kit runs: its levels, cases of its own, and case expressions that say a shrunk case in one word.
 
 An expression is the name of a case, then `@field=value` for each field that differs: `window-page@dtype=float16`,
-`query-15-16-17@lens=1/40.5/5@heads=2/1`. Any field of `common.cases.case.Case` that is a number, word, dtype or
-lengths.
+`query-15-16-17@lens=1/40.5/5@heads=2/1`. Any field of `common.cases.case.Case`, and of what it asks, that is a number,
+word, dtype or lengths.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import difflib
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from common.cases.case import Case, decodes, named
+from common.cases.ask import PLAIN
+from common.cases.case import FIELDS, Case, decodes, named
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.spec import SpecError
@@ -119,7 +120,7 @@ def _value(field: str, text: str) -> Any:
 
 
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
-_FIELDS = [field.name for field in fields(Case) if field.name not in _FIXED]
+_FIELDS = [name for name in FIELDS if name not in _FIXED]
 
 
 def _base(name: str) -> Case:
@@ -135,8 +136,8 @@ def _base(name: str) -> Case:
 def write(case: Case) -> str:
     """The expression of a case that was changed from the one of its name."""
     base = _base(case.name)
-    changed = [name for name in _FIELDS if getattr(case, name) != getattr(base, name)]
-    return "@".join([case.name, *(f"{name}={_text(getattr(case, name), name)}" for name in changed)])
+    changed = [name for name in _FIELDS if case.value(name) != base.value(name)]
+    return "@".join([case.name, *(f"{name}={_text(case.value(name), name)}" for name in changed)])
 
 
 def read(expression: str) -> Case:
@@ -152,14 +153,14 @@ def read(expression: str) -> Case:
             values[field] = _value(field, text)
         except ValueError as error:
             raise SpecError("case", repr(change), f"a value that {field} can have") from error
-    return replace(base, **values)
+    return base.but(**values)
 
 
 def size(case: Case) -> tuple[int, int, int]:
     """What makes a case small: keys that queries meet times heads, then the fields that are changed from plain."""
     keys = sum(query_len * seq_len + seq_len + 1 for query_len, seq_len in case.lens)
     plain = named("plain")
-    unplain = sum(getattr(case, name) != getattr(plain, name) for name in _FIELDS if name not in ("lens", "heads"))
+    unplain = sum(case.value(name) != plain.value(name) for name in _FIELDS if name not in ("lens", "heads"))
     return keys * case.heads[0], case.head_size * case.block_size + case.spare_pages, unplain
 
 
@@ -170,15 +171,16 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"spare_pages": 3}, {"table_dtype": torch.int32}, {"block_size": 16}, {"head_size": 32}, {"alibi": None},
     {"chunk": None, "chunk_lookback": 0}, {"chunk_lookback": 0}, {"spans": None}, {"non_causal": None}, {"tree": None},
     {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
-    {"out_dtype": None, "out_scale": 1.0}, {"batch_invariant": False}, {"apart": False},
+    {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
 )  # fmt: skip
 
 
 def _with_lens(case: Case, kept: list[int], lens: tuple[tuple[int, int], ...]) -> Case:
     """The case of some of its sequences, with what it says of each."""
-    spans = None if case.spans is None else tuple(case.spans[i] for i in kept)
-    flags = None if case.non_causal is None else tuple(i for i, old in enumerate(kept) if old in case.non_causal)
-    return replace(case, lens=lens, spans=spans, non_causal=flags)
+    spans, flags = case.ask.spans, case.ask.non_causal
+    spans = None if spans is None else tuple(spans[i] for i in kept)
+    flags = None if flags is None else tuple(i for i, old in enumerate(kept) if old in flags)
+    return case.but(lens=lens, spans=spans, non_causal=flags)
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -192,9 +194,9 @@ def simpler(case: Case) -> Iterator[Case]:
         for q, s in ((1, seq_len), (query_len, query_len), (1, seq_len // 2), (1, seq_len - 16), (1, seq_len - 1)):
             if 0 < q <= s and (q, s) != (query_len, seq_len):
                 candidates.append(_with_lens(case, everyone, (*lens[:i], (q, s), *lens[i + 1 :])))
-    candidates += [replace(case, heads=heads) for heads in ((1, 1), (group, 1))]
-    off = [values for values in _OFF if not (case.cross and "causal" in values)]
-    candidates += [replace(case, **values) for values in off]
+    candidates += [case.but(heads=heads) for heads in ((1, 1), (group, 1))]
+    off = [values for values in _OFF if not (case.ask.cross and "causal" in values)]
+    candidates += [case.but(**values) for values in off]
     yield from (each for each in candidates if size(each) < size(case))
 
 

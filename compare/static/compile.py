@@ -20,46 +20,40 @@ from typing import Any
 
 import torch
 
-from common.cases.batch import make_batch
 from common.gpus import Gpu
 from common.process import Child, Lost
-from common.spec import AttentionShape, SpecError
+from common.spec import SpecError
 from common.spec.kernel import asked_of
 from compare.process import children
 from compare.process.channel import Channel
 from compare.process.crew import environment
-from compare.workloads import PLAIN, Ask
+from compare.workloads import Workload
 
 LOG_TAIL = 2000  # characters of a trace that an error keeps
 START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core machine took up to 20 s
 
 
 @dataclass(frozen=True)
-class CompileJob:
-    """One launch to compile, in plain values. `kernel`: an id of the registry. config None: what an untuned user of the
-    GPU gets. ask: the features. lse: with such a tensor. large_cache: K and V in tensors above 2 GiB.
-    options: compiler options beside those of the config, as `waves_per_eu`."""
+class Compilation:
+    """One launch to compile. `kernel`: an id of the registry. config None: what an untuned user of the GPU gets. lse:
+    with such a tensor. large_cache: K and V in tensors above 2 GiB. options: compiler options beside those of the
+    config, as `waves_per_eu`."""
 
+    workload: Workload
     kernel: str
-    lens: tuple[tuple[int, int], ...]
-    shape: AttentionShape
     config: dict[str, Any] | None = None
-    ask: Ask = PLAIN
     lse: bool = False
-    cache_style: str = "nhd"
-    new_kv: bool = False
     large_cache: bool = False
     heuristics: str = "tree"
     options: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self) | {"shape": self.shape.to_dict(), "ask": self.ask.to_dict()})
+        return json.dumps(dataclasses.asdict(self) | {"workload": self.workload.to_dict()})
 
     @classmethod
-    def from_json(cls, line: str) -> CompileJob:
-        raw = json.loads(line)
-        raw["shape"], raw["ask"] = AttentionShape.from_dict(raw["shape"]), Ask(**raw["ask"])
-        return cls(**raw | {"lens": tuple(tuple(pair) for pair in raw["lens"])})
+    def from_json(cls, line: str) -> Compilation:
+        plain = json.loads(line)
+        return cls(**plain | {"workload": Workload.from_dict(plain["workload"])})
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class Outcome:
     unavailable (an import failed), compile_error, crash or timeout; `facts` one dict per kernel of the launch;
     `config` and its origin as in a Record."""
 
-    job: CompileJob
+    job: Compilation
     status: str
     config: dict[str, Any] | None = None
     config_origin: str = ""
@@ -77,7 +71,7 @@ class Outcome:
     log_tail: str = ""
 
 
-def compile_in_child(jobs: Iterable[CompileJob], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
+def compile_in_child(jobs: Iterable[Compilation], gpu: Gpu, *, limit_s: float = 120.0) -> Iterator[Outcome]:
     """Compile every job for `gpu`, in order, and yield each outcome as it comes. `limit_s`: of one job.
 
     A job is taken when the one before has its outcome: `jobs` may take its time, and the child waits for it.
@@ -87,7 +81,7 @@ def compile_in_child(jobs: Iterable[CompileJob], gpu: Gpu, *, limit_s: float = 1
         yield from _one_child(itertools.chain([job], waiting), gpu, limit_s)
 
 
-def _one_child(jobs: Iterable[CompileJob], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
+def _one_child(jobs: Iterable[Compilation], gpu: Gpu, limit_s: float) -> Iterator[Outcome]:
     """Outcomes of one child; ends early, its last outcome a crash or timeout, when the child does."""
     child = Child(children.command(children.COMPILE), environment("compile"), flood=math.inf)
     limit = limit_s + START_LIMIT_S
@@ -111,18 +105,19 @@ def _one_child(jobs: Iterable[CompileJob], gpu: Gpu, limit_s: float) -> Iterator
         child.end()
 
 
-def _compile(job: CompileJob, gpu: Gpu) -> dict[str, Any]:
+def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
     """The answer to one job, as JSON-able values. Typed refusals and compiler errors are answers, not crashes."""
     from compare.competitors import registry
     from compare.static.crosscompile import static_facts
 
-    batch = make_batch(job.lens, job.shape, style=job.cache_style, new_kv=job.new_kv, fill=False)
-    features = job.ask.features(batch, seed=0)
+    row = job.workload
+    batch = row.batches(1, "cpu", fill=False)[0]
+    features = row.features(batch)
     lse = torch.empty(batch.query.shape[:2], dtype=torch.float32) if job.lse else None
     answer: dict[str, Any] = {}
     try:
         kernel = registry.load(job.kernel)
-        asked = (job.kernel, kernel, job.shape, batch.stats, gpu, job.heuristics, asked_of(batch, features))
+        asked = (job.kernel, kernel, row.shape, batch.stats, gpu, job.heuristics, asked_of(batch, features))
         config, origin = registry.default_config(*asked, features.sees)
         if job.config is not None:
             config, origin = registry.config_from(config, job.config), "given"
@@ -158,7 +153,7 @@ def main() -> None:
     channel = Channel()  # whatever a compiler prints lands in the log
     gpu = Gpu(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:
-        channel.send("compiled", **_compile(CompileJob.from_json(line), gpu))
+        channel.send("compiled", **_compile(Compilation.from_json(line), gpu))
 
 
 if __name__ == "__main__":

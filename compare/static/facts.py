@@ -12,9 +12,9 @@ from compare.competitors.registry import is_own
 from compare.plan.job import Cell
 from compare.process.pool import Jobs, Pool, in_order
 from compare.record.records import Evidence, Status
-from compare.static.compile import CompileJob, Outcome, compile_in_child
+from compare.static.compile import Compilation, Outcome, compile_in_child
 
-Asked = tuple[str, CompileJob]  # a cell's id
+Asked = tuple[str, Compilation]  # a cell's id
 CPUS_PER_LANE, MAX_LANES = 4, 4  # compilers beside a check, which needs a core of its own
 ALONE_CPUS_KEPT, MAX_ALONE = 4, 12  # before a measurement: cores for the processes that compile ahead
 
@@ -82,10 +82,8 @@ def _blamed(asked: Asked, raised: BaseException | None) -> tuple[str, Outcome]:
     return asked[0], Outcome(asked[1], Status.CRASH, reason=f"the compiler {why}")
 
 
-def _compile_job(cell: Cell, heuristics: str) -> CompileJob:
-    row = cell.workload
-    how = {"cache_style": row.style, "new_kv": row.new_kv, "heuristics": heuristics}
-    return CompileJob(kernel=cell.kernel, lens=row.lens, shape=row.shape, ask=row.ask, **how)
+def _compile_job(cell: Cell, heuristics: str) -> Compilation:
+    return Compilation(cell.workload, cell.kernel, heuristics=heuristics)
 
 
 def with_facts(fields: dict[str, Any], compiled: Outcome, *, must_compile: bool) -> dict[str, Any]:

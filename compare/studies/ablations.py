@@ -14,8 +14,8 @@ from typing import Any
 
 from common.gpus import Gpu, resolve
 from compare.competitors.registry import ABLATIONS
-from compare.static.compile import CompileJob, Outcome, compile_in_child
-from compare.workloads import LLAMA_3_8B
+from compare.static.compile import Compilation, Outcome, compile_in_child
+from compare.workloads import LLAMA_3_8B, Workload
 
 GPUS = ("h200", "mi300")
 DECODE, PREFILL = ((1, 2048),) * 8, ((2048, 2048),)
@@ -38,8 +38,8 @@ class Entry:
     note: str = ""
 
     @property
-    def job(self) -> CompileJob:
-        return CompileJob(self.kernel, self.lens, LLAMA_3_8B, config=self.config, heuristics="default")
+    def job(self) -> Compilation:
+        return Compilation(Workload(self.kernel, self.lens, LLAMA_3_8B), self.kernel, self.config, heuristics="default")
 
 
 def entries(dsl: str) -> list[Entry]:

@@ -64,11 +64,11 @@ FEATURES = {
     "batch-invariant": "batch_invariant",
 }
 ASPECTS: tuple[Aspect, ...] = (
-    Aspect("causal", lambda case, _: case.causal, "causal"),
-    Aspect("not causal", lambda case, _: not case.causal, "non_causal"),
-    Aspect("sliding window", lambda case, _: case.sliding_window is not None, "sliding_window"),
-    Aspect("soft cap", lambda case, _: case.softcap is not None, "softcap"),
-    Aspect("sinks", lambda case, _: case.sinks is not None, "sinks"),
+    Aspect("causal", lambda case, _: case.ask.causal, "causal"),
+    Aspect("not causal", lambda case, _: not case.ask.causal, "non_causal"),
+    Aspect("sliding window", lambda case, _: case.ask.sliding_window is not None, "sliding_window"),
+    Aspect("soft cap", lambda case, _: case.ask.softcap is not None, "softcap"),
+    Aspect("sinks", lambda case, _: case.ask.sinks is not None, "sinks"),
     Aspect("LSE", lambda case, _: case.refused is None, "lse"),
     *(_asked(name, member) for name, member in FEATURES.items()),
     Aspect("bf16", lambda _, dtype: dtype == "bfloat16"),

@@ -23,7 +23,7 @@ from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, cdiv
 from compare.analysis.tables import Table
 from compare.exits import USAGE
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import Compilation, compile_in_child
 from compare.workloads import Workload, parse_lens
 
 # Which K and V each die of an MI300 reads: its eight dies (XCDs) have an L2 of their own, and the hardware deals
@@ -154,17 +154,18 @@ def die_lines() -> Iterator[list[Any]]:
 
 def warp_lines(gpu: Gpu) -> Iterator[list[Any]]:
     """The prompt's kernel of `split` in both DSLs with 4 and 8 warps, by head size."""
-    lens = parse_lens("8q256s4k")
+    batch = "8q256s4k"
     for dsl in ("triton", "helion"):
         jobs = []
         for width in WIDTHS:
             for warps in WARPS:
                 prefill = PROMPT | {"num_warps": warps, "tile_size": 64 if width == 64 else 32}
                 shape = AttentionShape(32, 8, width, 16, torch.bfloat16)
-                jobs.append(CompileJob(f"{dsl}/split", lens, shape, {"prefill": prefill}))
+                row = Workload(batch, parse_lens(batch), shape)
+                jobs.append(Compilation(row, f"{dsl}/split", {"prefill": prefill}))
         for job, outcome in zip(jobs, compile_in_child(jobs, gpu), strict=True):
             facts = next((f for f in outcome.facts if f["kernel"].endswith("_prefill_kernel")), None)
-            first = [f"{dsl}/split", job.shape.head_size, job.config["prefill"]["num_warps"]]
+            first = [f"{dsl}/split", job.workload.shape.head_size, job.config["prefill"]["num_warps"]]
             yield [*first, *_code(facts)] if facts else [*first, outcome.reason, *[""] * 6]
 
 

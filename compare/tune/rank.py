@@ -20,7 +20,7 @@ from common.gpus import Gpu
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, USAGE
 from compare.record import folder as run_folder
-from compare.static.compile import CompileJob, Outcome, compile_in_child
+from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
 from compare.tune import space
 from compare.tune.arm import candidates
@@ -33,8 +33,8 @@ REDUNDANT = 1.05  # of a prompt's products, what a policy may issue
 KEPT = 6  # policies a kernel: the tuner's default of 16 leaves room for what it draws itself
 
 
-def _job(kernel_id: str, row: Workload, config: Any) -> CompileJob:
-    return CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), row.ask, heuristics="default")
+def _job(kernel_id: str, row: Workload, config: Any) -> Compilation:
+    return Compilation(row, kernel_id, registry.config_dict(config), heuristics="default")
 
 
 def _score(outcome: Outcome, row: Workload, gpu: Gpu) -> tuple[float | None, str]:

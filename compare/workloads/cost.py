@@ -44,7 +44,8 @@ def _of_chunks(context: int, seq_len: int, ask: Ask) -> int:
 
 
 def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
-    """Visible (query, key) pairs of one sequence. Of what only some sequences or tokens have (`encoders`, `spans`), and
+    """Visible (query, key) pairs of one sequence. Of what only some sequences or tokens have (`non_causal`, `spans`)
+    and
     of a draft tree, no more than every kernel must do: the causal pairs, without those that a tree hides.
     """
     if query_len == 0 or seq_len == 0:
@@ -54,7 +55,7 @@ def visible_keys(query_len: int, seq_len: int, ask: Ask) -> int:
     context = seq_len - query_len
     if ask.chunk is not None:
         return _of_chunks(context, seq_len, ask)
-    if ask.tree is not None and query_len >= ask.tree:
+    if ask.tree is not None and query_len >= len(ask.parents):
         return _sum_capped(context + 1, seq_len, ask.sliding_window) - ask.hidden()
     window = ask.sliding_window
     left = _sum_capped(context + 1, seq_len, window)  # keys up to and with the query's own

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from common.cases.ask import ENCODERS
 from common.spec import AttentionShape
 from compare.workloads.cost import cost
 from compare.workloads.workload import LLAMA_3_8B, SPECULATIVE_MAX, Ask, Workload, parse_lens, vary
@@ -26,18 +27,18 @@ _FP8, _INT8 = torch.float8_e4m3fn, torch.int8
 
 # name: what is asked, and what differs in the shape
 _LOGITS = {
-    "softcap": (Ask(softcap=30.0), {}), "sinks": (Ask(sinks=True), {}), "alibi": (Ask(alibi="linear"), {}),
+    "softcap": (Ask(softcap=30.0), {}), "sinks": (Ask(sinks="drawn"), {}), "alibi": (Ask(alibi="linear"), {}),
     "alibi-sqrt": (Ask(alibi="sqrt"), {}),
 }  # fmt: skip
 _MASKS = {
     **{f"window-{size}": (Ask(sliding_window=size), {}) for size in (256, 1024, 2048)},
-    "chunk-1024": (Ask(chunk=1024), {}), "encoders": (Ask(encoders=True), {}), "cross": (Ask(cross=True), {}),
+    "chunk-1024": (Ask(chunk=1024), {}), "encoders": (Ask(non_causal=ENCODERS), {}), "cross": (Ask(cross=True), {}),
 }  # fmt: skip
 _STORED = {
     "fp8-kv": (Ask(scales="one"), {"kv_dtype": _FP8}), "fp8-kv-heads": (Ask(scales="heads"), {"kv_dtype": _FP8}),
     "fp8-kv-tokens": (Ask(scales="tokens"), {"kv_dtype": _FP8}),
     "int8-kv-tokens": (Ask(scales="tokens"), {"kv_dtype": _INT8}),
-    "fp8-query": (Ask(scales="one"), {"dtype": _FP8}), "fp8-out": (Ask(fp8_out=True), {}),
+    "fp8-query": (Ask(scales="one"), {"dtype": _FP8}), "fp8-out": (Ask(out_dtype=_FP8), {}),
     "value-64": (Ask(), {"value_size": 64}), "batch-invariant": (Ask(batch_invariant=True), {}),
 }  # fmt: skip
 ASKED = {
@@ -139,7 +140,7 @@ _OTHERS = (  # shapes of every third round of the kinds
     (AttentionShape(64, 8, 128, 32), Ask()),
     (AttentionShape(28, 4, 128, 16), Ask()),
     (AttentionShape(16, 1, 128, 64), Ask()),
-    (AttentionShape(64, 8, 64, 16), Ask(sliding_window=1024, sinks=True)),
+    (AttentionShape(64, 8, 64, 16), Ask(sliding_window=1024, sinks="drawn")),
 )
 
 
@@ -295,7 +296,7 @@ _HEADS = (  # beside Llama-3-8B: what the row is called, its heads, what it asks
     ("8:1:128", (8, 1, 128), Ask()),
     ("16:1:128", (16, 1, 128), Ask()),
     ("28:4:128", (28, 4, 128), Ask()),
-    ("64:8:64+window128+sinks", (64, 8, 64), Ask(sliding_window=128, sinks=True)),
+    ("64:8:64+window128+sinks", (64, 8, 64), Ask(sliding_window=128, sinks="drawn")),
     ("16:8:256", (16, 8, 256), Ask()),
 )
 

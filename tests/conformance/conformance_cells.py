@@ -11,11 +11,12 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import cycle, islice
 from typing import Any
 
+from common.cases.case import FIELDS
 from common.cases.named import CASES, Case
 from common.kit import levels
 from common.spec.paged_batch import DTYPES
@@ -67,7 +68,7 @@ def supported(kernel_id: str, case: Case) -> bool:
 
 def form(case: Case) -> tuple[Any, ...]:
     """What Helion generates other code for."""
-    named = [(field.name, getattr(case, field.name)) for field in fields(case) if field.name not in _VALUES]
+    named = [(name, case.value(name)) for name in FIELDS if name not in _VALUES]
     return tuple(value is not None if name in _ON_OR_OFF else value for name, value in named)
 
 

@@ -5,8 +5,9 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.workloads import Ask
+from compilations import compilation
 
 LENS = ((1, 40), (17, 40))
 CONFIG = {"block_m": 16, "tile_size": 16}
@@ -17,7 +18,7 @@ NARROW = {"keys": (64, CONFIG), "lanes": (16, CONFIG | {"tile_size": 32})}
 def test_fp8_products_below_32_compile(gpu):
     fp8 = torch.float8_e4m3fn if gpu == "h200" else torch.float8_e4m3fnuz
     jobs = [
-        CompileJob("triton/q_block", LENS, AttentionShape(4, 2, head, 16, fp8), config=config, ask=Ask(scales="one"))
+        compilation("triton/q_block", LENS, AttentionShape(4, 2, head, 16, fp8), config=config, ask=Ask(scales="one"))
         for head, config in NARROW.values()
     ]
     outcomes = list(compile_in_child(jobs, resolve(gpu)))

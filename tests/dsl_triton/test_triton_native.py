@@ -14,7 +14,8 @@ from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from compare.process.crew import environment
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
+from compilations import compilation
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill as native
 
@@ -86,7 +87,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
 
 @pytest.mark.slow
 def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers():
-    (outcome,) = compile_in_child([CompileJob(KERNEL_ID, ((512, 512),), AttentionShape())], H200)
+    (outcome,) = compile_in_child([compilation(KERNEL_ID, ((512, 512),), AttentionShape())], H200)
     assert outcome.status == "ok", outcome.reason
     facts = next(fact for fact in outcome.facts if "sm90" in fact["kernel"])
     assert sum(facts["matrix"].values()) == 144 and facts["spill_bytes"] <= 64

@@ -16,7 +16,8 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.competitors.registry import OWN
-from compare.static.compile import CompileJob, Outcome, compile_in_child
+from compare.static.compile import Outcome, compile_in_child
+from compilations import compilation
 from goldens.table import Rows
 
 GPUS = ("h200", "mi300")
@@ -27,7 +28,7 @@ NO_LINES = {"TRITON_DISABLE_LINE_INFO": "1", "OMP_NUM_THREADS": "1"}
 
 
 def rows(kernels: Sequence[str] = OWN) -> Rows:
-    jobs = [CompileJob(kernel, LENS, SHAPE) for kernel in kernels]
+    jobs = [compilation(kernel, LENS, SHAPE) for kernel in kernels]
     with mock.patch.dict(os.environ, NO_LINES):
         return {f"{o.job.kernel} for {gpu}": _said(o) for gpu in GPUS for o in compile_in_child(jobs, resolve(gpu))}
 

@@ -8,8 +8,9 @@ from common.gpus import detect
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from compare.competitors import registry
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.static.crosscompile import launched_facts
+from compilations import compilation
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 LENS = ((1, 700), (33, 97), (1, 1), (5, 40))
@@ -19,7 +20,7 @@ SAME = ("kernel", "arch", "grid", "num_warps", "registers", "spills", "shared_by
 @pytest.mark.parametrize("kernel_id", registry.OWN)
 def test_the_code_compiled_without_the_gpu_is_the_code_that_runs(kernel_id):
     gpu = detect()
-    (outcome,) = compile_in_child([CompileJob(kernel_id, LENS, SHAPE)], gpu)
+    (outcome,) = compile_in_child([compilation(kernel_id, LENS, SHAPE)], gpu)
     assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
 
     kernel = registry.load(kernel_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,14 +15,14 @@ from common.spec import Features, PagedBatch
 
 MIXED = named("relations", lens=((3, 21), (1, 30), (20, 20)), dtype=torch.float16)
 DECODES = named("relations-decodes", lens=((1, 21), (1, 64), (1, 30)), dtype=torch.float16)
-WINDOW = replace(MIXED, name="relations-window", lens=((3, 40), (1, 30), (5, 50)), sliding_window=9)
-FULL = replace(MIXED, name="relations-full", lens=((3, 21), (1, 30), (5, 17)), causal=False)
-CAPPED = replace(MIXED, name="relations-sinks", sinks="near", softcap=15.0)
-SHARED = replace(MIXED, name="relations-shared", lens=((3, 40), (1, 50), (2, 36)), shared_pages=2)
-EMPTY = replace(MIXED, name="relations-empty", lens=((3, 21), (0, 0), (2, 0), (1, 9), (0, 12)))
-FLOAT = replace(MIXED, name="relations-float", dtype=torch.float32)
-CHUNKED = replace(MIXED, name="relations-chunks", lens=((3, 40), (1, 30), (20, 50)), chunk=12)
-QUANTISED = replace(MIXED, name="relations-fp8", kv_dtype=torch.float8_e4m3fn)
+WINDOW = MIXED.but(name="relations-window", lens=((3, 40), (1, 30), (5, 50)), sliding_window=9)
+FULL = MIXED.but(name="relations-full", lens=((3, 21), (1, 30), (5, 17)), causal=False)
+CAPPED = MIXED.but(name="relations-sinks", sinks="near", softcap=15.0)
+SHARED = MIXED.but(name="relations-shared", lens=((3, 40), (1, 50), (2, 36)), shared_pages=2)
+EMPTY = MIXED.but(name="relations-empty", lens=((3, 21), (0, 0), (2, 0), (1, 9), (0, 12)))
+FLOAT = MIXED.but(name="relations-float", dtype=torch.float32)
+CHUNKED = MIXED.but(name="relations-chunks", lens=((3, 40), (1, 30), (20, 50)), chunk=12)
+QUANTISED = MIXED.but(name="relations-fp8", kv_dtype=torch.float8_e4m3fn)
 CASES: tuple[Case, ...] = (MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT, CHUNKED, QUANTISED)
 
 

@@ -26,7 +26,7 @@ from rich.progress import track
 from common import gpus
 from compare.competitors import registry
 from compare.record import folder as run_folder
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import Compilation, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
 from compare.workloads import Ask, Workload, parse_lens, parse_shape
 
@@ -118,14 +118,14 @@ def model_sha() -> str:
     return digest.hexdigest()[:16]
 
 
-def _job(row: Published) -> CompileJob:
+def _job(row: Published) -> Compilation:
     """To compile: the config of the whole batch, for a few of its sequences."""
     workload, kernel = row.to_workload(), registry.load(row.kernel)
     default, _ = registry.default_config(
         row.kernel, kernel, workload.shape, workload.stats, gpus.resolve(row.gpu), "default"
     )
     config = registry.config_dict(default) | (row.config or {})
-    return CompileJob(row.kernel, workload.lens[:SAMPLE], workload.shape, config, workload.ask)
+    return Compilation(dataclasses.replace(workload, lens=workload.lens[:SAMPLE]), row.kernel, config)
 
 
 FACTS = ("kernel", "num_warps", "num_stages", "registers", "spills", "shared_bytes", "instructions", "sha256")

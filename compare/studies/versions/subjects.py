@@ -15,8 +15,8 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.competitors import registry, sources
-from compare.static.compile import CompileJob
-from compare.workloads import parse_lens
+from compare.static.compile import Compilation
+from compare.workloads import Workload, parse_lens
 
 RELEASES = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 TARGETS = {
@@ -52,9 +52,10 @@ class Subject:
         """Plain values, the id among them."""
         return {"id": self.id} | asdict(self)
 
-    def job(self) -> CompileJob:
+    def job(self) -> Compilation:
         """To compile in a child."""
-        return CompileJob(self.kernel, COMPILED, (SHAPES | WIDE)[self.shape], self.config, options=self.options or None)
+        row = Workload(self.shape, COMPILED, (SHAPES | WIDE)[self.shape])
+        return Compilation(row, self.kernel, self.config, options=self.options or None)
 
 
 # Two published regressions, as the nearest configs of ours: q_block at head size 256, for the originals' accumulators

@@ -1,6 +1,5 @@
 """Fills and edge cases are what their names say."""
 
-import dataclasses
 import math
 
 import pytest
@@ -17,7 +16,7 @@ CASE = named("base", lens=((1, 60), (9, 50)), sliding_window=19, dtype=torch.flo
 
 
 def filled(name, **changes):
-    return build(dataclasses.replace(CASE, fill=FILLS[name], **changes))
+    return build(CASE.but(fill=FILLS[name], **changes))
 
 
 @pytest.mark.parametrize("name", INVISIBLE)
@@ -104,7 +103,7 @@ def test_a_table_of_one_column_has_row_stride_1():
 
 def test_in_the_first_tile_late_rows_see_nothing():
     case = BY_NAME["first-tile-masked-for-late-rows"]
-    (query_len, seq_len), window = case.lens[0], case.sliding_window
+    (query_len, seq_len), window = case.lens[0], case.ask.sliding_window
     first_key = seq_len - query_len - window + 1
     assert seq_len - window >= first_key // 16 * 16 + 2 * 16  # of tiles of 16 keys it sees neither of the first two
 

@@ -159,4 +159,4 @@ def test_soft_capped_logits_saturate():
 def test_a_window_leaves_the_leading_segments_empty():
     case = BY_NAME["window-leaves-leading-segments-empty"]
     longest = max(seq_len for _, seq_len in case.lens)
-    assert longest - case.sliding_window > longest * 3 / 4  # three of four segments
+    assert longest - case.ask.sliding_window > longest * 3 / 4  # three of four segments

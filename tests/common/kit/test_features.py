@@ -58,7 +58,7 @@ def test_a_case_and_its_simpler_ones_are_expressions(name):
 def test_a_case_of_fewer_sequences_keeps_what_it_says_of_each():
     case = levels.BY_NAME["per-sequence-with-spans"]
     kept = [each for each in levels.simpler(case) if each.lens == case.lens[1:]]
-    assert kept and {(each.spans, each.non_causal) for each in kept} == {(case.spans[1:], (1,))}
+    assert kept and {(each.ask.spans, each.ask.non_causal) for each in kept} == {(case.ask.spans[1:], (1,))}
 
 
 @pytest.mark.parametrize("dtype", [*QUANTISED, torch.bfloat16], ids=str)

@@ -19,8 +19,8 @@ def test_every_expression_of_a_level_is_read_back(name):
 
 
 def test_an_expression_says_every_change():
-    changed = replace(
-        BY_NAME["window-page"], lens=((1, 40), (5, 5)), heads=(2, 1), dtype=torch.float16, sliding_window=None,
+    changed = BY_NAME["window-page"].but(
+        lens=((1, 40), (5, 5)), heads=(2, 1), dtype=torch.float16, sliding_window=None,
         softcap=2.5, style="hnd", new_kv=True, table_dtype=torch.int64,
     )  # fmt: skip
     assert read(write(changed)) == changed

@@ -12,7 +12,8 @@ from common.spec import AttentionShape, Features, SpecError, refusals
 from common.spec.cache import CacheWrite
 from common.spec.paged_batch import FP8
 from common.spec.validation import validate, validate_output
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
+from compilations import compilation
 
 E4M3FN, FNUZ, E5M2 = FP8
 TRITONS = {"fp8e4nv": E4M3FN, "fp8e4b8": FNUZ, "fp8e5": E5M2}
@@ -81,7 +82,7 @@ def test_a_cpu_has_all_types():
 
 
 def test_compiled_for_a_gpu_that_lacks_the_type_the_row_is_unsupported():
-    (outcome,) = compile_in_child([CompileJob("triton/q_block", ((1, 20),), PAGES)], resolve("h200"))
+    (outcome,) = compile_in_child([compilation("triton/q_block", ((1, 20),), PAGES)], resolve("h200"))
     assert outcome.status == "unsupported" and "key_cache: found torch.float8_e4m3fnuz on sm_90" in outcome.reason
 
 

@@ -5,6 +5,7 @@ import pytest
 
 import fake_kernels
 from common.spec.kernel import Precision
+from common.spec.paged_batch import E4M3
 from compare.bench import gate
 from compare.bench.arena import Arena, page_sets
 from compare.bench.gate import Rejected
@@ -79,7 +80,7 @@ def test_a_changed_tensor_of_a_feature_is_found_and_restored():
     assert arena.features.alibi_slopes.equal(slopes)
 
 
-FP8_OUT = replace(BF16, ask=Ask(fp8_out=True))
+FP8_OUT = replace(BF16, ask=Ask(out_dtype=E4M3[0]))
 
 
 def test_outputs_of_one_byte_are_judged_alike():

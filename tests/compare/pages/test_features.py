@@ -6,7 +6,8 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.pages import features
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
+from compilations import compilation
 
 
 def test_the_page_is_what_the_kernels_say():
@@ -51,7 +52,7 @@ def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead
 def test_an_fp8_query_takes_helion_twice_the_matrix_instructions_on_gfx942():
     """An instruction takes half as many numbers: Helion's are fp16's, as the page says of a product of e4m3fnuz."""
     shape = AttentionShape(8, 2, 128, 16, torch.float8_e4m3fnuz)
-    jobs = [CompileJob(f"{dsl}/q_block", ((64, 256),), shape, heuristics="default") for dsl in ("triton", "helion")]
+    jobs = [compilation(f"{dsl}/q_block", ((64, 256),), shape, heuristics="default") for dsl in ("triton", "helion")]
     ours, helions = (outcome.facts[0]["matrix"] for outcome in compile_in_child(jobs, resolve("mi300")))
     (fp8,), (fp16,) = ours, helions
     keys, half = (int(instruction.rpartition("x")[2]) for instruction in (fp8, fp16))

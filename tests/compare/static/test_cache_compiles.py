@@ -7,7 +7,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
+from compilations import compilation
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from compare.static.compile import CompileJob, compile_in_child
 def test_the_default_compiles_and_spills_nothing(dsl, gpu, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     shape = AttentionShape(8, 8, 128, 16, torch.bfloat16)
-    job = CompileJob(f"cache_as_kernel:{dsl}", ((40, 60),), shape, new_kv=True)
+    job = compilation(f"cache_as_kernel:{dsl}", ((40, 60),), shape, new_kv=True)
     (outcome,) = compile_in_child([job], resolve(gpu))
     assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
     (facts,) = outcome.facts

@@ -10,10 +10,11 @@ import torch
 from common.cases.batch import make_batch
 from common.gpus import ARCHES, TABLE, resolve
 from common.spec import AttentionShape, Features
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.static.crosscompile import CannotCompile, static_facts
 from compare.static.jit import flatten
 from compare.workloads import Ask
+from compilations import compilation
 
 SHAPE = AttentionShape(2, 1, 64, 64, torch.bfloat16)
 LENS = ((64, 64),)
@@ -28,17 +29,17 @@ def _wide(head_size):
 
 STARVED = {"rows": 128, "num_warps": 4, "waves_per_eu": 8, "maxnreg": 32}
 JOBS = {  # one child per target compiles all of them: its start costs more than most jobs
-    "plain": CompileJob(TRITON, LENS, SHAPE),
-    "sinks": CompileJob(TRITON, LENS, SHAPE, ask=Ask(sinks=True)),
-    "beyond 2 GiB": CompileJob(TRITON, LENS, SHAPE, large_cache=True),
-    "starved": CompileJob(TRITON, LENS, _wide(128), config=STARVED),
-    "too big": CompileJob(TRITON, LENS, _wide(256), config={"rows": 256, "num_warps": 8}),
-    "raises": CompileJob(BAD, LENS, SHAPE, config={"how": "raise"}),
-    "dies": CompileJob(BAD, LENS, SHAPE, config={"how": "abort"}),
-    "refuses": CompileJob(BAD, LENS, SHAPE, config={"how": "refuse"}),
-    "floods": CompileJob(BAD, LENS, SHAPE, config={"how": "flood"}),
-    "missing": CompileJob("no.such.module", LENS, SHAPE),
-    "last": CompileJob(TRITON, LENS, SHAPE),
+    "plain": compilation(TRITON, LENS, SHAPE),
+    "sinks": compilation(TRITON, LENS, SHAPE, ask=Ask(sinks="drawn")),
+    "beyond 2 GiB": compilation(TRITON, LENS, SHAPE, large_cache=True),
+    "starved": compilation(TRITON, LENS, _wide(128), config=STARVED),
+    "too big": compilation(TRITON, LENS, _wide(256), config={"rows": 256, "num_warps": 8}),
+    "raises": compilation(BAD, LENS, SHAPE, config={"how": "raise"}),
+    "dies": compilation(BAD, LENS, SHAPE, config={"how": "abort"}),
+    "refuses": compilation(BAD, LENS, SHAPE, config={"how": "refuse"}),
+    "floods": compilation(BAD, LENS, SHAPE, config={"how": "flood"}),
+    "missing": compilation("no.such.module", LENS, SHAPE),
+    "last": compilation(TRITON, LENS, SHAPE),
 }
 
 
@@ -80,7 +81,7 @@ EVERY_DAY = {"gfx942", "sm_120"}  # a wave of 64 lanes, and one of 32
 )
 def test_both_dsls_compile_for_every_arch_of_the_table(arch):
     gpu = next(gpu for gpu in TABLE.values() if gpu.arch == arch)
-    triton, helion = map(_ok, _compile(gpu.name, CompileJob(TRITON, LENS, SHAPE), CompileJob(HELION, LENS, SHAPE)))
+    triton, helion = map(_ok, _compile(gpu.name, compilation(TRITON, LENS, SHAPE), compilation(HELION, LENS, SHAPE)))
     for facts in (triton, helion):
         assert facts["arch"] == arch
         assert facts["matrix"], "the products must run on matrix units"
@@ -144,7 +145,7 @@ def test_a_job_is_taken_when_the_one_before_has_its_outcome_by_whatever_child():
 
 def test_a_hang_ends_at_its_limit(monkeypatch):
     monkeypatch.setattr("compare.static.compile.START_LIMIT_S", 25.0)
-    hang = CompileJob(BAD, LENS, SHAPE, config={"how": "hang"})
+    hang = compilation(BAD, LENS, SHAPE, config={"how": "hang"})
     _, hung = _compile("mi300", JOBS["refuses"], hang, limit_s=1.0)
     assert hung.status == "timeout" and "1 s" in hung.reason
 
@@ -178,7 +179,7 @@ def test_a_hook_that_helion_dropped_is_named(monkeypatch):
 @pytest.mark.parametrize(("name", "arch"), [("rx7900xtx", "gfx906"), ("l40s", "sm_35")])
 def test_an_arch_that_triton_cannot_compile_for_is_a_row_with_its_first_line(name, arch):
     gpu = dataclasses.replace(resolve(name), arch=arch)
-    (outcome,) = compile_in_child([CompileJob(TRITON, LENS, SHAPE)], gpu)
+    (outcome,) = compile_in_child([compilation(TRITON, LENS, SHAPE)], gpu)
     assert outcome.status == "compile_error" and outcome.facts == ()
     assert "Error: " in outcome.reason and "\n" not in outcome.reason
     assert outcome.log_tail, "the rest of the error is kept"

@@ -11,8 +11,9 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.workloads import Ask
+from compilations import compilation
 
 H200 = resolve("h200")
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.float8_e4m3fn)
@@ -22,7 +23,7 @@ SMALL = 8  # stores to shared memory of a thread and tile: its part of P and of 
 
 
 def _job(kernel, config=None, scales="one"):
-    return CompileJob(kernel, DECODES, SHAPE, config=config, ask=Ask(scales=scales))
+    return compilation(kernel, DECODES, SHAPE, config=config, ask=Ask(scales=scales))
 
 
 def _loops(jobs):
@@ -73,7 +74,7 @@ def test_every_decode_does(dsl, scales):
 def test_an_fp8_query_alone_has_a_bound_of_registers():
     """The loop of a bf16 query, which converts K, keeps what it needs without one."""
     narrow = replace(SHAPE, dtype=torch.float8_e4m3fn)
-    jobs = [CompileJob("triton/parallel_softmax", DECODES, shape, ask=Ask(scales="one")) for shape in (SHAPE, narrow)]
+    jobs = [compilation("triton/parallel_softmax", DECODES, shape, ask=Ask(scales="one")) for shape in (SHAPE, narrow)]
     wide, bound = compile_in_child(jobs, H200)
     assert (wide.config["registers"], bound.config["registers"]) == (0, 240)
     segments = next(facts for facts in bound.facts if facts["kernel"] == "_segments_kernel")

@@ -8,7 +8,7 @@ import pytest
 from common.gpus import resolve
 from compare.plan.job import Cell
 from compare.static import facts as static_facts
-from compare.static.compile import CompileJob, Outcome
+from compare.static.compile import Compilation, Outcome
 from compare.workloads import Ask, Workload, suites
 from compare.workloads.suites import peers
 
@@ -75,8 +75,8 @@ ROWS = {row.label: row for row in suites.rows()}
 def test_a_row_with_features_is_a_job_that_survives_its_way_to_the_child(label):
     row: Workload = ROWS[label]
     job = static_facts._compile_job(Cell("0", row, "helion/q_block"), "default")
-    assert (job.ask, job.shape, job.lens) == (row.ask, row.shape, row.lens)
-    assert CompileJob.from_json(job.to_json()) == job
+    assert job.workload == row
+    assert Compilation.from_json(job.to_json()) == job
 
 
 def test_a_row_with_fp8_pages_and_an_fp8_output_is_compiled_with_them():

@@ -5,15 +5,16 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.workloads import Ask
+from compilations import compilation
 
 SHAPE, LENS = AttentionShape(8, 2, 64, 16, torch.bfloat16), ((3, 70), (1, 40))
 KERNELS = ("triton/q_block", "helion/q_block")
 JOBS = {
-    (kernel, asked): CompileJob(kernel, LENS, SHAPE, ask=Ask(**features))
+    (kernel, asked): compilation(kernel, LENS, SHAPE, ask=Ask(**features))
     for kernel in KERNELS
-    for asked, features in {"nothing": {}, "window and sinks": {"sliding_window": 17, "sinks": True}}.items()
+    for asked, features in {"nothing": {}, "window and sinks": {"sliding_window": 17, "sinks": "drawn"}}.items()
 }
 
 

@@ -5,9 +5,10 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.static.nvidia_code import lost_descriptors, parse
 from compare.workloads import Ask
+from compilations import compilation
 
 # of a tile of 64 keys, K 128 lanes and V 16 of 8 bits: V's descriptor, from UR14 and UR11, which nothing has set
 LOST = """
@@ -36,8 +37,8 @@ def test_values_of_few_lanes_keep_their_descriptors(dsl):
     """V reaches shared memory where K was: from 8 bits in any config, from 16 without pipelining."""
     few = AttentionShape(32, 2, 112, 16, torch.float16, value_size=16, kv_dtype=torch.float8_e4m3fn)
     jobs = [
-        CompileJob(f"{dsl}/q_block", ((31, 31), (2, 2)), few, ask=Ask(scales="one")),
-        CompileJob(
+        compilation(f"{dsl}/q_block", ((31, 31), (2, 2)), few, ask=Ask(scales="one")),
+        compilation(
             f"{dsl}/q_block", ((31, 31),), AttentionShape(4, 1, 64, 16, torch.bfloat16, value_size=32), ONE_STAGE
         ),
     ]

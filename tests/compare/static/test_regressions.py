@@ -11,8 +11,9 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.competitors import registry
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.workloads import Ask
+from compilations import compilation
 
 BATCHES = {
     "decode-8x2k": ((1, 2048),) * 8,
@@ -37,7 +38,7 @@ ONE_PROGRAM = {("_helion__attend_items_kernel", 256)}
 
 def _job(kernel, head_size, batch, large_cache=False):
     shape = AttentionShape(32, 8, head_size, 16, torch.bfloat16)
-    return CompileJob(kernel, BATCHES[batch], shape, new_kv=batch in WITH_NEW_KV, large_cache=large_cache)
+    return compilation(kernel, BATCHES[batch], shape, new_kv=batch in WITH_NEW_KV, large_cache=large_cache)
 
 
 def _multiplies(facts):
@@ -75,13 +76,13 @@ def _check(gpu, jobs):
     """One child per target; a kernel that could not launch (too much LDS) comes back as compile_error: a fault too."""
     bad, seen = [], 0
     for outcome in compile_in_child(jobs, resolve(gpu)):
-        job = outcome.job
-        where = f"{job.kernel} head {job.shape.head_size} {job.lens[0]}x{len(job.lens)} on {gpu}"
+        job, row = outcome.job, outcome.job.workload
+        where = f"{job.kernel} head {row.shape.head_size} {row.lens[0]}x{len(row.lens)} on {gpu}"
         if outcome.status != "ok":
             bad.append(f"{where}: {outcome.status}: {outcome.reason}")
         for facts in outcome.facts:
             seen += _multiplies(facts)
-            faults = _faults(facts, resolve(gpu), job.shape.head_size)
+            faults = _faults(facts, resolve(gpu), row.shape.head_size)
             bad += [f"{where} {facts['kernel']}: {fault}; {outcome.config}" for fault in faults]
     assert not bad, "\n".join(bad)
     assert seen >= len({job.kernel for job in jobs if "naive" not in job.kernel})
@@ -119,12 +120,10 @@ def test_every_choice_holds_on_every_batch(kernel, gpu):
 
 def test_a_static_grid_of_more_programs_than_stay_is_seen():
     """Helion's took 198 registers by Triton 3.6.0: two programs a unit of an H200, and a grid for three."""
-    job = _job("triton/static_grid", 128, "decode-8x2k")
+    job = ("triton/static_grid", BATCHES["decode-8x2k"], AttentionShape())
     part = {"block_m": 16, "tile_size": 64, "programs": 2000}
     config = {"decode": part, "prefill": {"block_m": 16, "tile_size": 16, "programs": 132}}
-    outcome = next(
-        iter(compile_in_child([CompileJob(job.kernel, job.lens, job.shape, config=config)], resolve("h200")))
-    )
+    outcome = next(iter(compile_in_child([compilation(*job, config)], resolve("h200"))))
     faults = [fault for facts in outcome.facts for fault in _faults(facts, resolve("h200"), 128)]
     assert [fault.partition(", of")[0] for fault in faults] == ["a static grid of 2000 programs"]
 
@@ -135,7 +134,7 @@ def test_a_static_grid_of_more_programs_than_stay_is_seen():
 def test_a_prompt_over_int8_spills_in_no_loop_over_tiles_on_an_a100(kernel):
     """Q Blocks that read by runs: 63 accesses in one loop, 26 in the other."""
     shape = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.int8)
-    job = CompileJob(kernel, BATCHES["prefill-2k"], shape, ask=Ask(scales="tokens"))
+    job = compilation(kernel, BATCHES["prefill-2k"], shape, ask=Ask(scales="tokens"))
     (outcome,) = compile_in_child([job], resolve("a100"))
     long_queries = next(facts for facts in outcome.facts if _multiplies(facts))
     spilled = [loop["spill_traffic"] for loop in long_queries["loops"] if sum(loop["matrix"].values())]
@@ -145,9 +144,9 @@ def test_a_prompt_over_int8_spills_in_no_loop_over_tiles_on_an_a100(kernel):
 
 def test_a_config_with_every_product_twice_is_seen():
     """64 rows for four waves: MFMA of 32 rows leaves two waves to repeat the others' score tile."""
-    job = _job("triton/q_block", 128, "prefill-2k")
+    job = ("triton/q_block", BATCHES["prefill-2k"], AttentionShape())
     config = {"block_m": 64, "tile_size": 64, "num_warps": 4, "num_stages": 2}
-    (outcome,) = compile_in_child([CompileJob(job.kernel, job.lens, job.shape, config=config)], resolve("mi300"))
+    (outcome,) = compile_in_child([compilation(*job, config)], resolve("mi300"))
     (facts,) = outcome.facts
     assert facts["matrix_redundancy"] == 1.5
     faults = list(_faults(facts, resolve("mi300"), 128))
@@ -157,7 +156,7 @@ def test_a_config_with_every_product_twice_is_seen():
 @pytest.mark.parametrize("kernel", ["triton/unpaged", "helion/unpaged"])
 def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(kernel):
     """Helion's rows had a third axis until they were loaded: 16 reads into registers and 52 waits a tile of 64 keys."""
-    (outcome,) = compile_in_child([CompileJob(kernel, BATCHES["prefill-2k"], AttentionShape())], resolve("h200"))
+    (outcome,) = compile_in_child([compilation(kernel, BATCHES["prefill-2k"], AttentionShape())], resolve("h200"))
     unpaged = next(facts for facts in outcome.facts if facts["kernel"].endswith("unpaged_kernel"))
     tiles = [loop for loop in unpaged["loops"] if loop["matrix"]]
     assert len(tiles) == 2 and all(not loop["shared_reads"] and loop["waits"] < 16 for loop in tiles)

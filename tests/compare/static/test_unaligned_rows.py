@@ -9,7 +9,8 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
+from compilations import compilation
 
 LENS = ((1, 40), (3, 70))
 CONFIG = {"block_m": 16, "tile_size": 32, "num_warps": 4, "num_stages": 2}
@@ -19,7 +20,7 @@ FLAT = {"helion": {"gather": "flat"}, "triton": {}}
 def _widest(dsl, value_size):
     """Bits of the widest load in the loops over keys, for K of 192 bytes with V of `value_size` behind it."""
     shape = AttentionShape(2, 1, 192, 16, torch.bfloat16, value_size, torch.float8_e4m3fn)
-    job = CompileJob(f"{dsl}/q_block", LENS, shape, CONFIG | FLAT[dsl], cache_style="interleaved")
+    job = compilation(f"{dsl}/q_block", LENS, shape, CONFIG | FLAT[dsl], style="interleaved")
     (outcome,) = compile_in_child([job], resolve("h200"))
     assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
     loops = [loop["loads"] for facts in outcome.facts for loop in facts["loops"] if loop["matrix"]]

@@ -11,8 +11,9 @@ from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import compile_in_child
 from compare.studies import ablations
+from compilations import compilation
 
 ROOT = Path(__file__).parents[3]
 FACTS = ROOT / "docs" / "ablation-facts.md"
@@ -60,7 +61,7 @@ def test_a_sum_over_the_middle_axis_becomes_a_product_in_tf32(monkeypatch):
     """Of float32, for which tf32 is another precision; the last axis, which the ablation sums over, does not."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "support" / "probes"), prepend=os.pathsep)
     shape = AttentionShape(1, 1, 16, 16, torch.float32)
-    jobs = [CompileJob("diptych_probe.triton_sums", ((16, 16),), shape, {"middle": way}) for way in (True, False)]
+    jobs = [compilation("diptych_probe.triton_sums", ((16, 16),), shape, {"middle": way}) for way in (True, False)]
     middle, last = compile_in_child(jobs, resolve("h200"))
     assert set(middle.facts[0]["matrix"]) == {"HMMA 1688"}  # 16 x 8 x 8: the shape of tf32
     assert not last.facts[0]["matrix"]

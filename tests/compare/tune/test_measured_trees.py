@@ -21,7 +21,7 @@ from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY
 from compare.competitors import registry
 from compare.competitors.explain import path_of
-from compare.static.compile import CompileJob, compile_in_child
+from compare.static.compile import Compilation, compile_in_child
 from compare.tune.compile import MAX_SPILL_BYTES
 from compare.tune.space import Space, flatten
 from compare.workloads import suites
@@ -156,11 +156,11 @@ def test_the_public_call_runs_what_the_tree_chooses(monkeypatch):
 def test_no_departure_spills(dsl, name):
     gpu, bad = resolve(name), []
     jobs = [
-        CompileJob(kernel_id, row.lens, row.shape, registry.config_dict(config), row.ask)
-        for kernel_id, row, config in departures(dsl, gpu)
+        Compilation(row, kernel_id, registry.config_dict(config)) for kernel_id, row, config in departures(dsl, gpu)
     ]
     for outcome in compile_in_child(jobs, gpu, limit_s=600.0):
-        where = f"{outcome.job.kernel} {outcome.job.lens[0]}x{len(outcome.job.lens)} {outcome.config}"
+        lens = outcome.job.workload.lens
+        where = f"{outcome.job.kernel} {lens[0]}x{len(lens)} {outcome.config}"
         if outcome.status != "ok":
             bad.append(f"{where}: {outcome.status}: {outcome.reason}")
         for facts in outcome.facts:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from common.gpus import resolve
-from compare.static.compile import CompileJob, Outcome
+from compare.static.compile import Compilation, Outcome
 from compare.tune import arm, rank, space
 from compare.tune.space import DEFAULT, Policy
 from compare.workloads.suites import peers, pick
@@ -45,7 +45,7 @@ def test_a_file_without_the_label_is_refused(ranking):
 def test_what_drops_out(change, why):
     fact = {"kernel": "_q_block_kernel", "spills": 0, "scratch_bytes": 0, "matrix_redundancy": 1.0} | change
     row = ROWS[1]
-    job = CompileJob("triton/q_block", row.lens, row.shape)
+    job = Compilation(row, "triton/q_block")
     us, reason = rank._score(Outcome(job, "ok", {}, facts=(fact,)), row, resolve("mi300"))
     assert us is None and why in reason
 

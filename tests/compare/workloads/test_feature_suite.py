@@ -1,6 +1,7 @@
 """The suite `features`: what it asks, and what its figure shows of invented times."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_what_leaves_out_keys_or_bytes_needs_fewer(label):
 def test_a_contradiction_reaches_nobody():
     row = small(ROWS["4q2k+chunk-1024"])
     batch = row.batches(1, "cpu")[0]
-    asked = type(row.ask)(**row.ask.to_dict() | {"sliding_window": 9})
+    asked = replace(row.ask, sliding_window=9)
     with pytest.raises(SpecError, match="sliding_window"):
         validate(batch, asked.features(batch, 0))
 
