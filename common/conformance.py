@@ -20,7 +20,7 @@ import torch
 
 import common
 from common.kit import levels
-from common.kit.isolate import Child, Limits
+from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit, Result, Unavailable
 from common.spec import SpecError
 
@@ -97,7 +97,7 @@ def make(config: pytest.Config) -> Kit:
         "limits": None,
     }
     options = [f"--{name}={option(name)}" for name, default in shown.items() if option(name) != default]
-    child = Child(limits, interpret=interpret and _has_triton())
+    child = Isolated(limits, interpret=interpret and _has_triton())
     said = {"limits": _limits(config)}
     if option("supports") is not None:
         said["supports"] = [name for name in option("supports").split(",") if name]

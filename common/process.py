@@ -22,6 +22,7 @@ from typing import Any
 FLOOD_BYTES = 64 << 20
 LOG_TAIL = 2000  # bytes of its log that are told of a child that was lost
 POLL_S = 0.1
+DESCRIPTOR = "{descriptor}"  # the word of a command for which the number of the child's end of the socket stands
 _living: set[subprocess.Popen[bytes]] = set()
 
 
@@ -61,7 +62,7 @@ class Lost(Exception):
 
 
 class Over(enum.Enum):
-    """Where lines go: the child's stdin and stdout, or a socket whose descriptor is the last word of its command."""
+    """Where lines go: the child's stdin and stdout, or a socket whose descriptor its command names."""
 
     STDIO, SOCKET = range(2)
 
@@ -92,8 +93,9 @@ class Child:
         else:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                how |= {"stdin": subprocess.DEVNULL, "stdout": self._log, "pass_fds": [theirs.fileno()]}
-                self._process = _start([*command, str(theirs.fileno())], **how)
+                number = theirs.fileno()
+                how |= {"stdin": subprocess.DEVNULL, "stdout": self._log, "pass_fds": [number]}
+                self._process = _start([str(number) if word == DESCRIPTOR else word for word in command], **how)
                 self._to, self._from = ours.makefile("wb"), ours.makefile("rb")
 
     @property

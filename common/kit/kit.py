@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from common.cases.case import Case, build, outputs
-from common.kit.isolate import Child, Reply
+from common.kit.isolate import Isolated, Reply
 from common.kit.levels import BEFORE, read, seeded, simpler, write
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, same_bits
@@ -107,7 +107,7 @@ class Kit:
 
     kernel: str
     seed: int
-    child: Child
+    child: Isolated
     adapter: str = "auto"
     device: str = "cpu"
     command: str = "diptych-check"

@@ -3,7 +3,7 @@ of right results."""
 
 import pytest
 
-from common.kit.isolate import Child
+from common.kit.isolate import Isolated
 
 COLUMNS = {"mutant": 36, "scope": 13, "case": 58, "rule": 11, "ratio": 9}
 
@@ -36,6 +36,6 @@ def kernels_are_importable(monkeypatch, request):
 @pytest.fixture(scope="module")
 def child():
     """The kit's child process, one for the tests of a file."""
-    found = Child(threads=1)
+    found = Isolated(threads=1)
     yield found
     found.close()

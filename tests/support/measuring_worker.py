@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -59,8 +60,13 @@ def fake_device():
 
     def logged(plain, channel):
         note({"compiles": [job["kernels"] for job in plain["compile"]], "process": plain["process"]})
-        ahead(plain, channel)
-        note({"ended": "compiles"})
+
+        def send(event, **fields):
+            if event == "compiled":
+                note({"ended": "compiles"})  # before the parent hears of it and goes on
+            channel.send(event, **fields)
+
+        ahead(plain, SimpleNamespace(send=send))
 
     worker.warm.ahead = logged
     timed = worker.measure

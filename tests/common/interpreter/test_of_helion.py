@@ -16,7 +16,7 @@ helpers = pytest.importorskip("helion.runtime.triton.helpers")
 import triton.language as tl  # noqa: E402
 
 from common import interpreter  # noqa: E402
-from common.kit.isolate import Child  # noqa: E402
+from common.kit.isolate import Isolated  # noqa: E402
 from tests.common.interpreter.test_interpreter import expect_needed  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -122,7 +122,7 @@ def test_an_isolated_child_imports_helion_with_the_kernel_alone(line, supports, 
     source = f"import sys, torch\n{line}\nassert 'triton' in sys.modules\n{said}\ndef call(query): ...\n"
     (tmp_path / "somebody.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    child = Child(interpret=True)
+    child = Isolated(interpret=True)
     try:
         reply = child.ask({"ask": "describe", "kernel": "somebody:call", "adapter": "auto"})
     finally:

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from common.kit import isolated
-from common.kit.isolate import Child
+from common.kit.isolate import Isolated
 from common.kit.kit import Kit, Unavailable
 from common.spec import Features
 
@@ -78,7 +78,7 @@ def test_every_feature_of_the_spec_reaches_a_kernel():
 
 @pytest.mark.slow
 def test_a_triton_kernel_is_interpreted_with_the_repairs(child):
-    interpreting = Child(interpret=True, threads=1)
+    interpreting = Isolated(interpret=True, threads=1)
     kit = Kit("dsl_triton.q_block", 5, interpreting)
     results = [kit.once(case) for case in ("query-15-16-17", "window-page", "everything-at-once")]
     interpreting.close()

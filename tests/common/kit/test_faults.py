@@ -5,7 +5,7 @@ import time
 import pytest
 
 from common.kit import isolate
-from common.kit.isolate import Child, Limits
+from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit, Unavailable
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
@@ -29,7 +29,7 @@ ENDS = {"hang", "illegal_access", "abort", "exit_0", "forked_child", "process_le
 
 @pytest.fixture(scope="module")
 def child():
-    found = Child(Limits(memory=2**32), threads=1)
+    found = Isolated(Limits(memory=2**32), threads=1)
     yield found
     found.close()
 
