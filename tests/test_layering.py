@@ -164,6 +164,23 @@ def test_the_table_has_no_circle():
     assert not left
 
 
+def started(tree: ast.AST) -> list[int]:
+    """Lines on which a process is started that goes on beside what started it."""
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    words = [(node.attr if isinstance(node, ast.Attribute) else node.id, node) for node in named]
+    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return [node.lineno for word, node in words if word == "Popen" and id(node) in calls]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identifier)
+def test_a_process_is_started_by_common_process_alone(path):
+    assert bool(started(ast.parse(path.read_text()))) == (module_of(path) == "common.process")
+
+
+def test_a_process_that_is_started_is_seen():
+    assert started(ast.parse("subprocess.Popen(a)\nPopen(b)\nx: subprocess.Popen\nsubprocess.run(c)")) == [1, 2]
+
+
 def private(tree: ast.AST) -> list[str]:
     """Private names that a module imports from ours."""
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from common import process
+from common.process import Lost
 from compare.competitors import registry, sources
 from compare.exits import USAGE
 from compare.plan.options import at_least_one, positive
@@ -99,32 +99,17 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool
         status, log = _run(command, environment, limit_s)
     except FileNotFoundError as error:
         return f"not run: {type(error).__name__}: {error}\n", False
-    except subprocess.TimeoutExpired as error:
-        return f"not finished: stopped after {limit_s:.0f} s\n{_said(error.output or '')}", False
+    except Lost as lost:
+        return f"not finished: stopped after {limit_s:.0f} s\n{_said(lost.log_tail)}", False
     log = _said(log)
     clean = status == 0 and any(line in log for line in ("ERROR SUMMARY: 0 errors", "0 hazards displayed"))
     return f"exit status {status}{'' if clean else ': not clean'}\n{log}", clean
 
 
 def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int, str]:
-    """Exit status and output. Raises TimeoutExpired, with the output so far, when both processes have been ended."""
-    child = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # the tool's own child would outlive it
-    )
-    try:
-        output, _ = child.communicate(timeout=limit_s)
-    except BaseException as error:
-        os.killpg(child.pid, signal.SIGKILL)
-        output, _ = child.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise subprocess.TimeoutExpired(command, limit_s, output) from None
-        raise
-    return child.returncode, output
+    """Exit status and output. Raises Lost, with the output so far, when the tool and its child have been ended."""
+    code, output, _ = process.once(command, environment, b"", limit_s, merged=True)
+    return code, output.decode(errors="replace")
 
 
 def _said(output: str) -> str:

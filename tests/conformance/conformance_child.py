@@ -1,15 +1,16 @@
 """Meet a kernel with a case on the device that is here; and the process that does so for conformance_run.py.
 
-The process reads (kernel, case, dtype) from a pipe and answers each with a cell and whether its device is still of use.
+The process reads a (kernel, case, dtype) a line and answers each with a cell and whether its device is still of use.
 Torch and triton are imported by functions alone: what they see of GPUs, and whether kernels are interpreted, is set
 before.
 """
 
 import contextlib
 import gc
+import json
 import os
+import sys
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 RANDOM = "random-"
@@ -64,8 +65,11 @@ def visible(gpu: int) -> str:
     return given.split(",")[gpu] if given else str(gpu)
 
 
-def serve(pipe: Connection, device: str, gpu: int) -> None:
+def serve(device: str, gpu: int) -> None:
     """Answer until the process is killed. device: cuda or cpu; gpu: the number of the GPU that this process sees."""
+    from compare.process.channel import Channel
+
+    channel = Channel()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HELION_DISALLOW_AUTOTUNING"] = "1"  # a missing config is an error and never a search
     if device == "cpu":
@@ -79,10 +83,11 @@ def serve(pipe: Connection, device: str, gpu: int) -> None:
     interpreter.install()
     torch.set_num_threads(1)
     gc.set_threshold(200_000, 50, 50)  # thousands of cases beside Helion's caches: a quarter of the time was gc's
-    while True:
-        kernel_id, name, dtype = pipe.recv()
+    for line in sys.stdin:
+        kernel_id, name, dtype = json.loads(line)
         case = find(name, dtype)
-        pipe.send((answer(kernel_id, case, device), device == "cpu" or _usable(case.large)))
+        met = answer(kernel_id, case, device)
+        channel.send("met", cell=met, usable=device == "cpu" or _usable(case.large))
 
 
 def _usable(emptied: bool) -> bool:
@@ -96,3 +101,7 @@ def _usable(emptied: bool) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))

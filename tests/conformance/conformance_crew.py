@@ -1,60 +1,62 @@
 """The processes of conformance_run.py: cells in, one answer each out, whatever becomes of a process."""
 
-import contextlib
-import multiprocessing
+import json
+import math
+import os
+import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import wait
+from pathlib import Path
 
-from conformance_child import serve
+from common.process import Child, Lost
+from compare.process.pool import Jobs, Pool, in_order
 
+COMMAND = (sys.executable, str(Path(__file__).with_name("conformance_child.py")))
 RUN = 6  # cells of one kernel and dtype that a process takes in a row: Helion's code of one serves the next
 FIRST_S = 120.0  # what importing may take beside the first cell, all processes at once
 Asked = tuple[str, str, str]  # kernel, case, dtype
 
 
 class Process:
-    """One child, the cells that it has still to meet, and the one that it is at."""
+    """A lane: one child at a time on one GPU. A child that dies, hangs for limit_s or has a useless device is replaced
+    where there is more to meet."""
 
-    def __init__(self, device: str, gpu: int, limit_s: float) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, theirs = spawn.Pipe()
-        self.child = spawn.Process(target=serve, args=(theirs, device, gpu), daemon=True)
-        self.child.start()
-        theirs.close()  # its end is then the child's alone, and closes with it
-        self.device, self.gpu, self.limit_s = device, gpu, limit_s
-        self.left: deque[Asked] = deque()
-        self.at: Asked | None = None
-        self._late = time.monotonic() + FIRST_S
+    def __init__(self, device: str, gpu: int, limit_s: float, end: float) -> None:
+        self._words, self._limit_s, self._end = (device, str(gpu)), limit_s, end
+        self._child: Child | None = None
+        self._late = FIRST_S
 
-    def begin(self) -> None:
-        self.at = self.left.popleft()
-        self._late = max(self._late, time.monotonic()) + self.limit_s
-        with contextlib.suppress(BrokenPipeError):  # it has died: `answer` says of what
-            self.pipe.send(self.at)
-
-    def answer(self) -> tuple[dict[str, str], bool] | None:
-        """The cell and whether the process is still of use; None while there is no answer."""
+    def __call__(self, runs: Iterator[list[Asked]]) -> Iterator[dict[str, str]]:
         try:
-            if self.pipe.poll():
-                self._late = 0.0
-                return self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self.child.join(10)
-            return self._failed(f"the process ended with {self.child.exitcode}"), False
-        if time.monotonic() > self._late:
-            return self._failed(f"no answer within {self.limit_s:g} s"), False
-        return None
+            for cells in runs:
+                for cell in cells:
+                    if time.time() > self._end:
+                        return
+                    yield self._met(cell)
+        finally:
+            self.end()
 
     def end(self) -> None:
-        self.child.kill()
-        self.child.join()
-        self.pipe.close()
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
-    def _failed(self, reason: str) -> dict[str, str]:
-        kernel, case, dtype = self.at
-        return {"kernel": kernel, "case": case, "dtype": dtype, "outcome": "failed", "reason": reason}
+    def _met(self, cell: Asked) -> dict[str, str]:
+        if self._child is None:
+            paths = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._child, self._late = Child([*COMMAND, *self._words], paths, flood=math.inf), FIRST_S
+        try:
+            self._child.send(json.dumps(cell).encode())
+            event = json.loads(self._child.line(self._limit_s + self._late))
+            self._late = 0.0
+        except Lost as lost:
+            slow = f"no answer within {self._limit_s:g} s"
+            event = {"usable": False, "cell": dict(zip(("kernel", "case", "dtype"), cell, strict=True))}
+            reason = slow if lost.status == "timeout" else f"the process ended with {lost.code}"
+            event["cell"] |= {"outcome": "failed", "reason": reason}
+        if not event["usable"]:
+            self.end()
+        return event["cell"]
 
 
 def meet_all(
@@ -62,44 +64,21 @@ def meet_all(
 ) -> Iterator:
     """The cells as they are answered, until all are or `seconds` are over: none begins behind that.
 
-    gpus: how many the processes share. A process that dies, hangs for limit_s or has a useless device is replaced.
+    gpus: how many the processes share.
     """
-    waiting, end = deque(_runs(cells)), time.monotonic() + seconds
-    crew = [Process(device, number % max(gpus, 1), limit_s) for number in range(min(processes, len(waiting)))]
+    runs, end = list(_runs(cells)), time.time() + seconds
+    lanes = [Process(device, number % max(gpus, 1), limit_s, end) for number in range(min(processes, len(runs)))]
+    pool: Pool[list[Asked], dict[str, str]] = Pool(lanes, Jobs(runs, of=in_order), deadline=end)
     try:
-        while crew := [process for process in crew if _busy(process, waiting, time.monotonic() > end)]:
-            wait([process.pipe for process in crew], timeout=1.0)
-            for number, process in enumerate(crew):
-                if (answer := process.answer()) is None:
-                    continue
-                found, usable = answer
-                process.at = None
-                if not usable:
-                    process.end()
-                    crew[number] = Process(device, process.gpu, limit_s)
-                    crew[number].left = process.left
-                yield found
+        yield from pool.results()
     finally:
-        for process in crew:
-            process.end()
+        pool.close()
 
 
-def _busy(process: Process, waiting: deque[deque[Asked]], late: bool) -> bool:
-    """Whether the process is at a cell, having begun the next one where it was at none; one without work is ended."""
-    if process.at is None:
-        if not process.left and waiting:
-            process.left = waiting.popleft()
-        if late or not process.left:
-            process.end()
-            return False
-        process.begin()
-    return True
-
-
-def _runs(cells: Iterable[Asked]) -> Iterator[deque[Asked]]:
+def _runs(cells: Iterable[Asked]) -> Iterator[list[Asked]]:
     """The cells in runs of RUN of one kernel and dtype."""
     by_code: dict[tuple[str, str], list[Asked]] = {}
     for cell in cells:
         by_code.setdefault((cell[0], cell[2]), []).append(cell)
     for same in by_code.values():
-        yield from (deque(same[k : k + RUN]) for k in range(0, len(same), RUN))
+        yield from (same[k : k + RUN] for k in range(0, len(same), RUN))

@@ -1,6 +1,7 @@
 """conformance_run.py: every cell is answered once, whatever becomes of a process, and a repetition goes on."""
 
 import json
+import sys
 
 import pytest
 
@@ -16,7 +17,7 @@ from compare.exits import NO_GPU, USAGE
 
 @pytest.fixture(autouse=True)
 def planted(monkeypatch):
-    monkeypatch.setattr(conformance_crew, "serve", planted_children.serve)
+    monkeypatch.setattr(conformance_crew, "COMMAND", (sys.executable, planted_children.__file__))
 
 
 def _met(*names, processes=1, gpus=1, limit_s=60.0, seconds=1e6):

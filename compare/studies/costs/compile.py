@@ -15,7 +15,6 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from common import process
 from common.gpus import Gpu
+from common.process import Lost
 from common.spec import AttentionShape
+from compare.process import children
 from compare.process.crew import environment
 from compare.workloads import DTYPE_NAMES, parse_lens
 
@@ -36,21 +38,20 @@ FIELDS = tuple(f"{step}{unit}" for step in STEPS for unit in ("_s", "_cpu_s"))
 _CACHES = {"TRITON_CACHE_DIR": "triton", "HELION_CACHE_DIR": "helion", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 
 
-def fresh_process(module: str, task: dict[str, Any], folder: str, limit_s: float) -> dict[str, Any]:
-    """What `python -m module` answers to a task; a process that fails or hangs says so in `reason`.
+def fresh_process(child: str, task: dict[str, Any], folder: str, limit_s: float) -> dict[str, Any]:
+    """What a child answers to a task; a process that fails or hangs says so in `reason`.
 
     folder: of its caches of compiled code.
     """
-    command, env = [sys.executable, "-m", module], environment("compile")
-    env |= {name: os.path.join(folder, sub) for name, sub in _CACHES.items()}
+    env = environment("compile") | {name: os.path.join(folder, sub) for name, sub in _CACHES.items()}
     try:
-        done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=limit_s, env=env)
-    except subprocess.TimeoutExpired:
+        code, out, err = process.once(children.command(child), env, json.dumps(task).encode(), limit_s)
+    except Lost:
         return {"reason": f"no answer for {limit_s:.0f} s"}
-    answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not answer:
-        tail = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        return {"reason": f"exit {done.returncode}: {tail[:300]}"}
+    answer = [line for line in out.decode().splitlines() if line.startswith("{")]
+    if code or not answer:
+        tail = (err.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
+        return {"reason": f"exit {code}: {tail[:300]}"}
     return json.loads(answer[-1])
 
 
@@ -61,7 +62,7 @@ def _one(kernel: str, workload: str, gpu: Gpu, here: bool, repeats: int, lanes: 
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             for state in STATES:
-                said[state].append(fresh_process("compare.studies.costs.compile", task, folder, LIMIT_S))
+                said[state].append(fresh_process(children.COST_COMPILE, task, folder, LIMIT_S))
     rows = []
     for state, answers in said.items():
         row = {"cost": "compile", "kernel": kernel, "workload": workload, "target": gpu.arch, "here": here}
@@ -84,7 +85,8 @@ def measure(
         try:
             for task in tasks:
                 yield from task.result()
-        except BaseException:  # Ctrl-C, or the reader stopped: what has not begun does not begin
+        except BaseException:  # Ctrl-C, or the reader stopped: what has not begun does not begin, what has ends
+            process.end_all()
             pool.shutdown(cancel_futures=True)
             raise
 

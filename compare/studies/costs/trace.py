@@ -23,6 +23,7 @@ from typing import Any
 
 from common.gpus import Gpu
 from common.spec import AttentionShape
+from compare.process import children
 from compare.record.records import Evidence
 from compare.studies.costs.compile import Watch, fresh_process
 from compare.workloads import trace
@@ -57,7 +58,7 @@ def measure(dsl: str, gpu: Gpu, path: Path | None, count: int = STEPS) -> dict[s
     row: dict[str, Any] = {"cost": "trace", "kernel": task["kernel"], "target": gpu.arch, "trace": name}
     row |= {"steps": len(chosen), "evidence": str(Evidence.COMPILED)}
     with tempfile.TemporaryDirectory() as folder:
-        answer = fresh_process("compare.studies.costs.trace", task, folder, LIMIT_S)
+        answer = fresh_process(children.COST_TRACE, task, folder, LIMIT_S)
     return row | {"status": "failed" if "reason" in answer else "ok"} | answer
 
 
