@@ -23,7 +23,7 @@ compare:  ## check every kernel, time it where there is a GPU, write a report to
 
 # No environment and no installing: the Python that has torch, triton and helion beside the GPU's driver is the one to use.
 gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goes on where it stopped
-	$(PYTHON) -m compare.studies.everything $(ARGS)
+	$(PYTHON) -m compare study everything $(ARGS)
 
 # The longest of these takes 40 s on an idle core; one that waits for ever is to fail by name, not to take the rest with it.
 test:  ## the tests of every day, on JOBS=2 processes

@@ -1,5 +1,6 @@
 """What the wheel holds; an installed torch or triton is never replaced; a stranger's `common` is refused."""
 
+import configparser
 import importlib.util
 import os
 import shutil
@@ -50,6 +51,17 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     assert {str(p.relative_to(ROOT)) for p in sources if "__pycache__" not in p.parts} | {"diptych_check.py"} == held
+
+
+def test_the_wheel_installs_the_one_command(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    scripts = configparser.ConfigParser()
+    scripts.read(tmp_path.glob("*.dist-info/entry_points.txt"))
+    assert dict(scripts["console_scripts"]) == PROJECT["scripts"]
+    module, _, function = scripts["console_scripts"]["diptych"].partition(":")
+    code = f"import sys; sys.argv = ['bin/diptych']; from {module} import {function}; sys.exit({function}())"
+    done = run([sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0 and done.stdout.startswith("usage: diptych VERB"), done.stderr
 
 
 def test_the_wheel_carries_the_licence(wheel):

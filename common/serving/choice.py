@@ -212,7 +212,7 @@ class Family:
                     raise
                 warnings.warn(
                     f"{self.name}: no measured tree for {gpu.name} ({gpu.title}), untuned defaults are used; "
-                    f"`python -m compare.tune.tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
+                    f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
                     stacklevel=2,
                 )
                 self._trees[gpu.name] = self._named("default")

@@ -1,10 +1,8 @@
-"""`python -m compare.analysis.diff BEFORE AFTER`: what became slower, faster, wrong, new or gone between two runs, and
-why.
+"""What became slower, faster, wrong, new or gone between two runs, and why.
 
-    python -m compare.analysis.diff BEFORE AFTER --fail-on regress      exit 4 where a cell is slower, or was right and
-    now fails python -m compare.analysis.diff BEFORE AFTER --unit KERNEL          times over that kernel's of the same
-    run and row python -m compare.analysis.diff BEFORE AFTER --all --json FILE      unchanged cells too; every cell as
-    JSON
+    python -m compare diff BEFORE AFTER --fail-on regress      exit 4: a cell is slower, or was right and now fails
+    python -m compare diff BEFORE AFTER --unit KERNEL          times over that kernel's of the same run and row
+    python -m compare diff BEFORE AFTER --all --json FILE      unchanged cells too; every cell as JSON
 
 Exit codes: 0; 2 for usage, for what is no run folder, and for runs of different timing contracts, specs or GPUs; 4 a
 gate failed; 5 nothing in common, or nothing selected.
@@ -39,6 +37,8 @@ from compare.record import noise
 from compare.record.noise import Noise
 from compare.record.records import Record, Status, WorkloadInfo
 from compare.stats import Ratio
+
+HELP = "what changed between two runs, and why"
 
 # From which size on a change between two runs is one, and the options that say so.
 
@@ -94,7 +94,7 @@ def microseconds(text: str) -> float:
 
 
 def add_options(new: argparse._ActionsContainer) -> None:
-    """--fail-on, --relative, --absolute-us and --noise, which compare.analysis.diff and compare.run share."""
+    """--fail-on, --relative, --absolute-us and --noise, which the verbs diff and run share."""
     new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
     percent = f"threshold (default {100 * RELATIVE:g}%%)"
     new.add_argument("--relative", type=share, default=RELATIVE, metavar="SHARE", help=percent)
@@ -105,7 +105,7 @@ def add_options(new: argparse._ActionsContainer) -> None:
         "--noise",
         type=Path,
         metavar="FILE",
-        help="noise.json of compare.run.doctor (default: that of either run's folder)",
+        help="noise.json of doctor (default: that of either run's folder)",
     )
 
 
@@ -289,9 +289,8 @@ COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS
 WIDTH = 112  # columns in a pipe, where rich takes 80 and cuts
 
 
-def parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.analysis.diff", description=__doc__.splitlines()[0])
-    new.add_argument("before", type=Path, help="a folder that compare.run or compare.analysis.merge wrote")
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("before", type=Path, help="a folder that run or merge wrote")
     new.add_argument("after", type=Path, help="another")
     add_options(new)
     new.add_argument("--kernels", metavar="GLOBS", help="only these, comma-separated")
@@ -299,7 +298,6 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("--unit", metavar="KERNEL", help="compare times over this kernel's of the same run and row")
     new.add_argument("--all", action="store_true", help="print unchanged cells too")
     new.add_argument("--json", type=Path, metavar="FILE", help="write every cell as JSON")
-    return new
 
 
 def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Thresholds, str]:
@@ -307,7 +305,7 @@ def limits(base: Thresholds, before: RunData, after: RunData) -> tuple[Threshold
     paths = [base.noise] if base.noise else [run.folder / "noise.json" for run in (after, before)]
     path = next((path for path in paths if path.exists()), None)
     if base.noise is None and path is None:
-        return base, "noise floor: not measured with either run (python -m compare.run.doctor)"
+        return base, "noise floor: not measured with either run (python -m compare doctor)"
     try:
         found = noise.read(path or base.noise)
     except OSError as error:
@@ -411,9 +409,7 @@ def against(folder: Path, after: RunData, thresholds: Thresholds, fail_on: str |
     return gate(found, fail_on)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line."""
-    asked = parser().parse_args(argv)
+def main(asked: argparse.Namespace) -> int:
     try:
         before, after = read(asked.before), read(asked.after)
         allowed, said = limits(of(asked), before, after)
@@ -430,7 +426,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return USAGE
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

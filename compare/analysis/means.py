@@ -1,29 +1,22 @@
-"""`python -m compare.analysis.means RUN [RUN ...] --against KERNEL`: speeds over the rows of several runs, a mean a
-class.
-
-    python -m compare.analysis.means docs/results/h200/static-grid --against triton/auto --kernels triton/static_grid
+"""Speeds over the rows of several runs, a mean a class: `report RUN... --print means --unit KERNEL`.
 
 A kernel and the one it is measured against have their times of a row from one run, in turns; of two runs that have the
 row the later on the command line counts. Prints markdown: the geometric mean, how many rows stand in it, and the worst
-of them. Exit codes: 0; 2 for usage, for what is no run folder, and for runs of different GPUs or timing contracts; 5 no
-row has both kernels' times.
+of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compare.analysis import tables, verdict
 from compare.analysis.diff import Incomparable
-from compare.analysis.runs import NotARun, RunData, read
+from compare.analysis.runs import RunData, read
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Verdict
 from compare.competitors.registry import BOUNDS
-from compare.exits import NOTHING, OK, USAGE
 from compare.stats import geomean
 
 
@@ -66,29 +59,13 @@ def table(found: Mapping[tuple[str, str, str], Verdict | None]) -> str:
     return tables.markdown(columns, body)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line."""
-    new = argparse.ArgumentParser(prog="python -m compare.analysis.means", description=__doc__.splitlines()[0])
-    new.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run or compare.analysis.merge wrote"
-    )
-    new.add_argument("--against", required=True, metavar="KERNEL", help="whose time is divided by the others'")
-    new.add_argument("--kernels", default="*", metavar="GLOBS", help="only these, comma-separated")
-    asked = new.parse_args(argv)
-    try:
-        runs = [read(folder) for folder in asked.runs]
-        ensure_alike(runs)
-    except (NotARun, Incomparable, OSError) as error:
-        print(error, file=sys.stderr)
-        return USAGE
-    found = standings(runs, asked.against, asked.kernels)
-    if not any(found.values()):
-        print(f"no row has times of {asked.against} and of {asked.kernels}", file=sys.stderr)
-        return NOTHING
-    print(f"Speed over {asked.against}: its time over the kernel's, above 1 is faster\n")
-    print(table(found))
-    return OK
+def text(folders: Sequence[Path], unit: str, kernels: str = "*") -> str:
+    """What is printed of runs: the table with its heading; empty where no row has times of `unit` and a kernel.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises NotARun, Incomparable.
+    """
+    runs = [read(folder) for folder in folders]
+    ensure_alike(runs)
+    found = standings(runs, unit, kernels)
+    heading = f"Speed over {unit}: its time over the kernel's, above 1 is faster"
+    return f"{heading}\n\n{table(found)}" if any(found.values()) else ""

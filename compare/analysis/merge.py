@@ -1,6 +1,6 @@
 """Runs beside each other: one folder that holds the rows of several, of one GPU or of several.
 
-    python -m compare.analysis.merge RUN RUN [RUN ...] --out DIR
+    python -m compare merge RUN RUN [RUN ...] --out DIR
 
 The folder's manifest keeps each run's own under `parts`; a row says by its `run_id` whose it is. Repetitions of one
 measurement (a cell of one GPU with one fingerprint) become further processes of it. Refused: runs of different specs,
@@ -22,6 +22,8 @@ from compare.plan.fingerprint import changed
 from compare.record import folder as run_folder
 from compare.record.records import Record, write_manifest
 from compare.record.store import Store
+
+HELP = "runs beside each other, in one folder"
 
 
 class CannotMerge(ValueError):
@@ -160,7 +162,7 @@ def _manifest(pieces: Sequence[RunData], names: Sequence[str], run_id: str, rows
     return {
         "schema": 1,
         "run_id": run_id,
-        "command": f"python -m compare.analysis.merge {' '.join(names)}",
+        "command": f"python -m compare merge {' '.join(names)}",
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "headline": "; ".join(dict.fromkeys(run.headline for run in pieces)),
         "gpu": next(iter(gpus.values())) if len(gpus) == 1 else None,
@@ -174,12 +176,13 @@ def _manifest(pieces: Sequence[RunData], names: Sequence[str], run_id: str, rows
     } | ({"contract": contracts[0]} if contracts else {})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0; 2 for usage, for what is no run folder and for runs that do not belong together."""
-    parser = argparse.ArgumentParser(prog="python -m compare.analysis.merge", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run wrote")
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that run wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the new folder")
-    asked = parser.parse_args(argv)
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 2 for usage, for what is no run folder and for runs that do not belong together."""
     try:
         runs = [read(folder) for folder in asked.runs]
         if len(runs) < 2:
@@ -193,7 +196,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{run.folder}: {run.note}", file=sys.stderr)
     print(f"{sum(len(run.raw) for run in runs)} rows of {len(runs)} runs; {folder}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

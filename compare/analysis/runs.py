@@ -118,6 +118,8 @@ def read(folder: Path) -> RunData:
         _ensure_manifest(manifest)
         if "module" in manifest:
             raise ValueError(f"manifest.json: found a run of {manifest['module']}, which reports by itself")
+        if (folder / "graphs.jsonl").exists():
+            raise ValueError(f"graphs.jsonl: its report is that of `python -m compare study graphs --report {folder}`")
         cells = folder / "cells.jsonl"
         loaded = load(cells) if cells.exists() else None
     except (OSError, ValueError, RecursionError) as error:

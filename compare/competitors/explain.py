@@ -1,7 +1,10 @@
-"""Which kernel and config serve a batch, and why: `python -m compare.competitors.explain q1s2k_16q512s1536 --gpu h200`.
+"""Which kernel and config serve a batch, and why.
+
+    python -m compare explain q1s2k_16q512s1536 --gpu h200
 
 Per DSL: what `auto` chooses, the segments that follow, the conditions that its tree went through, and what stands
-behind the tree. Nothing is compiled or launched, so the GPU need not be here.
+behind the tree. Nothing is compiled or launched, so the GPU need not be here. Exit codes: 0; 2 for an option or a batch
+that cannot be read; 5 where neither DSL can be imported.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import ast
 import dataclasses
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +29,8 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
 from compare.exits import NOTHING, OK, USAGE
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
+
+HELP = "which kernel and config serve a batch, and why"
 
 Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
 
@@ -144,32 +148,29 @@ def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | 
     ]
 
 
-def parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.competitors.explain", description=__doc__.split("\n")[0])
-    new.add_argument("workload", help="a batch in the grammar of compare.run: q1s2k_16q512s1536")
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("workload", help="a batch, as --workload of run: q1s2k_16q512s1536")
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
-    new.add_argument("--dsl", choices=("triton", "helion"), help="one of them (default both)")
+    new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
     new.add_argument("--block-size", type=int, default=16, help="tokens of a KV-cache page (default 16)")
     new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
     new.add_argument("--window", type=int, help="sliding window, the query's own token included")
-    return new
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported."""
-    arguments = parser().parse_args(argv)
     try:
         lens = parse_lens(arguments.workload)
         shape = parse_shape(arguments.shape, arguments.block_size, arguments.dtype)
         here = gpus.detect(0) if torch.cuda.is_available() else None
         gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
     except (GrammarError, SpecError, gpus.UnknownGpu) as error:
-        print(f"compare.competitors.explain: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return USAGE
     ask, told = Ask(sliding_window=arguments.window), 0
     print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
-    for dsl in [arguments.dsl] if arguments.dsl else ["triton", "helion"]:
+    for dsl in [arguments.dsl] if arguments.dsl else registry.DSLS:
         try:
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # the provenance says it
                 print("\n" + "\n".join(explain(dsl, lens, shape, ask, gpu)))
@@ -177,7 +178,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         except registry.Unavailable as reason:
             print(f"\n{dsl}: unavailable: {reason}")
     return OK if told else NOTHING
-
-
-if __name__ == "__main__":
-    sys.exit(main())

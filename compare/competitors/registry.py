@@ -18,7 +18,8 @@ from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import EVERY_KEY, BatchStats
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
-OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in ("triton", "helion") for rung in RUNGS)
+DSLS = ("triton", "helion")
+OWN: tuple[str, ...] = tuple(f"{dsl}/{rung}" for dsl in DSLS for rung in RUNGS)
 BASELINES: tuple[str, ...] = ("baseline/sdpa", "baseline/sdpa_dense", "baseline/flash_attn3", "baseline/vllm_triton")
 ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile for each row, or need a package
     "baseline/flashinfer_decode",

@@ -5,22 +5,39 @@ In: the runs under docs/results, the kernels' declarations, the cases. Out: page
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from compare.exits import OK, WRONG
 from compare.record.folder import ROOT
 
+HELP = "which committed page is out of date; --write writes it (all, or those that are named)"
+NAMED = {
+    "capability": "compare.pages.capability",
+    "choosing": "compare.pages.choosing",
+    "features": "compare.pages.features",
+    "conformance": "compare.pages.conformance",
+    "paper": "compare.pages.paper",
+    "cases": "compare.pages.cases",
+    "estimates": "compare.pages.estimates",
+}
 
-def settle(page: Path, text: str, command: str, *, write: bool) -> int:
+
+def add_write(parser: argparse.ArgumentParser) -> None:
+    """--write, which every page has."""
+    parser.add_argument("--write", action="store_true", help="write it; else say whether it is out of date (exit 1)")
+
+
+def settle(page: Path, text: str, name: str, *, write: bool) -> int:
     """Write `text` to `page`; or OK where the page says it, WRONG where it says something else or is not there.
 
-    command: what makes the page fresh.
+    name: by which `pages --write` makes it fresh.
     """
-    name = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
+    shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if write:
         page.write_text(text, encoding="utf-8")
-        print(name)
+        print(shown)
         return OK
     fresh = page.is_file() and page.read_text(encoding="utf-8") == text
-    print(f"{name} is fresh" if fresh else f"{name} is stale: {command}")
+    print(f"{shown} is fresh" if fresh else f"{shown} is stale: python -m compare pages {name} --write")
     return OK if fresh else WRONG

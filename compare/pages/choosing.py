@@ -1,11 +1,10 @@
 """The figures of docs/choosing-a-dsl.md: a profile of evidence, each row from what was measured, with its command.
 
-    python -m compare.pages.choosing [--write] [--runs peers,serving] [--results docs/results/h200] [--page PAGE]
+    python -m compare pages choosing [--write] [--runs peers,serving] [--results docs/results/h200] [--page PAGE]
 
-Fills the page's blocks `<!-- evidence: NAME -->` .. `<!-- end -->` from the committed
-runs of one GPU; what was not measured says so and how to. There is no score: a reader weighs the rows. Without --write
-it says whether the page is what the runs say (exit 1 where not). --runs names the run folders from now on: the page
-keeps them in its first block.
+Fills the page's blocks `<!-- evidence: NAME -->` .. `<!-- end -->` from the committed runs of one GPU; what was not
+measured says so and how to. There is no score: a reader weighs the rows. Without --write it says whether the page is
+what the runs say (exit 1 where not). --runs names the run folders from now on: the page keeps them in its first block.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
 from compare.exits import USAGE
-from compare.pages import settle
+from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
 from compare.stats import geomean
@@ -76,7 +75,7 @@ class Committed:
 
     @cached_property
     def hosts(self) -> list[dict[str, Any]]:
-        """Host times of calls: lines of compare.studies.host, else of compare.studies.costs.costs."""
+        """Host times of calls: lines of `study host`, else of `study costs`."""
         path = self.results / "host" / "host.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else self.cost("host")
 
@@ -86,8 +85,8 @@ class Committed:
 # Every figure is of a row that a block further down has with its command; here both DSLs stand side by side.
 
 
-COMMAND = "python -m compare.studies.costs.costs --gpu {} --out DIR"
-DSLS = ("triton", "helion")
+COMMAND = "python -m compare study costs --gpu {} --out DIR"
+DSLS = registry.DSLS
 _Rows = Sequence[dict[str, Any]]
 
 
@@ -123,7 +122,7 @@ def _timed(rows: _Rows) -> str:
     return f"{sum(row['timed'] for row in rows):,}" if rows else ""
 
 
-# (part of compare.studies.costs.costs, words, with fields that all of its rows have alike, and what the rows of one DSL
+# (part of `study costs`, words, with fields that all of its rows have alike, and what the rows of one DSL
 # say)
 _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
     ("compile", "compiling: import, seconds of a core", _median("cold", "import")),
@@ -231,7 +230,7 @@ def _shown(kernel: str) -> bool:
 
 def host(had: Committed) -> str:
     """Host time to enqueue a call of each DSL's public function."""
-    command = f"python -m compare.studies.host --gpu {had.results.name}"
+    command = f"python -m compare study host --gpu {had.results.name}"
     found = had.hosts
     if not found:
         return missing(command)
@@ -242,7 +241,7 @@ def host(had: Committed) -> str:
 
 def compiling(had: Committed) -> str:
     """Cold and warm compile time, and the specialisations of a serving trace."""
-    command = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only compile"
+    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only compile"
     found = had.cost("compile")
     parts = []
     if found:
@@ -262,7 +261,7 @@ def compiling(had: Committed) -> str:
     else:
         parts.append(missing(command))
     steps = had.cost("trace")
-    trace = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only trace"
+    trace = f"python -m compare study costs --gpu {had.results.name} --out DIR --only trace"
     if steps:
         counts = ("steps", "specialisations", "choices", "compile_cpu_s")
         body = [[f"`{r['kernel']}`", *(f"{r[name]:.0f}" for name in counts)] for r in steps]
@@ -275,7 +274,7 @@ def compiling(had: Committed) -> str:
 
 def launches(had: Committed) -> str:
     """Kernels a call, busy time and span, scratch; what no profiler saw is left out, and why is said."""
-    command = f"python -m compare.studies.costs.costs --gpu {had.results.name} --out DIR --only launch"
+    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only launch"
     found = [row for row in had.costs if row["cost"] == "launch" and "host_us" in row]
     if not found:
         return missing(command)
@@ -305,7 +304,7 @@ def sizes(had: Committed) -> str:
     escapes = {k: len(source_sizes.of_kernel(k).escapes) for k in registry.OWN if source_sizes.of_kernel(k).escapes}
     said = ", ".join(f"`{kernel}` {count}" for kernel, count in escapes.items()) or "none"
     return (
-        "`python -m compare.studies.sizes`:\n\n"
+        "`python -m compare study sizes`:\n\n"
         + table(header, body)
         + f"\n\nEscapes from the portable language: {said}."
     )
@@ -315,7 +314,7 @@ def code(had: Committed) -> str:
     """What the compiler made of both sources."""
     gpu = had.results.name
     if not had.code:
-        return missing(f"python -m compare.studies.generated --gpu {gpu} --out docs/results/{gpu}/code")
+        return missing(f"python -m compare study generated --gpu {gpu} --out docs/results/{gpu}/code")
     body = []
     for row in had.code:
         failed = [f"{dsl}: {row[f'{dsl}_failed']}" for dsl in ("triton", "helion") if f"{dsl}_failed" in row]
@@ -326,12 +325,12 @@ def code(had: Committed) -> str:
             facts = [f"{row[f'triton_{fact}']} / {row[f'helion_{fact}']}" for fact in FACTS]
             body.append([name, *facts, f"{row['triton_tokens']} / {row['generated_tokens']}"])
     header = ["Triton / Helion", *FACTS, "tokens: ours / generated"]
-    return f"`python -m compare.studies.generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
+    return f"`python -m compare study generated --gpu {gpu} --out DIR`:\n\n" + table(header, body)
 
 
 def tuning(had: Committed) -> str:
     """How good the untuned default is, and seconds of the tuner's budget to 95 and 99% of the best known."""
-    command = "python -m compare.studies.costs.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ..."
+    command = "python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ..."
     if not (found := had.cost("tuning")):
         return missing(command)
     body = []
@@ -405,6 +404,7 @@ BLOCKS: dict[str, Callable[[Committed], str]] = {
 }  # fmt: skip
 
 
+HELP = "docs/choosing-a-dsl.md: the evidence for one DSL or the other"
 PAGE = run_folder.ROOT / "docs" / "choosing-a-dsl.md"
 RESULTS = run_folder.ROOT / "docs" / "results" / "h200"
 BLOCK = re.compile(r"<!-- evidence: (?P<name>[a-z]+)(?P<runs> [\w,-]+)? -->\n.*?<!-- end -->", re.DOTALL)
@@ -423,22 +423,19 @@ def render(text: str, results: Path, runs: tuple[str, ...] | None = None) -> str
     return BLOCK.sub(fill, text)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """0; 1 where the page is not what the runs say; 2 for a run that is none."""
-    parser = argparse.ArgumentParser(prog="python -m compare.pages.choosing", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
     parser.add_argument("--runs", help="comma-separated folders of runs under --results")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    asked = parser.parse_args(argv)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="what is committed of one GPU")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="in place of docs/choosing-a-dsl.md")
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 where the page is not what the runs say; 2 for a run that is none."""
     runs = tuple(asked.runs.split(",")) if asked.runs else None
     try:
         new = render(asked.page.read_text(encoding="utf-8"), asked.results, runs)
     except (NotARun, ValueError) as error:
         print(error, file=sys.stderr)
         return USAGE
-    return settle(asked.page, new, f"{parser.prog} --write", write=asked.write)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return settle(asked.page, new, "choosing", write=asked.write)

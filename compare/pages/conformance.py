@@ -1,6 +1,6 @@
 """The page of what kernels of others pass of the kit: docs/results/conformance/README.md, from the reports beside it.
 
-    python -m compare.pages.conformance [--write]
+    python -m compare pages conformance [--write]
 
 `kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME --report FILE`, the last of a case
 counting; `scripts/` holds a standalone script for each finding, `scripts/h200.log` what they printed. Without --write
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from common.cases.named import CASES
-from compare.pages import settle
+from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 
+HELP = "docs/results/conformance/README.md: what kernels of others pass of the kit"
 FOLDER = run_folder.ROOT / "docs" / "results" / "conformance"
 TITLES = {
     "flash_attn3": "FlashAttention 3, vLLM 0.25.1's build",
@@ -65,13 +65,10 @@ def page() -> str:
     return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FINDINGS.read_text(encoding="utf-8")])
 
 
-def main(argv: list[str] | None = None) -> int:
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
+
+
+def main(asked: argparse.Namespace) -> int:
     """0 the page is fresh or was written; 1 it is stale."""
-    new = argparse.ArgumentParser(prog="python -m compare.pages.conformance", description=__doc__.splitlines()[0])
-    new.add_argument("--write", action="store_true", help="write the page")
-    asked = new.parse_args(argv)
-    return settle(FOLDER / "README.md", page(), "python -m compare.pages.conformance --write", write=asked.write)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return settle(FOLDER / "README.md", page(), "conformance", write=asked.write)

@@ -1,6 +1,6 @@
 """The tables of docs/features.md: which kernel supports which feature, and what a DSL refused on the way.
 
-    python -m compare.pages.features [--write]
+    python -m compare pages features [--write]
 
 Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
 tests/conformance/test_conformance.py holds them, and `<!-- refused -->`, from compare.studies.constructs. Without
@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from common.cases.named import BY_NAME
 from compare.competitors import registry
-from compare.pages import settle
+from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.studies.constructs import CONSTRUCTS
 
+HELP = "docs/features.md: which kernel supports which feature, and what a DSL refused"
 PAGE = run_folder.ROOT / "docs" / "features.md"
 BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
@@ -74,15 +74,12 @@ def render(text: str) -> str:
     return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 
-def main(argv: list[str] | None = None) -> int:
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="in place of docs/features.md")
+
+
+def main(asked: argparse.Namespace) -> int:
     """0; 1 where the page is not what the kernels say."""
-    parser = argparse.ArgumentParser(prog="python -m compare.pages.features", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    asked = parser.parse_args(argv)
     new = render(asked.page.read_text(encoding="utf-8"))
-    return settle(asked.page, new, f"{parser.prog} --write", write=asked.write)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return settle(asked.page, new, "features", write=asked.write)

@@ -1,8 +1,7 @@
 """docs/paper.md: every statement of the paper as a row, with the command that repeats it, its figure and ours.
 
-    python -m compare.pages.paper            print the page from the runs that are committed
-    python -m compare.pages.paper --write    write docs/paper.md
-    python -m compare.pages.paper --check    exit 1 where docs/paper.md says something else
+    python -m compare pages paper            exit 1 where docs/paper.md is not what the committed runs say
+    python -m compare pages paper --write    write docs/paper.md
 
 What the paper states is compare/pages/templates/paper.toml. Figures of ours are read from docs/results/h200; a row
 whose run is not there says so.
@@ -14,7 +13,6 @@ import argparse
 import json
 import math
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +24,7 @@ from compare.analysis import tables
 from compare.analysis.runs import read
 from compare.analysis.summary import FA3
 from compare.analysis.tables import Table
-from compare.exits import OK
-from compare.pages import settle
+from compare.pages import add_write, settle
 from compare.record.folder import ROOT
 from compare.report import paper
 from compare.report.paper import Point, points
@@ -144,7 +141,7 @@ def over_outputs(kernels: str, other: str = FA3) -> Measure:
 
 def host(runs: Runs) -> str | None:
     """Host time of a call, by each way; from compare.studies.host, as in docs/choosing-a-dsl.md, else
-    compare.studies.costs.costs."""
+    `study costs`."""
     costs = [line for line in runs.lines("costs/costs.jsonl") if line["cost"] == "host" and line["status"] == "ok"]
     found = runs.lines("host/host.jsonl") or costs
     names = {
@@ -294,6 +291,7 @@ MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
 }
 
 
+HELP = "docs/paper.md: every statement of the paper, its figure and ours"
 PAGE = ROOT / "docs" / "paper.md"
 ROWS = Path(__file__).parent / "templates" / "paper.toml"
 MEASURED_ON = "h200"
@@ -387,18 +385,10 @@ def _figures() -> Iterator[str]:
             yield f"<!-- include: docs/{path}#{run}: {name} -->\n{shown}\n<!-- end -->"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 where --check finds another page."""
-    new = argparse.ArgumentParser(prog="python -m compare.pages.paper", description=__doc__.splitlines()[0])
-    new.add_argument("--write", action="store_true", help="write docs/paper.md")
-    new.add_argument("--check", action="store_true", help="exit 1 where docs/paper.md says something else")
-    asked = new.parse_args(argv)
-    text = page(Runs(ROOT / "docs" / "results" / MEASURED_ON))
-    if asked.check or asked.write:
-        return settle(PAGE, text, f"{new.prog} --write", write=asked.write and not asked.check)
-    print(text, end="")
-    return OK
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 where the page is stale."""
+    return settle(PAGE, page(Runs(ROOT / "docs" / "results" / MEASURED_ON)), "paper", write=asked.write)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compare.analysis import tables
-from compare.analysis.diff import Incomparable
 from compare.analysis.means import ensure_alike
-from compare.analysis.runs import NotARun, RunData, read
+from compare.analysis.runs import RunData, read
 from compare.competitors.registry import in_order
-from compare.exits import NOTHING, OK, USAGE
 from compare.record.records import Record
 from compare.report.paper import Point, points
 from compare.report.style import WIDTH_IN, legend, marks, pyplot, save
@@ -66,12 +62,10 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
     return {NAME: save(figure, folder / f"{NAME}.svg")}
 
 
-# `python -m compare.report.features RUN [RUN ...]`: what each feature costs, over several runs of the suite
-# `features`.
+# `report RUN... --print features`: what each feature costs, over several runs of the suite `features`.
 #
-# Prints markdown: a line a feature, a column a plain row and kernel, the time over the plain row's in the same run. Of
-# two runs that have a pair the later on the command line counts. Exit codes: 0; 2 for usage, for no run folder, and
-# for runs of different GPUs or timing contracts; 5 no row under a feature has its plain row's time beside it.
+# A line a feature, a column a plain row and kernel, the time over the plain row's in the same run. Of two runs that
+# have a pair the later on the command line counts.
 
 
 Costs = dict[tuple[str, str, str], float]  # (class of row, kernel, feature): time over the plain row's
@@ -102,22 +96,11 @@ def table(found: Mapping[tuple[str, str, str], float]) -> str:
     return tables.markdown([("feature", False), *titles], body)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line."""
-    new = argparse.ArgumentParser(prog="python -m compare.report.features", description=__doc__.splitlines()[0])
-    new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run wrote")
-    try:
-        runs = [read(folder) for folder in new.parse_args(argv).runs]
-        ensure_alike(runs)
-    except (NotARun, Incomparable, OSError) as error:
-        print(error, file=sys.stderr)
-        return USAGE
-    if not (found := costs(runs)):
-        print(f"no row under a feature has times beside one of {', '.join(PLAIN.values())}", file=sys.stderr)
-        return NOTHING
-    print(table(found))
-    return OK
+def text(folders: Sequence[Path]) -> str:
+    """What is printed of runs: the table; empty where no row under a feature has its plain row's time beside it.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises NotARun, Incomparable.
+    """
+    runs = [read(folder) for folder in folders]
+    ensure_alike(runs)
+    return table(found) if (found := costs(runs)) else ""

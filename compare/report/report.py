@@ -1,10 +1,14 @@
 """A run folder's report: summary.csv, figures/*.svg, report.md and report.html, from manifest.json and cells.jsonl.
 
-    python -m compare.report.report RUN                        writes them again; nothing is measured, estimated or
-    looked up python -m compare.report.report RUN RUN... [--out FILE]    one page about several runs, of one GPU or of
-    several
+    python -m compare report RUN                        writes them again; nothing is measured, estimated or looked up
+    python -m compare report RUN RUN... --out FILE      one page about several runs, of one GPU or of several
+    python -m compare report RUN... --print means --unit triton/auto --kernels helion/auto     speeds, a mean a class
+    python -m compare report RUN... --print features    what each feature costs beside its plain row
 
-Exit codes: 0; 2 for something that is not a run folder, and for runs whose times mean different things.
+What is printed is markdown, and no file is written; of two runs that have a row the later on the command line counts.
+
+Exit codes: 0; 2 for something that is not a run folder, and for runs whose times mean different things; 5 with --print:
+no row has the times that it asks for.
 """
 
 from __future__ import annotations
@@ -18,11 +22,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from compare.analysis import merge
+from compare.analysis import means, merge
+from compare.analysis.diff import Incomparable
 from compare.analysis.runs import NotARun, RunData, read
-from compare.exits import USAGE
-from compare.report import figures, render, verdicts
+from compare.exits import NOTHING, OK, USAGE
+from compare.report import features, figures, render, verdicts
 from compare.report.sections import build
+from compare.workloads.suites import PLAIN
+
+HELP = "the report of a run again; several runs as one page; --print: a table over them"
 
 __all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
 
@@ -95,26 +103,48 @@ def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
         pd.concat(tables).infer_objects().to_csv(file, index=False, float_format="%.6g")
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.report.report", description=__doc__.splitlines()[0])
-    new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that compare.run wrote")
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that run or merge wrote")
     new.add_argument("--out", type=Path, metavar="FILE", help="the page about several runs (default report.html)")
-    return new
+    new.add_argument("--print", choices=("means", "features"), help="print a table over the runs, and write nothing")
+    new.add_argument("--unit", metavar="KERNEL", help="of --print means: whose time is divided by the others'")
+    new.add_argument("--kernels", metavar="GLOBS", help="of --print means: only these, comma-separated")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0; 2 for usage, for what is no run folder, and for different contracts."""
-    asked = _parser().parse_args(argv)
+def _printed(asked: argparse.Namespace) -> int:
+    """--print. Raises NotARun, Incomparable."""
+    if asked.print == "means":
+        text = means.text(asked.runs, asked.unit, asked.kernels or "*")
+        lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}"
+    else:
+        text = features.text(asked.runs)
+        lacking = f"no row under a feature has times beside one of {', '.join(PLAIN.values())}"
+    print(text or lacking, file=sys.stdout if text else sys.stderr)
+    return OK if text else NOTHING
+
+
+def _lonely(asked: argparse.Namespace) -> str:
+    """Which option was found without the one that it belongs to; empty where none was."""
+    if asked.print == "means" and asked.unit is None:
+        return "--print: found means alone, allowed with --unit KERNEL"
+    if asked.print != "means" and (asked.unit or asked.kernels):
+        return f"--{'unit' if asked.unit else 'kernels'}: found alone, allowed with --print means"
+    return "--out: found beside --print, which writes nothing" if asked.print and asked.out else ""
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 2 for usage, for what is no run folder, and for different contracts; 5 where --print finds nothing."""
+    if wrong := _lonely(asked):
+        print(wrong, file=sys.stderr)
+        return USAGE
     try:
+        if asked.print:
+            return _printed(asked)
         if len(asked.runs) == 1 and asked.out is None:
             print(write(asked.runs[0]))
         else:
             print(page(asked.runs, asked.out or Path("report.html")))
-    except (NotARun, DifferentContracts, OSError) as error:
+    except (NotARun, DifferentContracts, Incomparable, OSError) as error:
         print(error, file=sys.stderr)
         return USAGE
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return OK

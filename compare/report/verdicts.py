@@ -30,7 +30,7 @@ def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
     """(the noise floor in a run's folder, what to say of it). One of another GPU or contract is none."""
     path = folder / "noise.json"
     if not path.exists():
-        return None, "No noise floor was measured with this run (`python -m compare.run.doctor`)."
+        return None, "No noise floor was measured with this run (`python -m compare doctor`)."
     try:
         found = noise.read(path)
     except (noise.NotNoise, OSError) as error:
@@ -38,7 +38,7 @@ def floor(folder: Path, gpu: str, contract: str) -> tuple[Noise | None, str]:
     if (found.gpu, found.contract) != (gpu, contract):
         return None, f"The noise floor is that of {found.gpu} under {found.contract}: not used."
     words = f"Identical code differed by {tables.share(found.within)} within a process and"
-    return found, f"{words} {tables.share(found.between)} between processes (`python -m compare.run.doctor`)."
+    return found, f"{words} {tables.share(found.between)} between processes (`python -m compare doctor`)."
 
 
 def sections(run: RunData) -> list[Section]:

@@ -1,12 +1,11 @@
 """Can this machine measure? Its environment, then equal things timed as if they were different, and a known difference.
 
-    python -m compare.run.doctor [--gpu auto] [--kernel triton/q_block] [--processes 3] [--max-time 1] [--out
-    noise.json]
+    python -m compare doctor [--gpu auto] [--kernel triton/q_block] [--processes 3] [--max-time 1] [--out noise.json]
 
 Two twins of one kernel must come out `same` (A/A), and 21 of its calls must be found slower than 20
-(compare.competitors.twins). By how much the twins differ is the noise floor, kept as JSON that compare.analysis.diff
-reads (compare.record.noise). Exit codes: 0; 1 a verdict was wrong or a twin did not run; 2 usage; 3 `--require-gpu`,
-and the GPU is not here; 130 interrupted.
+(compare.competitors.twins). By how much the twins differ is the noise floor, kept as JSON that `diff` reads
+(compare.record.noise). Exit codes: 0; 1 a verdict was wrong or a twin did not run; 2 usage; 3 `--require-gpu`, and the
+GPU is not here; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ from compare.record.noise import Noise, kept
 from compare.record.records import Timing, WorkloadInfo
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.cost import info
+
+HELP = "can this machine measure"
 
 # What the doctor says of a machine: the GPU and its state, versions, and what would disturb or is missing.
 
@@ -264,8 +265,7 @@ def _environment(console: Console, now: Situation) -> None:
         console.print(f"  ! {warning}", markup=False, soft_wrap=True, style="yellow")
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.run.doctor", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
     new.add_argument("--require-gpu", action="store_true", help="exit 3 unless the GPU is here")
     new.add_argument("--device", help="torch device (cuda:0)")
@@ -274,7 +274,6 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--processes", type=at_least_one, default=PROCESSES, help=f"default {PROCESSES}")
     new.add_argument("--max-time", type=positive, default=MAX_TIME_S, metavar="S", help="of a row and process")
     new.add_argument("--out", type=Path, metavar="FILE", help="or folder (default results/noise_<gpu>.json)")
-    return new
 
 
 def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
@@ -295,7 +294,7 @@ def _live(console: Console, asked: argparse.Namespace, now: Situation) -> int:
         judged.append(judge(info(row), samples, first.calls_per_sample) | {"clocks": clocks})
         console.print(_line(judged[-1]), markup=False, soft_wrap=True)
     noise = floor(now.name, asked.kernel, contract, judged)
-    for path in (kept(now.name), out):  # the first is where compare.run looks
+    for path in (kept(now.name), out):  # the first is where run looks
         noise.write(path)
     wrong = [row["workload"] for row in judged if not sound(row)]
     words = f"noise floor: {noise.within:.2%} within a process, {noise.between:.2%} between processes; {out}"
@@ -322,10 +321,5 @@ def _main(asked: argparse.Namespace) -> int:
         return WRONG
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    asked = _parser().parse_args(argv)
+def main(asked: argparse.Namespace) -> int:
     return ending(lambda: _main(asked), (UnknownGpu, GrammarError, registry.UnknownKernel, run_folder.CannotWrite))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

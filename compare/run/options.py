@@ -69,9 +69,7 @@ def _add_again(new: argparse.ArgumentParser) -> None:
         "--resume", nargs="?", const="", metavar="DIR", help="go on in DIR (default --out, else the last of this plan)"
     )
     again.add_argument("--retry", action="store_true", help="with --resume: what failed or was unavailable, once more")
-    again.add_argument(
-        "--against", metavar="RUN", help="then say what changed since this run, as compare.analysis.diff does"
-    )
+    again.add_argument("--against", metavar="RUN", help="then say what changed since this run, as diff does")
     diff.add_options(again)
 
 
@@ -79,7 +77,8 @@ def parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         prog="python -m compare.run",
         description="Check paged-attention kernels against one spec, time those that are right, and report.",
-        epilog="Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "
+        epilog="Example: python -m compare.run --gpu h200 --suite peers --kernels 'triton/*'. "
+        "Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "
         "4 --fail-on; 5 nothing could run; 130 interrupted, finished cells kept.",
     )
     what = new.add_argument_group("what to compare")

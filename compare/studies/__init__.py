@@ -2,3 +2,20 @@
 
 In: the kernels, the compilers, committed runs. Out: tables and rows that pages and reports quote.
 """
+
+HELP = "a question beside speed: study NAME; without a name, what each asks"
+NAMED = {
+    "costs": "compare.studies.costs.costs",
+    "graphs": "compare.studies.graphs.graphs",
+    "host": "compare.studies.host",
+    "precision": "compare.studies.precision",
+    "sanitize": "compare.studies.sanitize",
+    "ablations": "compare.studies.ablations",
+    "generated": "compare.studies.generated",
+    "sizes": "compare.studies.sizes",
+    "versions": "compare.studies.versions.versions",
+    "vllm": "compare.studies.vllm",
+    "published": "compare.studies.estimates.published",
+    "dies": "compare.studies.dies",
+    "everything": "compare.studies.everything",
+}

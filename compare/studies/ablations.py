@@ -1,7 +1,9 @@
-"""`python -m compare.studies.ablations`: what the compiler makes of each ablation and of the rung that it varies.
+"""What the compiler makes of each ablation and of the rung that it varies.
+
+    python -m compare study ablations > docs/ablation-facts.md
 
 Every kernel is compiled for a GPU that need not be here (compare.static.compile), with the untuned config, and its code
-object read. The output is docs/ablation-facts.md.
+object read. The output is docs/ablation-facts.md. Exit codes: 0.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import Any
 
 from common.gpus import Gpu, resolve
 from compare.competitors.registry import ABLATIONS
+from compare.exits import OK
 from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.workloads import LLAMA_3_8B, Workload
+
+HELP = "what the compiler makes of each ablation and of its rung"
 
 GPUS = ("h200", "mi300")
 DECODE, PREFILL = ((1, 2048),) * 8, ((2048, 2048),)
@@ -89,7 +94,7 @@ def versions() -> str:
 def document() -> Iterator[str]:
     """docs/ablation-facts.md, a line at a time."""
     yield "# What the compiler makes of the ablations\n"
-    yield f"Written by `python -m compare.studies.ablations` with {versions()}, for GPUs that need not be there."
+    yield f"Written by `python -m compare study ablations` with {versions()}, for GPUs that need not be there."
     yield "Llama-3-8B's shape, bf16, untuned configs, 8 decodes over 2048 keys unless a row says otherwise. Registers"
     yield "and spilled ones are of a thread, the other counts of the whole code; `+` joins the kernels of a launch. A"
     yield "pipelined load is one that a loop issues iterations ahead, into a buffer of shared memory."
@@ -99,13 +104,11 @@ def document() -> Iterator[str]:
         yield from table(gpu)
 
 
-def main() -> None:
-    argparse.ArgumentParser(
-        prog="python -m compare.studies.ablations", description=__doc__.splitlines()[0]
-    ).parse_args()
+def options(parser: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def main(asked: argparse.Namespace) -> int:
     for text in document():
         print(text, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    return OK

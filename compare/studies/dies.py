@@ -1,8 +1,10 @@
-"""`python -m compare.studies.dies --gpu mi300`: two questions about an AMD GPU that compiled code and arithmetic
-answer.
+"""Two questions about an AMD GPU that compiled code and arithmetic answer.
+
+    python -m compare study dies --gpu mi300
 
 Which bytes of K and V does each die read, as the grids are and after a remap? And what do 8 warps instead of 4 cost
 the prompt's kernel in registers, spills and repeated products? The page is written to docs/results/<gpu>/static.md.
+Exit codes: 0; 2 usage.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from compare.analysis.tables import Table
 from compare.exits import USAGE
 from compare.static.compile import Compilation, compile_in_child
 from compare.workloads import Workload, parse_lens
+
+HELP = "bytes per die of an AMD GPU, and its prompt kernel by warps"
 
 # Which K and V each die of an MI300 reads: its eight dies (XCDs) have an L2 of their own, and the hardware deals
 # programs over them in turn: program i runs on die i modulo 8 (AMD, CDNA 3 white paper; ROCm workload tuning guide).
@@ -193,7 +197,7 @@ def page(gpu: Gpu) -> str:
     return "\n\n".join(
         [
             f"# {gpu.title}: what compiled code and arithmetic say",
-            f"Written by `python -m compare.studies.dies --gpu {gpu.name}`. Nothing here ran on hardware.",
+            f"Written by `python -m compare study dies --gpu {gpu.name}`. Nothing here ran on hardware.",
             "## Bytes of K and V per die",
             "Program i runs on die i modulo 8, and each die has an L2 of its own (compare/studies/dies.py). `fetched`:"
             " bytes that all dies read over the distinct bytes, 1 at best. `remapped`: each die gets a run of "
@@ -206,11 +210,12 @@ def page(gpu: Gpu) -> str:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """0; 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m compare.studies.dies", description=__doc__.splitlines()[0])
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", default="mi300", help="mi300, mi325, mi350 or mi355 (default mi300)")
-    asked = parser.parse_args(argv)
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 2 usage."""
     try:
         gpu = gpus.resolve(asked.gpu)
     except gpus.UnknownGpu as error:
@@ -224,7 +229,3 @@ def main(argv: list[str] | None = None) -> int:
     out.write_text(page(gpu) + "\n")
     print(out)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,10 @@
 """`make gpu`: everything that this project measures on a GPU, one part after another, each in a folder of its own.
 
+    python -m compare study everything [--minutes 10] [--only doctor,peers]
+
 Makes no environment and installs nothing: it runs with the Python that started it and says what that Python lacks. A
-part that is finished is not run again, so an interrupted protocol goes on where it stopped.
+part that is finished is not run again, so an interrupted protocol goes on where it stopped. Exit codes: 0 all parts
+ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from compare.exits import INTERRUPTED, NO_GPU, USAGE
 from compare.record import folder as run_folder
 from compare.run import doctor
 
+HELP = "all that is measured on the GPU that is here (`make gpu`)"
+
 PROMPTS = "q512,q2k,q8k,8q1k~,q32k"
 SERVING = "triton/auto,triton/static_grid,triton/native.auto,helion/auto,helion/static_grid,baseline/flash_attn3"
 NEW_KV = "triton/auto,triton/split,helion/auto,helion/split,baseline/flash_attn3"
@@ -34,11 +39,10 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Part:
-    """One command of the protocol; `module` runs with `arguments` and `--out` its folder."""
+    """One command of the protocol: the words behind `python -m compare`, to which `--out` its folder is added."""
 
     name: str
-    module: str
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
     what: str
 
 
@@ -50,27 +54,23 @@ def parts(gpu: str) -> tuple[Part, ...]:
     rest. Estimated for an H200, in minutes: doctor 1, peers 5 1/2, serving 5 1/2, host and new_kv 2, graphs 1 1/2,
     figures 7. `--minutes 10` ends a call behind doctor, peers and serving; the next one goes on.
     """
-    run = ("--gpu", gpu, "--max-time", "0.6")
+    run = ("run", "--gpu", gpu, "--max-time", "0.6")
     return (
         Part(
             "doctor",
-            "compare.run.doctor",
-            ("--gpu", gpu, "--max-time", "0.5"),
+            ("doctor", "--gpu", gpu, "--max-time", "0.5"),
             "noise floor: equal twins, one 5% slower",
         ),
-        Part("peers", "compare.run", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
-        Part("serving", "compare.run", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
-        Part("host", "compare.studies.host", ("--gpu", gpu), "host time of a call"),
+        Part("peers", (*run, "--suite", "peers"), "every rung, auto, FA3 and SDPA on the peers rows"),
+        Part("serving", (*run, "--suite", "serving", "--kernels", SERVING), "what engines meet"),
+        Part("host", ("study", "host", "--gpu", gpu), "host time of a call"),
         Part(
             "new_kv",
-            "compare.run",
             (*run, "--suite", "peers", "--workload", PROMPTS, "--new-kv", "--kernels", NEW_KV),
             "prompts whose K and V the step hands over",
         ),
-        Part(
-            "graphs", "compare.studies.graphs.graphs", ("--gpu", gpu), "one captured graph against one per batch size"
-        ),
-        *(Part(name, "compare.run", (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
+        Part("graphs", ("study", "graphs", "--gpu", gpu), "one captured graph against one per batch size"),
+        *(Part(name, (*run, "--suite", name), f"the paper's {what}") for name, what in FIGURES.items()),
     )
 
 
@@ -94,25 +94,22 @@ def _run(part: Part, folder: Path) -> int:
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)
     began = time.monotonic()
-    status = _start([sys.executable, "-m", part.module, *part.arguments, "--out", str(folder)])
+    status = _start([sys.executable, "-m", "compare", *part.words, "--out", str(folder)])
     if status in (0, 1, 4) and any(folder.iterdir()):  # 4: measured, and a goal missed
         mark = {"commit": run_folder.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
         (folder / "part.json").write_text(json.dumps(mark) + "\n")
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.studies.everything", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
     new.add_argument("--out", type=Path, help="folder of the parts' folders (default results/protocol_<gpu>)")
     new.add_argument("--only", help="comma-separated names of parts")
     new.add_argument("--minutes", type=float, default=10.0, help="no part begins after so many (default 10)")
-    return new
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(asked: argparse.Namespace) -> int:
     """0 all parts ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted."""
-    asked = _parser().parse_args(argv)
     console = Console()
     here = gpus.detect()
     try:
@@ -154,7 +151,3 @@ def _protocol(console: Console, chosen: tuple[Part, ...], out: Path, seconds: fl
                 return INTERRUPTED
     console.print(f"reports: {out}/*/report.*", markup=False)
     return worst
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,12 @@
 """The Triton code that Helion generates, kept beside ours, and what the compiler makes of both.
 
-    python -m compare.studies.generated --gpu h200 --out DIR [--heuristics default] [--workload 32q1s2k,q2k]
+    python -m compare study generated --gpu h200 --out DIR [--heuristics default] [--workload 32q1s2k,q2k]
 
 For every rung and workload both DSLs are launched into a recorder and compiled for the GPU, which need not be here. DIR
 gets `code.jsonl`, a row a kernel launch: registers, spills, shared memory, loads by width, matrix instructions, and of
 what Helion generated the size (compare.studies.sizes); and `<rung>.<workload>.txt`, the source that Helion generated,
 of the rungs in --sources. Each DSL has the config that its heuristics give: equal work, not equal configs.
+Exit codes: 0; 1 where a kernel failed; 2 usage; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import ast
 import itertools
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,12 +30,15 @@ from common.spec import Features
 from common.spec.kernel import Capacity
 from compare.bench.subject import failure
 from compare.competitors import registry
+from compare.exits import INTERRUPTED, USAGE
 from compare.record import folder as run_folder
 from compare.static import jit
 from compare.static.crosscompile import CannotCompile, claim, compile_launch
 from compare.static.helion_target import helion_as
 from compare.studies import sizes
 from compare.workloads import GrammarError, Workload, parse_lens
+
+HELP = "the Triton code that Helion generates, and what the compiler makes of it and of ours"
 
 WORKLOADS = "32q1s2k,q2k"
 RUNGS = tuple(rung for rung in registry.RUNGS if rung != "auto")  # auto has no kernel of its own
@@ -132,21 +135,18 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[1:]]
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.studies.generated", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", required=True, help="the GPU to compile for")
     new.add_argument("--out", type=Path, required=True, metavar="DIR")
     new.add_argument("--workload", default=WORKLOADS)
     new.add_argument("--rungs", default=",".join(RUNGS))
     new.add_argument("--sources", default=",".join(RUNGS), help="rungs whose generated source is kept too")
     new.add_argument("--heuristics", choices=registry.HEURISTICS, default="default")
-    return new
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """0; 1 where a kernel failed; 2 usage; 130 interrupted."""
     console = Console(stderr=True)
-    arguments = _parser().parse_args(argv)
     try:
         gpu = gpus.resolve(arguments.gpu)
         workloads = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
@@ -154,9 +154,9 @@ def main(argv: list[str] | None = None) -> int:
         return _write(console, arguments, rows(rungs, workloads, gpu, arguments.heuristics), kept)
     except (ValueError, GrammarError, CannotCompile) as error:
         console.print(str(error), markup=False, style="red")
-        return 2
+        return USAGE
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _rungs(option: str, text: str) -> tuple[str, ...]:
@@ -190,7 +190,3 @@ def _write(
                     text.write(f"# {row['launched']}: {json.dumps(row['config'])}\n{source}\n")
                 begun.add(path)
     return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """How many rounds a precision takes on a GPU that was measured: the spread of paired log-ratios from round to round.
 
-    python -m compare.studies.precision RUN [--precision 0.5%]
+    python -m compare study precision RUN [--precision 0.5%]
 
 Per cell of the run the standard deviation over rounds of log(kernel / unit), and the rounds, of all processes together,
 after which the 99% interval of its mean would be within the precision to either side. Exit codes: 0; 2 for what holds
@@ -23,6 +23,8 @@ from compare.plan.options import share
 from compare.record.contract import PRECISION
 from compare.record.records import Record, latest
 from compare.record.store import load
+
+HELP = "how many rounds a precision takes on a GPU that was measured"
 
 Z99 = 2.576
 SHARES = (0.5, 0.75, 0.9, 1.0)
@@ -47,11 +49,12 @@ def rounds(spread: float, precision: float) -> int:
     return math.ceil((Z99 * spread / precision) ** 2)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    new = argparse.ArgumentParser(prog="python -m compare.studies.precision", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("run", type=Path, metavar="RUN")
     new.add_argument("--precision", type=share, default=PRECISION, help=f"default {PRECISION:.1%}".replace("%", "%%"))
-    asked = new.parse_args(argv)
+
+
+def main(asked: argparse.Namespace) -> int:
     try:
         found = spreads(latest(load(asked.run / "cells.jsonl").records))
     except (OSError, ValueError) as error:
@@ -67,7 +70,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         spread = quantile(found, part)
         print(f"  {part:5.0%} of cells   spread at most {spread:6.2%}   {rounds(spread, asked.precision):6} rounds")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,13 @@
 """compute-sanitizer over every own kernel on tiny named cases: out-of-bounds accesses (memcheck) and races (racecheck).
 
-    python -m compare.studies.sanitize --kernels 'helion/*' --jobs 8 --out DIR
+    python -m compare study sanitize --kernels 'helion/*' --jobs 8 --out DIR
 
 One process a tool, or with --jobs one a kernel, several at a time: Helion generates code for seconds a case, and keeps
 it in the process. Without PyTorch's caching allocator, which would hide an access behind the end of a tensor in memory
 that the cache still holds. With --out each log is appended to DIR/<tool>.log as its process ends, beside a line of
 DIR/verdicts.jsonl; the same command goes on with the kernels that no line of this source calls clean. A tool that
 refuses to run is logged as `not run`, with its error; one that ran out of time with what it had said.
+Exit codes: 0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from compare.plan.options import at_least_one, positive
 from compare.record import folder as run_folder
 from compare.record.store import Busy
 from compare.tune.records import Log
+
+HELP = "accesses out of bounds and races, by compute-sanitizer"
 
 # page and tile borders, garbage tails, empty sequences, odd sizes, every phase
 CASES = (
@@ -91,7 +94,9 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool
         "9",
         sys.executable,
         "-m",
-        "compare.studies.sanitize",
+        "compare",
+        "study",
+        "sanitize",
     ]
     command += ["--inside", str(TOOLS[tool]), "--kernels", patterns]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -174,16 +179,17 @@ def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept:
     return worst
 
 
-def main(argv: list[str] | None = None) -> int:
-    """0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage."""
-    new = argparse.ArgumentParser(prog="python -m compare.studies.sanitize", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--kernels", default="triton/*,triton/native*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes at a time, of one kernel each")
     new.add_argument("--limit", type=positive, default=LIMIT_S, metavar="S", help="of a process (default 240 s)")
     new.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)} (default both)")
     new.add_argument("--out", type=Path, metavar="DIR", help="logs, and verdicts to go on from")
     new.add_argument("--inside", type=int, help=argparse.SUPPRESS)
-    asked = new.parse_args(argv)
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage."""
     if asked.inside is not None:
         inside(asked.inside, asked.kernels)
         return 0
@@ -200,7 +206,3 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if all([sanitize(tool, kernels, asked.jobs, asked.limit, kept) for tool in tools]) else 1
     finally:
         kept.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

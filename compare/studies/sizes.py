@@ -1,6 +1,6 @@
 """Size and shape of each kernel's source: tokens, logical lines, cyclomatic number, escapes, questions of the platform.
 
-    python -m compare.studies.sizes [--kernels 'triton/*,helion/*'] [--json]
+    python -m compare study sizes [--kernels 'triton/*,helion/*'] [--json]
 
 Counted is what `launch` and `workspace` reach inside the kernel's own DSL folder, function by function, and nothing is
 imported for it. Device code is every kernel and every helper that a kernel calls; host code is the rest. `space`,
@@ -8,7 +8,7 @@ Config classes, imports and constants are not counted, nor what both DSLs share 
 A source is normalised first: no comments, docstrings or annotations (but `constexpr`, which changes the code), local
 names by the order of their appearance, one layout. So longer names and other line breaks cost nothing.
 Two kernels are compared where their capability rows are equal (compare.studies.capability), else the reason stands in
-the row.
+the row. Exit codes: 0; 2 usage; 5 nothing selected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from compare.competitors import registry
+from compare.exits import NOTHING, OK, USAGE
 from compare.studies import capability
+
+HELP = "tokens, lines, cyclomatic number and escapes of each kernel's source"
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = ("launch", "workspace")
@@ -267,24 +270,22 @@ def pairs(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m compare.studies.sizes", description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", default="triton/*,helion/*")
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs (default all)")
     parser.add_argument("--json", action="store_true", help="a JSON object a line in place of the table")
-    arguments = parser.parse_args(argv)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0; 2 for a kernel that is none; 5 nothing selected."""
     try:
         chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
     except registry.UnknownKernel as error:
         print(error, file=sys.stderr)
-        return 2
+        return USAGE
     for row in rows(chosen):
         if arguments.json:
             print(json.dumps(row))
         else:
             sizes = " ".join(f"{k}={v}" for k, v in row.items() if k not in ("kernel", "escapes"))
             print(f"{row['kernel']:26} {sizes} escapes: {', '.join(row['escapes']) or 'none'}")
-    return 0 if chosen else 5
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return OK if chosen else NOTHING

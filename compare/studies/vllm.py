@@ -1,10 +1,12 @@
 """vLLM's Triton kernel on the named cases: which it keeps, which it refuses, which it gets wrong.
 
-    TRITON_INTERPRET=1 python -m compare.studies.vllm      on a CPU, every small case
-    python -m compare.studies.vllm                         on the GPU that is here, the large ones too
+    TRITON_INTERPRET=1 python -m compare study vllm      on a CPU, every small case
+    python -m compare study vllm                         on the GPU that is here, the large ones too
+    python -m compare study vllm SCRIPT...               run scripts that import the kernel, with its two files alone
 
 Needs vLLM, or its two kernel files on the path (compare.competitors.baselines.vllm_files). Judged like any kernel,
-without LSE, which it does not return. Behind docs/claims.md.
+without LSE, which it does not return. Behind docs/claims.md. Exit codes: 0; 1 where a case was wrong or broken; 2
+usage; 5 where the kernel is not here.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import argparse
 import collections
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from common.cases.trial import tried
 from common.spec import SpecError
 from compare import exits
 from compare.competitors import registry
+from compare.competitors.baselines import vllm_files
+
+HELP = "vLLM's Triton kernel on the named cases"
 
 KERNEL = "baseline/vllm_triton"
 KEPT, REFUSED, WRONG, BROKEN = "kept", "refused", "wrong", "broken"
@@ -39,11 +43,15 @@ def judge(kernel: Any, case: Case, device: str) -> tuple[str, str]:
     return (KEPT, "") if found.ok else (WRONG, found.reason)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="run these in place of the cases")
+
+
+def main(asked: argparse.Namespace) -> int:
     """0; 1 where a case was wrong or broken; 2 usage; 5 where the kernel is not here."""
-    argparse.ArgumentParser(
-        prog="python -m compare.studies.vllm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args(argv)
+    if asked.scripts:
+        vllm_files.run(asked.scripts)
+        return exits.OK
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         kernel = registry.load(KERNEL)
@@ -62,7 +70,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{case.name}: {outcome}: {why}", flush=True)
     print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
     return exits.WRONG if counted[WRONG] + counted[BROKEN] else exits.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

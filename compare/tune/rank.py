@@ -1,9 +1,9 @@
-"""`python -m compare.tune.rank --gpu mi300`: which configs to try first on a GPU that is not here.
+"""Which configs to try first on a GPU that is not here: `python -m compare tune --rank --gpu mi300`.
 
 Every policy that the tuner might draw is compiled for the GPU. Out goes what spills, does not fit, or issues products
 twice on a prompt; the others are ranked by the estimate (compare.static.estimate) over a decode, a prompt and a mixed
-row, as a share of the default's. The ranking is written to compare/tune/rankings/<gpu>.json and seeds compare.tune.tune
-there. It is labelled `static ranking, not run on hardware`: nothing in it was measured, and no tree is made of it.
+row, as a share of the default's. The ranking is written to compare/tune/rankings/<gpu>.json and seeds `tune` there. It
+is labelled `static ranking, not run on hardware`: nothing in it was measured, and no tree is made of it.
 """
 
 from __future__ import annotations
@@ -89,18 +89,11 @@ def _kernels(asked: str) -> Iterator[str]:
             yield kernel_id
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.tune.rank", description=__doc__.splitlines()[0])
-    new.add_argument("--gpu", required=True, help="a name of the GPU table")
-    new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
-    new.add_argument("--candidates", type=int, default=16, metavar="N", help="policies a kernel (default 16)")
-    new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
-    return new
+def main(asked: argparse.Namespace) -> int:
+    """By --gpu, --kernels, --candidates and --seed of `tune`.
 
-
-def main(argv: list[str] | None = None) -> int:
-    """0; 2 usage; 130 interrupted: kernels ranked so far are in the file."""
-    asked = _parser().parse_args(argv)
+    0; 2 usage; 130 interrupted: kernels ranked so far are in the file.
+    """
     try:
         gpu, kernels = gpus.resolve(asked.gpu), list(_kernels(asked.kernels))
     except (gpus.UnknownGpu, registry.UnknownKernel) as error:
@@ -126,7 +119,3 @@ def main(argv: list[str] | None = None) -> int:
             print(f"    {name}: {why}")
     print(f"{space.LABEL}: {space.path(gpu.name)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

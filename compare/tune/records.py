@@ -75,7 +75,7 @@ def together(folders: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, An
     has it. Raises NotThisRun where they are of several GPUs."""
     missing = [str(folder) for folder in folders if not (folder / "manifest.json").exists()]
     if missing:
-        raise NotThisRun(f"fit: found {', '.join(missing)} without manifest.json, allowed folders of compare.tune.tune")
+        raise NotThisRun(f"fit: found {', '.join(missing)} without manifest.json, allowed folders that tune wrote")
     manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
     gpus = {manifest["gpu"] for manifest in manifests}
     if len(gpus) > 1:

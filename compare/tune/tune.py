@@ -1,10 +1,13 @@
 """Tune the kernels of both DSLs for the GPU that is here, and write what was learnt as short if-trees.
 
-    python -m compare.tune.tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
+    python -m compare tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
+    python -m compare tune --rank --gpu mi300       for a GPU that is not here: which configs to try first there
+    python -m compare tune --fit RUN [RUN ...]      the trees of earlier runs again; needs no GPU
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
 of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/fitted/<gpu>.py. docs/tuning.md says how
-to read them. `--fit DIR` writes the trees of an earlier run again and needs no GPU.
+to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; 130
+interrupted, what was measured is kept: --resume goes on.
 """
 
 from __future__ import annotations
@@ -32,13 +35,15 @@ from compare.plan.situation import situation
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import render, space, tree
+from compare.tune import rank, render, space, tree
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.fit import Fitted
 from compare.tune.records import Log, NotThisRun, together
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload, suites
 from compare.workloads.suites import least_ms
+
+HELP = "find configs for the GPU that is here; --rank for one that is not; --fit from logs"
 
 KINDS = ("prefill", "decode", "mixed", "speculative")
 # A light row: 0.4 ms of an H200 at least, so 1.8 GB of K and V and about 1 ms of a good kernel; its output's float64
@@ -47,13 +52,7 @@ LIGHT_MS, LIGHT_TOKENS, TRIFLE_MS = 0.4, 8192, 0.002
 _USAGE_ERRORS = (UnknownGpu, registry.UnknownKernel, GrammarError, SpecError, StrangerPackage, run_folder.CannotWrite)
 
 
-def parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(
-        prog="python -m compare.tune.tune",
-        description="Time candidates of each kernel's space on the suite `tuning`, write heuristics/fitted/<gpu>.py.",
-        epilog="Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; "
-        "130 interrupted, what was measured is kept: --resume goes on.",
-    )
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--kernels", default="triton/*,helion/*", help="comma-separated ids or globs")
     new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto: the one that is)")
     new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
@@ -68,10 +67,12 @@ def parser() -> argparse.ArgumentParser:
         "--fit", metavar="DIR", nargs="+", help="no measuring: the trees of runs; a kernel of two has the later's times"
     )
     new.add_argument(
+        "--rank", action="store_true", help="no measuring: compile for --gpu, rank configs by the estimate"
+    )
+    new.add_argument(
         "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: trees go to OUT only"
     )
     new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
-    return new
 
 
 def pick_rows(count: int) -> tuple[Workload, ...]:
@@ -151,7 +152,7 @@ class Tuning:
         rows = [row.to_dict() for row in self.rows]
         identity = json.dumps([rows, policies, self.machine.gpu.name], sort_keys=True)
         return {
-            "command": " ".join(["python -m compare.tune.tune", *argv]),
+            "command": " ".join(["python -m compare tune", *argv]),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": run_folder.commit(),
             "gpu": self.machine.gpu.name,
@@ -236,6 +237,8 @@ def _machine(arguments: argparse.Namespace) -> Machine | None:
 
 def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     ensure_own_packages()
+    if arguments.rank:
+        return rank.main(arguments)
     tree.ensure_library()
     if arguments.fit:
         return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
@@ -266,11 +269,5 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
     return write_trees([run.folder], not arguments.no_install)
 
 
-def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = parser().parse_args(argv)
-    return ending(lambda: _main(arguments, argv), (*_USAGE_ERRORS, tree.NoTreeLibrary))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(asked: argparse.Namespace) -> int:
+    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, tree.NoTreeLibrary))

@@ -12,12 +12,13 @@ import pytest
 
 import diptych_check
 from common import gpus
+from compare import __main__ as command_line
 from compare import exits
-from compare.analysis import means, summary
+from compare.analysis import summary
 from compare.competitors import registry
 from compare.plan import selection, situation
 from compare.record import records
-from compare.report import features, paper
+from compare.report import paper
 from compare.run import options
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ _spec.loader.exec_module(include)
 DOCUMENTS = sorted({*include.documents(), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "results" / "README.md"})
 PATH = re.compile(rf"(?:{'|'.join(PACKAGES)}|tests|docs|\.ci)/[\w./-]*|[A-Z]\w+\.md|Makefile|LICENSE|pyproject\.toml")
 NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
-PRINTED = {"means": means, "feature_costs": features}  # commands whose tables documents quote
+PRINTS = re.compile(r"^python -m compare (report docs/results/.* --print .*)$", re.MULTILINE)  # quoted tables
 VALUE = re.compile(rf"({NAME.pattern}) = (.+)")
 
 
@@ -97,18 +98,26 @@ def wrong_values(text: str) -> list[str]:
 def commands(text: str) -> list[str]:
     """Lines of shell blocks and spans that begin as a command of this project does."""
     lines = [line for code in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in code.splitlines()]
-    return [line for line in lines if line.strip()] + [s for s in spans(text) if re.match(r"(python -m|make) ", s)]
+    return [line for line in lines if line.strip()] + mentions(text)
 
 
-def refused(command: str) -> str:
-    """Why this project would not understand a command line; empty where it would."""
+def mentions(text: str) -> list[str]:
+    """Commands in sentences, where one may be called by its name alone."""
+    return [span for span in spans(text) if re.match(r"(python -m|make|diptych) ", span)]
+
+
+def refused(command: str, *, mentioned: bool = False) -> str:
+    """Why this project would not understand a command line; empty where it would.
+
+    mentioned: in a sentence, where a verb's name without options is no command line.
+    """
     words = shlex.split(command, comments=True)
     try:
         if words[0] == "make":
             targets = [word for word in words[1:] if "=" not in word]
             extra = [word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")]
-            if targets == ["compare"] and extra:
-                return refused("python -m compare.run " + extra[0])
+            if extra and (verb := {"compare": "run", "gpu": "study everything"}.get(targets[0])):
+                return refused(f"python -m compare {verb} {extra[0]}")
             return "" if set(targets) <= TARGETS else f"no target {targets}"
         if words[0] == "pip":
             extras = re.search(r"\[(.+)\]", words[-1])
@@ -119,10 +128,29 @@ def refused(command: str) -> str:
             return ""
         if words[:3] == ["python", "-m", "compare.run"]:
             return _run_refuses(words[3:])
+        if words[0] == "diptych" or words[:3] == ["python", "-m", "compare"]:
+            return _verb_refuses(words[1:] if words[0] == "diptych" else words[3:], mentioned)
+        if words[:2] == ["python", "-m"] and words[2].startswith("compare."):
+            return f"no command {words[2]}"
         module = words[2].replace(".", "/") + ".py" if words[:2] == ["python", "-m"] else words[1]
         return "" if (ROOT / module).exists() else f"no {module}"
-    except (SystemExit, ValueError) as error:
+    except SystemExit as left:
+        return f"refused: {left}" if left.code else ""  # --help
+    except ValueError as error:
         return f"refused: {error}"
+
+
+def _verb_refuses(words: list[str], mentioned: bool) -> str:
+    found = command_line.commands(words)
+    for command in [] if isinstance(found, str) else found:
+        if mentioned and not command.words:
+            continue
+        if command.name == "run":
+            return _run_refuses(list(command.words))
+        asked = command.parser().parse_args(command.words)
+        if getattr(asked, "gpu", None) not in (None, "auto"):
+            gpus.resolve(asked.gpu)
+    return ""
 
 
 def _run_refuses(words: list[str]) -> str:
@@ -161,21 +189,26 @@ def test_quoted_constants_have_these_values(document):
 
 
 def test_commands_are_understood(document):
-    found = {command: why for command in commands(own_text(document.read_text())) if (why := refused(command))}
+    text = own_text(document.read_text())
+    in_sentences = set(mentions(text))
+    found = {c: why for c in commands(text) if (why := refused(c, mentioned=c in in_sentences))}
     assert not found
 
 
 def test_tables_over_several_runs_are_what_their_command_prints(document, capsys, monkeypatch):
     text = document.read_text()
     monkeypatch.chdir(ROOT)
-    for name, command in re.findall(r"^python -m compare\.(\w+) (docs/results/.*)$", text, re.MULTILINE):
-        if name not in PRINTED:
-            continue
-        folder, names, rest = re.fullmatch(r"([^{ ]*)(?:\{(.*?)\})?(.*)", command).groups()
+    for command in PRINTS.findall(text):
+        folder, names, rest = re.fullmatch(r"report ([^{ ]*)(?:\{(.*?)\})?(.*)", command).groups()
         runs = [folder + name for name in (names or "").split(",")]
-        assert PRINTED[name].main([*runs, *shlex.split(rest)]) == exits.OK
+        assert command_line.main(["report", *runs, *shlex.split(rest)]) == exits.OK
         printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
         assert len(printed) > 2 and "\n".join(printed) in text
+
+
+def test_documents_quote_tables_over_several_runs():
+    quoted = [path.name for path in DOCUMENTS if PRINTS.search(path.read_text())]
+    assert quoted == ["features.md", "performance-notes.md"]
 
 
 def test_every_exit_code_is_documented():
@@ -239,7 +272,21 @@ def test_a_wrong_document_is_seen(check, text):
     assert check(text)
 
 
-@pytest.mark.parametrize("command", ["pip install -e .", "pip install -e '.[cpu,test]'", "make test"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pip install -e .",
+        "pip install -e '.[cpu,test]'",
+        "make test",
+        "make gpu ARGS='--minutes 1'",
+        "python -m compare",
+        "python -m compare study",
+        "python -m compare diff --help",
+        "python -m compare run --suite peers",
+        "python -m compare pages paper cases --write",
+        "diptych diff results/a results/b --fail-on regress",
+    ],
+)
 def test_a_right_command_is_understood(command):
     assert not refused(command)
 
@@ -267,7 +314,27 @@ def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, m
         "make compare ARGS='--sweet peers'",
         "pip install -e '.[gpu]'",
         "python -m compare.nothing",
+        "python -m compare.analysis.diff results/a results/b",
+        "python -m compare reprot results/a",
+        "python -m compare diff results/a",
+        "python -m compare diff results/a results/b --fail-on worse",
+        "python -m compare run --sweet peers",
+        "python -m compare run --suite peer",
+        "python -m compare merge results/a results/b",
+        "python -m compare study cost --out DIR",
+        "python -m compare study costs",
+        "python -m compare study dies --gpu h2000",
+        "python -m compare pages papr --write",
+        "python -m compare pages paper --check",
+        "diptych explain",
+        "make gpu ARGS='--hours 1'",
     ],
 )
 def test_a_wrong_command_is_seen(command):
     assert refused(command)
+
+
+def test_in_a_sentence_a_name_stands_for_its_command_if_there_is_such_a_one():
+    assert refused("python -m compare study costs") and not refused("python -m compare study costs", mentioned=True)
+    assert refused("python -m compare study cost", mentioned=True)
+    assert refused("python -m compare study costs --ony tuning", mentioned=True)

@@ -11,55 +11,21 @@ import contextlib
 import io
 import json
 import shlex
-import sys
 from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-from compare.analysis import diff, means, merge
-from compare.competitors import explain
-from compare.pages import capability, choosing, features, paper
-from compare.report import features as report_features
-from compare.report import report
-from compare.run import command as run
-from compare.run import doctor
-from compare.studies import ablations, dies, generated, host, hostcpu, precision, sanitize, sizes
-from compare.studies.costs import costs
-from compare.studies.estimates import page
-from compare.studies.graphs import graphs
-from compare.studies.versions import versions
-from compare.tune import rank, tune
+from compare import __main__ as command_line
 from goldens.table import Rows
 from tests.docs import test_docs
 
 RESULTS = test_docs.ROOT / "docs" / "results"
-PROGRAMS = {  # by the name that a command ends in, wherever its module stands
-    "ablations": ablations,
-    "capability": capability,
-    "choosing": choosing,
-    "codemetrics": sizes,
-    "costs": costs,
-    "diff": diff,
-    "doctor": doctor,
-    "estimate_page": page,
-    "explain": explain,
-    "feature_costs": report_features,
-    "features_page": features,
-    "generated": generated,
-    "graphs": graphs,
-    "hostcpu": hostcpu,
-    "hosttime": host,
-    "means": means,
-    "merge": merge,
-    "paper": paper,
-    "precision": precision,
-    "rank": rank,
-    "report": report,
-    "run": run,
-    "sanitize": sanitize,
-    "static_page": dies,
-    "tune": tune,
-    "versions": versions,
+FORMER = {  # verbs by the modules whose names committed manifests have
+    "compare.diff": "diff",
+    "compare.graphs": "study graphs",
+    "compare.merge": "merge",
+    "compare.run": "run",
+    "compare.tune": "tune",
 }
 
 
@@ -86,11 +52,10 @@ def meanings(commands: Iterable[str]) -> Rows:
 
 def meaning(command: str) -> dict[str, Any]:
     """What a command's parser makes of its words; nothing is done."""
-    program, *words = shlex.split(command)
     stopped = mock.patch.object(argparse.ArgumentParser, "parse_args", _stop)
-    with stopped, mock.patch.object(sys, "argv", [program, *words]), contextlib.redirect_stderr(io.StringIO()):
+    with stopped, contextlib.redirect_stderr(io.StringIO()):
         try:
-            PROGRAMS[program].main()
+            command_line.main(shlex.split(command))
         except Parsed as parsed:
             text = json.dumps(vars(parsed.args[0]), default=str, sort_keys=True)
             return json.loads(text.replace(f"{test_docs.ROOT}/", ""))
@@ -107,14 +72,15 @@ def _stop(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None
 
 
 def _named(command: str) -> str:
-    """`python -m compare.analysis.diff A B  # why` and `make compare ARGS=...` by their program's name; empty for
-    others."""
+    """`python -m compare diff A B  # why` and `make compare ARGS=...` by their verb; empty for others and lists."""
     words = shlex.split(command, comments=True)
     if words[:2] == ["make", "compare"]:
         return " ".join(["run", *(word.removeprefix("ARGS=") for word in words if word.startswith("ARGS="))])
-    if words[:2] != ["python", "-m"] or not words[2].startswith("compare."):
+    if words[:2] != ["python", "-m"]:
         return ""
-    return shlex.join([words[2].rpartition(".")[2], *words[3:]])
+    if words[2] == "compare":
+        return "" if isinstance(command_line.commands(words[3:]), str) else shlex.join(words[3:])
+    return shlex.join([*FORMER[words[2]].split(), *words[3:]]) if words[2] in FORMER else ""
 
 
 def documented() -> set[str]:

@@ -139,7 +139,7 @@ def find() -> ModuleType:
     raise ImportError("vLLM's Triton kernel is not here: " + "; ".join(tried))
 
 
-def main(scripts: Sequence[str]) -> int:
+def run(scripts: Sequence[str]) -> None:
     """Run scripts that import `unified_attention` from vLLM, with the kernel's two files where no vLLM is installed."""
     from common import interpreter
 
@@ -154,8 +154,3 @@ def main(scripts: Sequence[str]) -> int:
             for script in scripts:
                 print(package, Path(script).name, flush=True)
                 runpy.run_path(script)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,13 @@
 """Costs beside speed, each DSL alike: compile time, specialisations over a trace, host time, launches, memory, tuning.
 
-    python -m compare.studies.costs.costs --gpu auto --out DIR                       what this machine can measure
-    python -m compare.studies.costs.costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler:
-    minutes, no GPU python -m compare.studies.costs.costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...   from
-    tuners' logs
+    python -m compare study costs --gpu auto --out DIR                       what this machine can measure
+    python -m compare study costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler, no GPU
+    python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...      from tuners' logs
 
 Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
 tables of them. Without the GPU the parts `host` and `launch` are left out and said so, and compile times are those of
-this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`.
+this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. Exit codes: 0; 1 a row failed; 2 usage; 3
+only parts that need the GPU, which is absent; 5 nothing selected; 130.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +26,15 @@ from rich.console import Console
 from common import gpus
 from common.gpus import Gpu
 from compare.competitors import registry
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
 from compare.studies.costs import compile as compile_cost
 from compare.studies.costs import launch, tuning
 from compare.studies.costs import trace as trace_cost
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.trace import TraceError
+
+HELP = "compile time, host time, launches, memory, tuning: each DSL alike"
 
 PARTS = ("compile", "host", "launch", "scratch", "trace", "tuning")
 WITH_GPU, WITHOUT_GPU = ("compile", "host", "launch"), ("compile", "scratch", "trace")
@@ -151,8 +153,7 @@ MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
 )
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.studies.costs.costs", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="auto", help="the GPU meant; auto: the one that is here")
     new.add_argument("--out", type=Path, required=True, help="folder of costs.jsonl; rows are appended")
     new.add_argument("--only", help=f"comma-separated parts, of {', '.join(PARTS)}")
@@ -161,9 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--repeats", type=int, default=1, help="fresh cold and warm processes a kernel (default 1)")
     new.add_argument("--trace", type=Path, metavar="CSV", help=f"a serving trace; without one: {trace_cost.SYNTHETIC}")
     new.add_argument("--steps", type=int, default=trace_cost.STEPS)
-    words = "runs of compare.tune.tune with one budget, such as one of each DSL"
+    words = "runs of tune with one budget, such as one of each DSL"
     new.add_argument("--tuned", type=Path, nargs="+", default=[], metavar="DIR", help=words)
-    return new
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
@@ -177,7 +177,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
             raise ValueError(f"--{name}: found {getattr(arguments, name)}, allowed at least 1")
     for folder in arguments.tuned:
         if not (folder / "candidates.jsonl").is_file():
-            raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of compare.tune.tune")
+            raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of tune")
     tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
@@ -194,29 +194,28 @@ def _parts(only: str | None, asked: Asked) -> tuple[str, ...]:
     return named
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which is absent; 5 nothing selected; 130."""
     console = Console(stderr=True)
-    arguments = _parser().parse_args(argv)
     try:
         asked = _asked(arguments)
         chosen = _parts(arguments.only, asked)
     except (ValueError, GrammarError) as error:  # the registry's and the GPU table's errors are ValueErrors
         console.print(str(error), markup=False, style="red")
-        return 2
+        return USAGE
     runnable = [part for part in chosen if asked.here or part not in NEED_GPU]
     if not asked.here:
         console.print(f"{asked.gpu.name} is not here: compiled for it on {processor()}; no {' and no '.join(NEED_GPU)}")
     if not runnable or not asked.kernels:
-        return 3 if chosen and asked.kernels else 5
+        return NO_GPU if chosen and asked.kernels else NOTHING
     try:
         return _run(console, asked, runnable, arguments.out)
     except KeyboardInterrupt:
         console.print(f"interrupted: finished rows are in {arguments.out / 'costs.jsonl'}", markup=False)
-        return 130
+        return INTERRUPTED
     except TraceError as error:
         console.print(str(error), markup=False, style="red")
-        return 2
+        return USAGE
 
 
 def _run(console: Console, asked: Asked, parts: Sequence[str], out: Path) -> int:
@@ -234,7 +233,3 @@ def _run(console: Console, asked: Asked, parts: Sequence[str], out: Path) -> int
                 shown = {k: v for k, v in row.items() if k not in ("cost", "curve", "first_at", "versions")}
                 console.print("  " + " ".join(f"{k}={v}" for k, v in shown.items()), markup=False, highlight=False)
     return int(failures > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,12 @@
-"""Write the pages that hold the model of compare.static.estimate against measurements, and the spread that reports
-print.
+"""The pages that hold the model of compare.static.estimate against measurements, and the spread that reports print.
 
-    python -m compare.studies.estimates.page
-
-writes docs/results/h200/estimates.md (own measurements), docs/results/mi300/estimates.md (published ones) and
-compare/static/estimate_spread.json, from records and data files alone.
+docs/results/h200/estimates.md (own measurements), docs/results/mi300/estimates.md (published ones) and
+compare/static/estimate_spread.json are made of records and data files alone; `pages estimates` writes them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -168,7 +163,7 @@ def _h200(points: Sequence[Point]) -> str:
     lines = [
         "# Estimates against measurements: H200",
         "",
-        "Written by `python -m compare.studies.estimates.page` from the cells of `peers` and `serving`. The "
+        "Written by `python -m compare pages estimates --write` from the cells of `peers` and `serving`. The "
         "estimate of each cell follows from the facts of the code object that was timed (in the cell), the workload "
         "and the constants of `compare/static/estimate.py` alone. The formulas and constants were committed "
         "(919191c) before they were held against any cell, and have not been changed for the H200 since; the cells "
@@ -196,7 +191,7 @@ def _mi300(points: Sequence[Point]) -> str:
         "# Estimates against published measurements: MI300X, MI325X, MI350X, MI355X",
         "",
         "No time on this page was measured by this project; no AMD GPU was here. Written by `python -m "
-        "compare.studies.estimates.page` from `docs/results/published_workloads.jsonl`, "
+        "compare pages estimates --write` from `docs/results/published_workloads.jsonl`, "
         "`docs/results/mi300/predictions.jsonl` (committed first: 4dd5f01) and "
         "`docs/results/published_timings.jsonl` (committed after it: 98cb3f5).",
         "",
@@ -225,26 +220,16 @@ def _mi300(points: Sequence[Point]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m compare.studies.estimates.page", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--results", type=Path, default=published.RESULTS)
-    args = parser.parse_args(argv)
-    spread = {}
+def texts(results: Path = published.RESULTS) -> dict[Path, str]:
+    """Each file that is made of what lies under `results`, and what it has to say."""
+    found, spread = {}, {}
     for vendor, gpu, points, page in (
-        ("nvidia", "h200", own_points(gpus.resolve("h200"), args.results / "h200"), _h200),
+        ("nvidia", "h200", own_points(gpus.resolve("h200"), results / "h200"), _h200),
         ("amd", "mi300", published_points(), _mi300),
     ):
-        path = args.results / gpu / "estimates.md"
-        path.write_text(page(points), encoding="utf-8")
+        path = results / gpu / "estimates.md"
+        found[path] = page(points)
         s = summarise(points)
         told = path.relative_to(run_folder.ROOT) if path.is_relative_to(run_folder.ROOT) else path.name
         spread[vendor] = {"p10": round(s.p10, 2), "p90": round(s.p90, 2), "points": s.n, "page": str(told)}
-        print(f"{path}: {s.n} points, measured / estimate {s.p10:.2f} .. {s.p90:.2f}")
-    SPREAD.write_text(json.dumps(spread, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return found | {SPREAD: json.dumps(spread, indent=1) + "\n"}

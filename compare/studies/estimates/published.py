@@ -1,11 +1,11 @@
 """What others published of paged attention on AMD GPUs, predicted before their values were put beside it.
 
-    python -m compare.studies.estimates.published predict
+    python -m compare study published
 
 reads docs/results/published_workloads.jsonl (workloads and configs, no value), compiles our nearest kernel and config
 for each with the Triton that runs this command, and writes docs/results/mi300/predictions.jsonl. The values are in
 docs/results/published_timings.jsonl, under the same ids: history shows which of the two files came first. What was
-predicted once stands: only rows without a prediction get one.
+predicted once stands: only rows without a prediction get one. Exit codes: 0; 1 where a row could not be predicted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from compare.record import folder as run_folder
 from compare.static.compile import Compilation, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
 from compare.workloads import Ask, Workload, parse_lens, parse_shape
+
+HELP = "the model's word on what others published for AMD GPUs"
 
 RESULTS = run_folder.ROOT / "docs" / "results"
 WORKLOADS = RESULTS / "published_workloads.jsonl"
@@ -152,15 +154,15 @@ def predict(rows: Sequence[Published], limit_s: float) -> Iterator[Prediction | 
             )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0, or 1 where a row could not be predicted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m compare.studies.estimates.published", description=__doc__.split("\n")[0]
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=PREDICTIONS, metavar="FILE", help="the file of predictions")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="S", help="of one row's compiling (default 300 s)"
     )
-    parser.add_argument("what", choices=("predict",))
-    parser.add_argument("--out", type=Path, default=PREDICTIONS)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds that one row may compile")
-    args = parser.parse_args(argv)
+
+
+def main(args: argparse.Namespace) -> int:
+    """0, or 1 where a row could not be predicted."""
     stands = set(read_predictions(args.out)) if args.out.exists() else set()
     rows = [row for row in read_published() if row.id not in stands]
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +178,3 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file.flush()
     print(f"{args.out}: {len(rows) - missed} of {len(rows)} new rows predicted, {len(stands)} stand")
     return int(missed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Captured graphs: one for every batch against one per batch, what a grid for more sequences costs, and the host.
 
-    python -m compare.studies.graphs.graphs [--gpu auto] [--out DIR] [--kernels triton,helion] [--workload q1s2k,...]
-    [--seconds 0.3]
+    python -m compare study graphs [--gpu h200] [--out DIR] [--dsl triton] [--workload q1s2k,...] [--seconds 0.3]
+    python -m compare study graphs --report DIR      the report again, or that of a run which was cut short
 
     one for all      static_grid captured once at the capacity, refilled and replayed for every row; auto captured anew
                      for each, on tensors of just that batch
@@ -10,10 +10,9 @@
     partial          attention launched between the graphs of the other operations, against all in one graph
     host             time to enqueue a call: launch, public call, plan, graph
 
-Every output is judged before it is timed. Writes graphs.jsonl line by line, then report.md and figures, which
-`python -m compare.studies.graphs.report DIR` makes of the lines that a run left which was cut short. Exit codes: 0; 1 a
-wrong output, or one that could not be had; 2 usage; 3 no such GPU, for nothing can be captured without one; 5 neither
-DSL is here; 130 interrupted.
+Every output is judged before it is timed. Writes graphs.jsonl line by line, then report.md and figures. Exit codes: 0;
+1 a wrong output, or one that could not be had; 2 usage; 3 no such GPU, for nothing can be captured without one; 5
+neither DSL is here; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +49,8 @@ from compare.studies.graphs import report
 from compare.workloads import LLAMA_3_8B, Workload, parse_lens, suites
 from compare.workloads.cost import cost
 from compare.workloads.suites import UnknownWorkload
+
+HELP = "one captured graph for every batch, or one per batch"
 
 # Tensors of one capacity that any batch is put into: what a serving engine captures its graphs on.
 #
@@ -344,23 +344,21 @@ def chosen_rows(patterns: str | None, size: Size) -> list[Workload]:
     return list(suites.pick(fitting, patterns))
 
 
-def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(prog="python -m compare.studies.graphs.graphs", description=__doc__.splitlines()[0])
+def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", help="assert that this GPU is here (default: the one that is)")
-    new.add_argument("--out", help="the run's own folder (default results/<time>_<gpu>_<commit>)")
-    new.add_argument("--kernels", default="triton,helion", help="DSLs (default: both)")
+    new.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<time>_<gpu>_<commit>)")
+    new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--workload", help="labels or globs of rows of peers and serving (default: all that fit)")
     new.add_argument("--seconds", type=float, default=0.3, help="of timing in turns, a row (default 0.3)")
-    return new
+    new.add_argument("--report", type=Path, metavar="DIR", help="measure nothing: write the report of the run in DIR")
 
 
-def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    arguments, console = _parser().parse_args(argv), Console(soft_wrap=True)
-    asked = tuple(filter(None, arguments.kernels.split(",")))
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.report is not None:
+        return report.again(arguments.report)
+    console, argv = Console(soft_wrap=True), arguments.words
+    asked = (arguments.dsl,) if arguments.dsl else registry.DSLS
     try:
-        if not asked or not set(asked) <= {"triton", "helion"}:
-            raise registry.UnknownKernel(arguments.kernels)
         rows = chosen_rows(arguments.workload, Size())
         now = situation(arguments.gpu, None)
         if not now.measure:
@@ -370,10 +368,10 @@ def main(argv: list[str] | None = None) -> int:
         if not dsls:
             return NOTHING
         folder = run_folder.make(arguments.out, now.name)
-    except (UnknownGpu, UnknownWorkload, registry.UnknownKernel, run_folder.CannotWrite) as error:
+    except (UnknownGpu, UnknownWorkload, run_folder.CannotWrite) as error:
         console.print(str(error), markup=False)
         return USAGE
-    command = shlex.join(["python", "-m", "compare.studies.graphs.graphs", *argv])
+    command = shlex.join(["python", "-m", "compare", "study", "graphs", *argv])
     facts = {"headline": f"Captured and timed on {now.target.title}", "gpu": {"name": now.target.name, "present": True}}
     write_manifest(folder / "manifest.json", run_folder.manifest(argv, folder.name, facts | {"command": command}))
     tools = cuda_tools(now.target, torch.device(now.device), arguments.seconds)
@@ -416,7 +414,3 @@ def record(console: Console, folder: Path, results: Iterator[Row]) -> int:
         finally:
             console.print(f"report: {report.write(folder, rows)}", markup=False)
     return INTERRUPTED if interrupted else WRONG if any(row.get("wrong") for row in rows) else OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,4 @@
-"""The report of compare.studies.graphs.graphs: tables and two figures, from manifest.json and graphs.jsonl alone.
-
-python -m compare.studies.graphs.report DIR     writes report.md, report.html and figures/ again, or of a run that was
-cut short
-"""
+"""The report of `study graphs`: tables and two figures, from manifest.json and graphs.jsonl alone."""
 
 from __future__ import annotations
 
@@ -256,18 +252,12 @@ def _host(rows: Rows) -> Section | None:
     return Section("host", "Host", (Text(words), Table(titles, body))) if found else None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0; 2 where the folder holds no run of compare.studies.graphs.graphs."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    folder = Path(given[0]) if len(given) == 1 else None
-    if folder is None or not all((folder / name).exists() for name in (LINES, "manifest.json")):
-        print(f"compare.studies.graphs.report: found {' '.join(given) or 'nothing'}, allowed its folder")
+def again(folder: Path) -> int:
+    """Write the report of a run, also of one that was cut short. 0; 2 where the folder holds no such run."""
+    if not all((folder / name).exists() for name in (LINES, "manifest.json")):
+        print(f"--report: found {folder}, allowed a folder that study graphs wrote", file=sys.stderr)
         return USAGE
     lines = (folder / LINES).read_text(encoding="utf-8").splitlines(keepends=True)
     rows = [json.loads(line) for line in lines if line.endswith("\n")]  # a torn last line is left out
     print(f"report: {write(folder, rows)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

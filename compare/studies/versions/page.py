@@ -157,7 +157,7 @@ def render(
     page = [
         "# The same configs over Triton releases",
         "",
-        f"Written by `python -m compare.studies.versions.versions --triton {','.join(releases)}"
+        f"Written by `python -m compare study versions --triton {','.join(releases)}"
         f" --targets {','.join(wanted)}`. Compiled, not run: no line of this page is a time.",
         "",
         f"**Partial**: {left} of {total} configs are not compiled yet; the command goes on where it stopped."

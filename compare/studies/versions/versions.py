@@ -1,12 +1,13 @@
 """Compile the same configs by several releases of Triton and say what changed for the worse. No GPU, no times.
 
-    python -m compare.studies.versions.versions --triton 3.6.0,3.7.1,3.8.0,3.9.0 --targets gfx942,gfx950,sm_90,sm_100
+    python -m compare study versions --triton 3.6.0,3.7.1,3.8.0,3.9.0 --targets gfx942,gfx950,sm_90,sm_100
 
 One `pip install --no-deps --target` per release, into a temporary folder in front of PYTHONPATH (about 700 MB each,
 removed afterwards; the release that is installed is used where it is); a release that cannot be had is `unavailable`.
 Every config that the committed heuristics of both DSLs choose for ROWS, and the two REBUILT regressions, becomes a line
 of docs/results/versions.jsonl; lines that are there are not compiled again unless a kernel's source changed, so an
 interrupted run goes on. The page docs/results/versions.md is written from the lines alone.
+Exit codes: 0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from rich.progress import Progress
 from common import gpus
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.exits import terminable
+from compare.exits import INTERRUPTED, USAGE, terminable
 from compare.record import folder as run_folder
 from compare.static.compile import Outcome, compile_in_child
 from compare.studies.versions import page as versions_page
 from compare.studies.versions.subjects import RELEASES, TARGETS, Subject, subjects
+
+HELP = "the committed configs over several releases of Triton"
 
 DATA = run_folder.ROOT / "docs" / "results" / "versions.jsonl"
 PAGE = DATA.with_suffix(".md")
@@ -178,11 +181,7 @@ def run(releases: Sequence[str], targets: Sequence[Gpu], kernels: str, out: Path
     return sweep
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept."""
-    parser = argparse.ArgumentParser(
-        prog="python -m compare.studies.versions.versions", description=__doc__.split("\n")[0]
-    )
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triton", default=",".join(RELEASES), help="releases, oldest first")
     parser.add_argument("--targets", default=",".join(TARGETS), help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--kernels", default="triton/*,helion/*", help="globs of kernel ids")
@@ -190,10 +189,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lanes", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one config may compile")
     parser.add_argument("--render", action="store_true", help="write the page from the lines that are there")
-    args = parser.parse_args(argv)
-    unknown = set(args.targets.split(",")) - set(TARGETS)
-    if unknown:
-        parser.error(f"--targets: found {', '.join(sorted(unknown))}, allowed {', '.join(TARGETS)}")
+
+
+def main(args: argparse.Namespace) -> int:
+    """0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept."""
+    if unknown := set(args.targets.split(",")) - set(TARGETS):
+        print(f"--targets: found {', '.join(sorted(unknown))}, allowed {', '.join(TARGETS)}", file=sys.stderr)
+        return USAGE
     releases, targets = args.triton.split(","), [gpus.resolve(TARGETS[name]) for name in args.targets.split(",")]
     code = 0
     lines = read_lines(args.out)
@@ -202,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with terminable():  # a release's folder is removed then too
                 lines = run(releases, targets, args.kernels, args.out, args.lanes, args.limit).lines
         except KeyboardInterrupt:
-            code, lines = 130, read_lines(args.out)
+            code, lines = INTERRUPTED, read_lines(args.out)
     wanted = {
         target.arch: [one.id for one in subjects(target, registry.select("triton/*,helion/*"))] for target in targets
     }
@@ -212,7 +214,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{args.out.with_suffix('.md')}: {len(lines)} lines" + (f"; not flagged: {', '.join(missed)}" if missed else "")
     )
     return code or int(bool(missed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

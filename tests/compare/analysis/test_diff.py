@@ -6,6 +6,7 @@ import json
 import pytest
 
 import synthetic_run
+from compare.__main__ import main as diptych
 from compare.analysis import diff
 from compare.analysis.diff import Change, Thresholds
 from compare.analysis.runs import read
@@ -45,7 +46,7 @@ def found(before, after, **how):
 
 
 def test_two_runs_of_one_commit_have_no_regression(two, capsys):
-    assert diff.main([*map(str, two), "--fail-on", "regress"]) == 0
+    assert diptych(["diff", *map(str, two), "--fail-on", "regress"]) == 0
     out = capsys.readouterr().out
     assert "REGRESS" not in out and "nothing changed" in out and "12 of 12 common cells have one fingerprint" in out
 
@@ -58,10 +59,10 @@ def test_identical_code_is_no_regression_whatever_the_seed(tmp_path, seed):
 
 def test_a_slowed_kernel_is_named_and_fails_the_gate(tmp_path, two, capsys):
     slowed = run_at(tmp_path / "slowed", measured(3, slow=1.15, source_sha="f00d", fingerprint="g"))
-    assert diff.main([str(two[0]), str(slowed), "--fail-on", "regress"]) == 4
+    assert diptych(["diff", str(two[0]), str(slowed), "--fail-on", "regress"]) == 4
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "REGRESS " in line and "q8k" in line]
     assert "triton/auto" in line and "source 0123456789abcdef -> f00d" in line
-    assert diff.main([str(two[0]), str(slowed)]) == 0, "the gate is asked for"
+    assert diptych(["diff", str(two[0]), str(slowed)]) == 0, "the gate is asked for"
     assert found(slowed, two[0])["q8k", "triton/auto"].change is Change.IMPROVED
 
 
@@ -69,16 +70,16 @@ def test_a_kernel_that_was_right_and_fails_now_fails_the_gate(tmp_path, two, cap
     broken = [r for r in measured(2) if (r.workload, r.kernel) != (DECODE, "helion/auto")]
     broken += rows(DECODE, {"helion/auto": None}, processes=1)
     after = run_at(tmp_path / "broken", broken)
-    assert diff.main([*map(str, (two[0], after)), "--fail-on", "regress"]) == 4
+    assert diptych(["diff", *map(str, (two[0], after)), "--fail-on", "regress"]) == 4
     assert "STATUS_CHANGED" in capsys.readouterr().out
-    assert diff.main([*map(str, (after, two[0])), "--fail-on", "regress"]) == 0, "mended"
+    assert diptych(["diff", *map(str, (after, two[0])), "--fail-on", "regress"]) == 0, "mended"
 
 
 def test_new_and_removed_cells_are_said_and_fail_nothing(tmp_path, two, capsys):
     after = run_at(tmp_path / "fewer", measured(2, loads=(DECODE,)) + rows(DECODE, {"triton/split": 1.0}))
     changes = {key: d.change for key, d in found(two[0], after).items()}
     assert changes["q8k", FA3] is Change.REMOVED and changes[DECODE.label, "triton/split"] is Change.NEW
-    assert diff.main([str(two[0]), str(after), "--fail-on", "regress"]) == 0
+    assert diptych(["diff", str(two[0]), str(after), "--fail-on", "regress"]) == 0
 
 
 def test_a_change_of_less_than_the_absolute_threshold_is_none(tmp_path):
@@ -92,10 +93,10 @@ def test_a_change_of_less_than_the_absolute_threshold_is_none(tmp_path):
 def test_the_noise_floor_of_the_run_raises_the_threshold(tmp_path, two, capsys):
     slowed = run_at(tmp_path / "slowed", measured(3, slow=1.15))
     Noise("h200", CONTRACT, "triton/q_block", 3, 0.01, 0.2).write(slowed / "noise.json")
-    assert diff.main([str(two[0]), str(slowed), "--fail-on", "regress"]) == 0
+    assert diptych(["diff", str(two[0]), str(slowed), "--fail-on", "regress"]) == 0
     assert "20.00% between processes" in capsys.readouterr().out
     Noise("mi300", CONTRACT, "triton/q_block", 3, 0.01, 0.2).write(slowed / "noise.json")
-    assert diff.main([str(two[0]), str(slowed), "--fail-on", "regress"]) == 4
+    assert diptych(["diff", str(two[0]), str(slowed), "--fail-on", "regress"]) == 4
     assert "that of mi300" in capsys.readouterr().out
 
 
@@ -116,7 +117,7 @@ def test_a_machine_that_is_slower_altogether_is_no_regression_by_the_unit(tmp_pa
 )
 def test_what_means_something_else_is_refused_and_both_are_named(tmp_path, two, capsys, changes, named):
     other = run_at(tmp_path / "other", measured(2), **changes)
-    assert diff.main([str(two[0]), str(other)]) == 2
+    assert diptych(["diff", str(two[0]), str(other)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(named) and str(two[0]) in said and str(other) in said
     values = [v["name"] if isinstance(v, dict) else v for v in changes.values()]
@@ -126,16 +127,16 @@ def test_what_means_something_else_is_refused_and_both_are_named(tmp_path, two, 
 def test_versions_and_configs_that_changed_are_said(tmp_path, two, capsys):
     records = measured(2, config={"block_m": 32, "tile_size": 64}, config_origin="tree")
     after = run_at(tmp_path / "newer", records, versions=synthetic_run.VERSIONS | {"triton": "3.7.1"}, commit="beef")
-    assert diff.main([str(two[0]), str(after), "--all"]) == 0
+    assert diptych(["diff", str(two[0]), str(after), "--all"]) == 0
     out = capsys.readouterr().out
     assert "commit abc1234 -> beef" in out and "triton 3.6.0 -> 3.7.1" in out
     assert diff.differences(read(two[0]), read(after))[0].why == ("block_m 16 -> 32", "config of DEFAULT -> tree")
 
 
 def test_nothing_selected_is_exit_5(tmp_path, two, capsys):
-    assert diff.main([*map(str, two), "--kernels", "baseline/sdpa"]) == 5
+    assert diptych(["diff", *map(str, two), "--kernels", "baseline/sdpa"]) == 5
     empty = run_at(tmp_path / "empty", [])
-    assert diff.main([str(two[0]), str(empty)]) == 5
+    assert diptych(["diff", str(two[0]), str(empty)]) == 5
     assert "no selected cell in common" in capsys.readouterr().err
 
 
@@ -143,14 +144,14 @@ def test_nothing_selected_is_exit_5(tmp_path, two, capsys):
     "argv", [["nowhere", "nowhere"], ["{0}", "{0}", "--noise", "nowhere.json"], ["{0}", "{1}", "--unit", "triton/x"]]
 )
 def test_bad_input_is_exit_2(two, capsys, argv):
-    assert diff.main([word.format(*two) for word in argv]) == 2
+    assert diptych(["diff", *(word.format(*two) for word in argv)]) == 2
     assert capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["-1%", "x", "nan", "2000%"])
 def test_a_threshold_that_is_no_share_is_refused(text, two):
     with pytest.raises(SystemExit) as caught:
-        diff.main([*map(str, two), f"--relative={text}"])
+        diptych(["diff", *map(str, two), f"--relative={text}"])
     assert caught.value.code == 2
 
 
@@ -167,12 +168,12 @@ def test_cells_without_times_are_compared_by_status(tmp_path):
 def test_lines_that_could_not_be_read_are_said(two, capsys):
     with open(two[1] / "cells.jsonl", "a") as file:
         file.write('{"schema": 2}\n')
-    assert diff.main([*map(str, two)]) == 0
+    assert diptych(["diff", *map(str, two)]) == 0
     assert "1 line left out" in capsys.readouterr().out
 
 
 def test_every_cell_is_written_as_json(tmp_path, two):
-    assert diff.main([*map(str, two), "--json", str(tmp_path / "cells.json")]) == 0
+    assert diptych(["diff", *map(str, two), "--json", str(tmp_path / "cells.json")]) == 0
     cells = json.loads((tmp_path / "cells.json").read_text())
     assert len(cells) == 12 and cells[0]["ratio"]["low"] < 1 < cells[0]["ratio"]["high"]
     assert {cell["change"] for cell in cells} <= {str(change) for change in Change}
@@ -187,6 +188,6 @@ def test_one_process_that_failed_is_a_changed_status(tmp_path, two):
 
 def test_one_sample_has_no_interval_and_no_verdict(tmp_path):
     one, other = (run_at(tmp_path / str(us), [synthetic_run.timed(DECODE, FA3, us)]) for us in (100.0, 300.0))
-    assert diff.main([str(one), str(other), "--json", str(tmp_path / "cells.json")]) == 0
+    assert diptych(["diff", str(one), str(other), "--json", str(tmp_path / "cells.json")]) == 0
     (cell,) = json.loads((tmp_path / "cells.json").read_text())
     assert cell["change"] == "AMBIGUOUS" and cell["ratio"]["high"] is None

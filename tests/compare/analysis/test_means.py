@@ -3,7 +3,7 @@
 import pytest
 
 import synthetic_run
-from compare.analysis import means
+from compare.__main__ import main as diptych
 from compare.exits import NOTHING, OK, USAGE
 from synthetic_run import timed, workload
 
@@ -23,7 +23,7 @@ def run(folder, rows, gpu=H200, **manifest):
 
 def said(capsys, *arguments):
     """(exit code, the lines of the table as lists of their fields)"""
-    code = means.main([str(argument) for argument in arguments])
+    code = diptych(["report", *map(str, arguments), "--print", "means"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     return code, [[field.strip() for field in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -37,7 +37,7 @@ def test_a_class_has_its_mean_and_its_worst_row_over_two_runs(tmp_path, capsys):
             ("c", "prefill", UNIT, 9.0), ("c", "prefill", "triton/static_grid", 10.0),
         ],
     )  # fmt: skip
-    code, lines = said(capsys, one, two, "--against", UNIT)
+    code, lines = said(capsys, one, two, "--unit", UNIT)
     assert code == OK
     assert lines == [
         ["decode", "`triton/static_grid`", "1.265", "2 of 2", "0.800", "a"],  # the root of 0.8 * 2
@@ -48,26 +48,26 @@ def test_a_class_has_its_mean_and_its_worst_row_over_two_runs(tmp_path, capsys):
 def test_of_two_runs_with_a_row_the_later_has_it(tmp_path, capsys):
     for name, us in (("before", 16.0), ("after", 10.0)):
         run(tmp_path / name, [("a", "decode", UNIT, 8.0), ("a", "decode", "triton/q_block", us)])
-    assert said(capsys, tmp_path / "before", tmp_path / "after", "--against", UNIT)[1][0][2] == "0.800"
-    assert said(capsys, tmp_path / "after", tmp_path / "before", "--against", UNIT)[1][0][2] == "0.500"
+    assert said(capsys, tmp_path / "before", tmp_path / "after", "--unit", UNIT)[1][0][2] == "0.800"
+    assert said(capsys, tmp_path / "after", tmp_path / "before", "--unit", UNIT)[1][0][2] == "0.500"
 
 
 def test_a_row_without_a_time_is_counted_and_not_averaged(tmp_path, capsys):
     rows = [("a", "decode", UNIT, 8.0), ("a", "decode", "triton/q_block", 10.0)]
     one = run(tmp_path / "one", [*rows, ("b", "decode", UNIT, 8.0), ("b", "decode", "triton/q_block", None)])
-    assert said(capsys, one, "--against", UNIT)[1] == [["decode", "`triton/q_block`", "0.800", "1 of 2", "0.800", "a"]]
+    assert said(capsys, one, "--unit", UNIT)[1] == [["decode", "`triton/q_block`", "0.800", "1 of 2", "0.800", "a"]]
 
 
 def test_kernels_are_chosen_by_globs(tmp_path, capsys):
     rows = [("a", "decode", name, 8.0) for name in (UNIT, "triton/q_block", "helion/q_block", "helion/auto")]
     one = run(tmp_path / "one", rows)
-    lines = said(capsys, one, "--against", UNIT, "--kernels", "helion/*, triton/n*")[1]
+    lines = said(capsys, one, "--unit", UNIT, "--kernels", "helion/*, triton/n*")[1]
     assert [line[1] for line in lines] == ["`helion/auto`", "`helion/q_block`"]
 
 
 def test_no_row_with_both_is_said(tmp_path, capsys):
     one = run(tmp_path / "one", [("a", "decode", "triton/q_block", 8.0)])
-    assert means.main([str(one), "--against", UNIT]) == NOTHING
+    assert diptych(["report", "--print", "means", str(one), "--unit", UNIT]) == NOTHING
     assert f"no row has times of {UNIT}" in capsys.readouterr().err
 
 
@@ -80,9 +80,9 @@ def test_runs_that_do_not_compare_are_refused(tmp_path, capsys, other):
         run(tmp_path / "one", rows, timing_contract="2"),
         run(tmp_path / "two", rows, **{"timing_contract": "2"} | other),
     )
-    assert means.main([str(one), str(two), "--against", UNIT]) == USAGE
+    assert diptych(["report", "--print", "means", str(one), str(two), "--unit", UNIT]) == USAGE
     assert "allowed runs of one" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
-    assert means.main([str(tmp_path), "--against", UNIT]) == USAGE
+    assert diptych(["report", "--print", "means", str(tmp_path), "--unit", UNIT]) == USAGE

@@ -3,7 +3,8 @@
 import pytest
 
 import synthetic_run
-from compare.analysis import diff, merge, verdict
+from compare.__main__ import main as diptych
+from compare.analysis import merge, verdict
 from compare.analysis.runs import read
 from compare.record.store import load
 from compare.report import report
@@ -20,7 +21,7 @@ def absent(folder, **manifest):
 
 
 def merged(tmp_path, *runs):
-    assert merge.main([*map(str, runs), "--out", str(tmp_path / "merged")]) == 0
+    assert diptych(["merge", *map(str, runs), "--out", str(tmp_path / "merged")]) == 0
     return read(tmp_path / "merged")
 
 
@@ -38,7 +39,7 @@ def test_two_gpus_stay_apart_in_one_folder(tmp_path, capsys):
 def test_a_merged_run_is_compared_gpu_by_gpu(tmp_path, capsys):
     one = run_at(tmp_path / "one", measured(1), run_id="timed")
     merged(tmp_path, one, absent(tmp_path / "two"))
-    assert diff.main([str(tmp_path / "merged"), str(run_at(tmp_path / "new", measured(2, slow=1.2)))]) == 0
+    assert diptych(["diff", str(tmp_path / "merged"), str(run_at(tmp_path / "new", measured(2, slow=1.2)))]) == 0
     out = capsys.readouterr().out
     assert "1 REGRESS" in out and "2 REMOVED" in out and "h200: triton/auto" in out
 
@@ -101,7 +102,7 @@ def test_rounds_of_two_runs_are_never_pairs(tmp_path):
 def test_a_merged_folder_merges_again(tmp_path):
     one, two = run_at(tmp_path / "one", measured(1)), absent(tmp_path / "two")
     three = run_at(tmp_path / "three", measured(3), run_id="three")
-    assert merge.main([str(one), str(two), "--out", str(tmp_path / "first")]) == 0
+    assert diptych(["merge", str(one), str(two), "--out", str(tmp_path / "first")]) == 0
     whole = merged(tmp_path, tmp_path / "first", three)
     assert [part.gpu for part in merge.parts(whole)] == ["h200", "mi300", "h200"]
 
@@ -112,7 +113,7 @@ def test_a_merged_folder_merges_again(tmp_path):
 )
 def test_mixed_specs_and_contracts_are_refused(tmp_path, capsys, changes, named):
     one, two = run_at(tmp_path / "one", measured(1)), run_at(tmp_path / "two", measured(2), **changes)
-    assert merge.main([str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
+    assert diptych(["merge", str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(named) and str(one) in said and str(two) in said
     assert not (tmp_path / "merged").exists()
@@ -126,22 +127,22 @@ def test_a_run_without_times_has_no_contract_to_differ_by(tmp_path):
 def test_a_cell_of_two_sources_is_refused_by_name(tmp_path, capsys):
     one = run_at(tmp_path / "one", measured(1))
     two = run_at(tmp_path / "two", measured(2, fingerprint="g", source_sha="f00d"), run_id="two")
-    assert merge.main([str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
+    assert diptych(["merge", str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
     said = capsys.readouterr().err
     assert "triton/auto on 32q1s2k~" in said and "source 0123456789abcdef -> f00d" in said and "in two" in said
 
 
 def test_rows_without_fingerprints_are_not_taken_for_repetitions(tmp_path, capsys):
     one, two = (run_at(tmp_path / str(n), measured(n, fingerprint=""), run_id=str(n)) for n in (1, 2))
-    assert merge.main([str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
+    assert diptych(["merge", str(one), str(two), "--out", str(tmp_path / "merged")]) == 2
     assert "fingerprints none and none" in capsys.readouterr().err
 
 
 def test_bad_input_is_exit_2(tmp_path, capsys):
     one = run_at(tmp_path / "one", measured(1, loads=(DECODE,)))
-    assert merge.main([str(one), "--out", str(tmp_path / "merged")]) == 2
-    assert merge.main([str(one), str(tmp_path / "nowhere"), "--out", str(tmp_path / "merged")]) == 2
-    assert merge.main([str(one), str(absent(tmp_path / "two")), "--out", str(one)]) == 2
+    assert diptych(["merge", str(one), "--out", str(tmp_path / "merged")]) == 2
+    assert diptych(["merge", str(one), str(tmp_path / "nowhere"), "--out", str(tmp_path / "merged")]) == 2
+    assert diptych(["merge", str(one), str(absent(tmp_path / "two")), "--out", str(one)]) == 2
     said = capsys.readouterr().err
     assert "two or more" in said and "nowhere" in said and "holds a run already" in said
 

@@ -11,6 +11,7 @@ from common.serving.choice import Choice
 from common.serving.grid import on_grid
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
+from compare.__main__ import main as diptych
 from compare.competitors import explain, registry
 from compare.workloads import Ask, parse_lens
 
@@ -81,7 +82,7 @@ def test_a_window_leads_to_what_auto_chooses_for_it(dsl, ask, text):
 
 def test_what_a_window_leaves_to_choose_for_is_told(capsys):
     for options in ([], ["--window", "256"]):
-        assert explain.main(["32q1s32k", "--gpu", "h200", "--dsl", "triton", *options]) == 0
+        assert diptych(["explain", "32q1s32k", "--gpu", "h200", "--dsl", "triton", *options]) == 0
     told = capsys.readouterr().out.split("asked as: ")
     assert "keys up to 32768" in told[1] and "triton: parallel_softmax" in told[1]
     assert "keys up to 384" in told[2] and "triton: q_block" in told[2]
@@ -110,7 +111,7 @@ def test_segments_follow_the_longest_sequence_that_the_part_serves():
 
 
 def test_the_command_prints_both_dsls(capsys):
-    assert explain.main(["q1s2k_16q512s1536", "--gpu", "h200"]) == 0
+    assert diptych(["explain", "q1s2k_16q512s1536", "--gpu", "h200"]) == 0
     told = capsys.readouterr().out
     assert "on h200" in told and "\ntriton: " in told and "\nhelion: " in told
     assert "dsl_triton/heuristics/" in told and "  yes  " in told and "  no   " in told
@@ -122,7 +123,7 @@ def test_the_command_prints_both_dsls(capsys):
     ids=["gpu", "batch", "dtype"],
 )
 def test_what_cannot_be_read_is_exit_2_and_names_it(options, said, capsys):
-    assert explain.main(options) == 2
+    assert diptych(["explain", *options]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -131,5 +132,5 @@ def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
         raise registry.Unavailable("ImportError: no such compiler")
 
     monkeypatch.setattr(registry, "load", absent)
-    assert explain.main(["q1s2k"]) == 5
+    assert diptych(["explain", "q1s2k"]) == 5
     assert capsys.readouterr().out.count("unavailable: ImportError: no such compiler") == 2

@@ -1,10 +1,9 @@
 """docs/cases.md: every corner has a case or says where it is tested, and the page is what the sources say."""
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
 
 from common.cases.named import CASES
+from compare.__main__ import main as diptych
 from compare.pages.cases import CORNERS, ELSEWHERE, PAGE, cases_of, render
 
 NUMBERS = range(1, 101)
@@ -17,11 +16,10 @@ def test_every_corner_has_a_case_or_says_why_not():
 
 
 def test_the_page_is_fresh():
-    assert PAGE.read_text(encoding="utf-8") == render(), "python -m compare.pages.cases --write"
+    assert PAGE.read_text(encoding="utf-8") == render(), "python -m compare pages cases --write"
 
 
-def test_a_wrong_argument_is_a_usage_error():
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "compare.pages.cases", "--wrong"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    assert done.returncode == 2 and "usage" in done.stderr
+def test_a_wrong_argument_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit) as left:
+        diptych(["pages", "cases", "--wrong"])
+    assert left.value.code == 2 and "usage" in capsys.readouterr().err

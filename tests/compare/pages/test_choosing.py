@@ -5,6 +5,7 @@ import json
 import pytest
 
 import synthetic_run
+from compare.__main__ import main as diptych
 from compare.pages import choosing
 from compare.pages.choosing import BLOCKS, Committed
 from compare.studies.costs import costs
@@ -20,8 +21,8 @@ def results(tmp_path):
 
 
 def test_the_page_is_what_the_committed_runs_say():
-    """`python -m compare.pages.choosing --write` makes it so."""
-    assert choosing.main([]) == 0
+    """`python -m compare pages choosing --write` makes it so."""
+    assert diptych(["pages", "choosing"]) == 0
 
 
 def test_every_block_of_the_page_has_a_function_and_every_function_a_block():
@@ -48,10 +49,10 @@ def test_the_first_block_keeps_the_names_of_the_runs(results, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(EMPTY)
     where = ["--page", str(page), "--results", str(results)]
-    assert choosing.main([*where, "--runs", "peers"]) == 1
-    assert choosing.main([*where, "--runs", "peers", "--write"]) == 0
+    assert diptych(["pages", "choosing", *where, "--runs", "peers"]) == 1
+    assert diptych(["pages", "choosing", *where, "--runs", "peers", "--write"]) == 0
     assert page.read_text().startswith("<!-- evidence: answer peers -->\n- Speed, run `peers`")
-    assert choosing.main(where) == 0
+    assert diptych(["pages", "choosing", *where]) == 0
 
 
 def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
@@ -87,7 +88,7 @@ def test_a_broken_run_is_a_usage_error(results, tmp_path, capsys):
     (results / "peers" / "manifest.json").write_text("[]")
     page = tmp_path / "page.md"
     page.write_text(EMPTY)
-    assert choosing.main(["--page", str(page), "--results", str(results), "--runs", "peers"]) == 2
+    assert diptych(["pages", "choosing", "--page", str(page), "--results", str(results), "--runs", "peers"]) == 2
     assert "peers" in capsys.readouterr().err
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import synthetic_run
+from compare.__main__ import main as diptych
 from compare.exits import NOTHING, OK, USAGE
-from compare.report import features
 from synthetic_run import timed, workload
 
 H200 = {"name": "h200", "present": True}
@@ -18,7 +18,7 @@ def run(folder, *rows, gpu=H200):
 
 
 def said(capsys, *folders):
-    code = features.main([str(folder) for folder in folders])
+    code = diptych(["report", *map(str, folders), "--print", "features"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     return code, [[field.strip() for field in line.strip("|").split("|")] for line in lines]
 

@@ -9,6 +9,7 @@ import pytest
 
 import synthetic_figures
 import synthetic_run
+from compare.__main__ import main as diptych
 from compare.analysis.runs import read
 from compare.analysis.verdict import FA3
 from compare.record.contract import PRECISION, Contract
@@ -48,7 +49,7 @@ def test_the_page_needs_no_other_file_and_no_network(folders):
 def both(folders, tmp_path_factory):
     """One page about two GPUs, of which one was absent, by the command line."""
     out = tmp_path_factory.mktemp("both") / "both.html"
-    assert report.main([str(folders["fig9"]), str(folders["absent"]), "--out", str(out)]) == 0
+    assert diptych(["report", str(folders["fig9"]), str(folders["absent"]), "--out", str(out)]) == 0
     return out.read_text()
 
 
@@ -83,7 +84,7 @@ def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
     for name, contract in (("old", "graph-cold-interleaved/1"), ("new", "graph-cold-interleaved/2")):
         records = [synthetic_run.timed(load, "triton/naive", 20.0)]
         synthetic_run.write(tmp_path / name, records, timing_contract=contract)
-    assert report.main([str(tmp_path / "old"), str(tmp_path / "new"), "--out", str(tmp_path / "x.html")]) == 2
+    assert diptych(["report", str(tmp_path / "old"), str(tmp_path / "new"), "--out", str(tmp_path / "x.html")]) == 2
     said = capsys.readouterr().err
     for part in ("/old", "/new", "graph-cold-interleaved/1", "graph-cold-interleaved/2"):
         assert part in said

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import synthetic_run
+from compare.__main__ import main as diptych
 from compare.analysis import summary
 from compare.competitors import registry
 from compare.record.records import Status
@@ -166,19 +167,37 @@ def test_tables_are_whole(timed, absent):
 
 
 def test_a_folder_that_is_no_run_is_exit_2(tmp_path, capsys):
-    assert report.main([str(tmp_path)]) == 2
+    assert diptych(["report", str(tmp_path)]) == 2
     assert "manifest.json" in capsys.readouterr().err
 
 
 def test_rendering_again_from_the_command_line(timed, capsys):
-    assert report.main([str(timed)]) == 0
+    assert diptych(["report", str(timed)]) == 0
     assert capsys.readouterr().out.strip().endswith("report.md")
 
 
 def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text('{"module": "compare.graphs", "headline": "x"}')
-    assert report.main([str(tmp_path)]) == 2
+    assert diptych(["report", str(tmp_path)]) == 2
     assert "a run of compare.graphs, which reports by itself" in capsys.readouterr().err
+
+
+def test_of_a_run_of_captured_graphs_it_names_the_command_that_reports(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text('{"headline": "x"}')
+    (tmp_path / "graphs.jsonl").touch()
+    assert diptych(["report", str(tmp_path)]) == 2
+    assert f"python -m compare study graphs --report {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--print", "means"], "--unit"), (["--unit", "triton/auto"], "--unit: found alone"),
+     (["--kernels", "*"], "--kernels: found alone"), (["--print", "features", "--out", "x"], "--out: found")],
+)  # fmt: skip
+def test_options_that_do_not_belong_together_are_exit_2(timed, options, said, capsys):
+    assert diptych(["report", str(timed), *options]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_estimate_is_a_column_that_says_what_it_is_and_never_a_time(tmp_path):

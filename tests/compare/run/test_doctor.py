@@ -13,6 +13,7 @@ import measuring_worker
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Precision
+from compare.__main__ import main as diptych
 from compare.competitors import registry, twins
 from compare.plan import situation
 from compare.process import crew
@@ -154,7 +155,7 @@ def measuring(monkeypatch, tmp_path):
 def test_live_twins_make_a_floor_that_can_be_read(measuring, capsys):
     assert measuring_worker.CALLS % twins.BLOCK, "nothing depends on how many calls a sample has"
     argv = ["--kernel", "baseline/sdpa", "--workload", "q1s40", "--processes", "2", "--max-time", "0.2"]
-    assert doctor.main([*argv, "--out", "floor/noise.json"]) == 0
+    assert diptych(["doctor", *argv, "--out", "floor/noise.json"]) == 0
     floor = read(Path("floor/noise.json"))
     assert (floor.gpu, floor.contract, floor.processes) == ("h200", "graph-cold-interleaved/2", 2)
     (row,) = floor.rows
@@ -165,16 +166,16 @@ def test_live_twins_make_a_floor_that_can_be_read(measuring, capsys):
 
 
 def test_a_twin_that_does_not_run_is_named_and_exit_1(measuring, capsys):
-    assert doctor.main(["--kernel", "triton/naive", "--workload", "q1s40", "--processes", "1"]) == 1
+    assert diptych(["doctor", "--kernel", "triton/naive", "--workload", "q1s40", "--processes", "1"]) == 1
     assert "triton/naive (first twin) on q1s40:" in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_says_what_it_cannot_do(monkeypatch, capsys):
     monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
-    assert doctor.main(["--gpu", "mi300"]) == 0
+    assert diptych(["doctor", "--gpu", "mi300"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("mi300 is not here") and "cannot: time anything" in said
-    assert doctor.main(["--gpu", "auto", "--require-gpu"]) == 3
+    assert diptych(["doctor", "--gpu", "auto", "--require-gpu"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_without_a_gpu_it_says_what_it_cannot_do(monkeypatch, capsys):
 )
 def test_bad_input_is_exit_2(monkeypatch, argv):
     monkeypatch.setattr(situation.gpus, "detect", lambda index=0: None)
-    assert doctor.main(argv) == 2
+    assert diptych(["doctor", *argv]) == 2
 
 
 def test_variables_that_change_what_is_measured_are_named(monkeypatch):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from common import gpus
+from compare.__main__ import main as diptych
 from compare.static.compile import Outcome
 from compare.static.estimate import (
     MACHINES,
@@ -208,6 +209,6 @@ def test_what_was_predicted_stands(tmp_path, monkeypatch, capsys):
     out = tmp_path / "predictions.jsonl"
     out.write_bytes(published.PREDICTIONS.read_bytes())
     monkeypatch.setattr(published, "predict", lambda rows, limit_s: iter([f"{len(rows)} asked"] if rows else []))
-    assert published.main(["predict", "--out", str(out)]) == 0
+    assert diptych(["study", "published", "--out", str(out)]) == 0
     assert out.read_bytes() == published.PREDICTIONS.read_bytes()
     assert "0 of 0 new rows predicted, 157 stand" in capsys.readouterr().out

@@ -80,4 +80,4 @@ def test_the_facts_are_those_of_these_sources(gpu):
     if ablations.versions() not in text:
         pytest.skip(f"docs/ablation-facts.md is of other versions than triton {version('triton')}")
     section = text.split(f"## {resolve(gpu).arch}\n")[1].split("## ")[0]
-    assert section.strip() == "\n".join(ablations.table(resolve(gpu))), "run `python -m compare.studies.ablations`"
+    assert section.strip() == "\n".join(ablations.table(resolve(gpu))), "run `python -m compare study ablations`"

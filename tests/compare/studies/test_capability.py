@@ -9,8 +9,8 @@ import pytest
 
 import children
 from common.cases.named import BY_NAME
+from compare.__main__ import main as diptych
 from compare.competitors import registry
-from compare.pages import capability as capability_page
 from compare.studies import capability
 from compare.studies.constructs import CONSTRUCTS, HELION_ON_GFX942
 
@@ -79,7 +79,7 @@ def test_a_broken_line_is_named(tmp_path, line, said):
     path.write_text(path.read_text().splitlines()[0] + "\n" + line + "\n")
     with pytest.raises(capability.NoResults, match=re.escape(said)):
         capability.read(path)
-    assert capability_page.main([str(path)]) == 2
+    assert diptych(["pages", "capability", "--results", str(path)]) == 2
 
 
 def test_the_cover_has_every_aspect():
@@ -89,8 +89,8 @@ def test_the_cover_has_every_aspect():
 
 
 def test_the_committed_page_is_what_the_committed_run_says():
-    """`python -m compare.pages.capability --write docs/capability.md` makes it so."""
-    assert capability_page.main(["--check", str(PAGE)]) == 0
+    """`python -m compare pages capability --write` makes it so."""
+    assert diptych(["pages", "capability"]) == 0
 
 
 def test_the_committed_run_has_kernels_as_they_declare_themselves():

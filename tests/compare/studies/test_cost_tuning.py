@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from compare.studies.costs import costs, tuning
+from compare.__main__ import main as diptych
+from compare.studies.costs import tuning
 
 
 def timed(t, row, policy, us, arm="triton", kernel="triton/q_block", **more):
@@ -123,6 +124,6 @@ def test_runs_of_other_budgets_do_not_stand_beside_each_other(other, said, tmp_p
     with pytest.raises(tuning.UnequalBudgets, match=said):
         tuning.rows(folders)
     words = ["--gpu", "h200", "--only", "tuning", "--out", str(tmp_path / "out"), "--tuned", *map(str, folders)]
-    assert costs.main(words) == 2
+    assert diptych(["study", "costs", *words]) == 2
     assert said in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from common.gpus import resolve
+from compare.__main__ import main as diptych
 from compare.studies.costs import compile, costs, launch, trace
 from compare.workloads import Workload, parse_lens
 
@@ -215,14 +216,14 @@ def test_a_step_that_needs_no_new_code_is_not_counted():
     ],
 )
 def test_the_command_refuses_by_name(words, code, said, tmp_path, capsys):
-    assert costs.main([*words.split(), "--out", str(tmp_path)]) == code
+    assert diptych(["study", "costs", *words.split(), "--out", str(tmp_path)]) == code
     assert said in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
     for _ in range(2):
         words = ["--gpu", "h200", "--only", "scratch", "--kernels", "triton/q_block", "--workload", "q1s2k,q64"]
-        assert costs.main([*words, "--out", str(tmp_path)]) == 0
+        assert diptych(["study", "costs", *words, "--out", str(tmp_path)]) == 0
     rows = costs.read(tmp_path)
     assert len(rows) == 2 and all(row["ran_on"] == costs.processor() for row in rows)
     assert costs.table(rows, "scratch")[0] == {"kernel": "triton/q_block", "workload": "q1s2k", "scratch_bytes": 0}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from compare.__main__ import main as diptych
 from compare.studies import dies
 
 
@@ -16,5 +17,5 @@ def test_eight_kv_heads_need_no_remap_and_one_does():
 
 @pytest.mark.parametrize(("gpu", "found"), [("h200", "sm_90"), ("mi250", "gfx90a"), ("mi30", "mi300")])
 def test_a_gpu_without_eight_dies_is_refused(gpu, found, capsys):
-    assert dies.main(["--gpu", gpu]) == 2
+    assert diptych(["study", "dies", "--gpu", gpu]) == 2
     assert found in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common import gpus
+from compare.__main__ import main as diptych
 from compare.studies import everything
 
 H200 = gpus.resolve("h200")
@@ -25,52 +26,52 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(everything, "_start", start)
     monkeypatch.setattr(everything.gpus, "detect", lambda: H200)
-    monkeypatch.setattr(everything.environment, "lacking", list)
-    three = tuple(everything.Part(name, "module", (), "") for name in ("first", "broken", "last"))
+    monkeypatch.setattr(everything.doctor, "lacking", list)
+    three = tuple(everything.Part(name, (), "") for name in ("first", "broken", "last"))
     monkeypatch.setattr(everything, "parts", lambda gpu: three)
     return names
 
 
 def test_a_second_call_runs_what_did_not_end_well(ran: list[str], tmp_path: Path) -> None:
-    assert everything.main(["--out", str(tmp_path)]) == 3
-    assert everything.main(["--out", str(tmp_path)]) == 3
+    assert diptych(["study", "everything", "--out", str(tmp_path)]) == 3
+    assert diptych(["study", "everything", "--out", str(tmp_path)]) == 3
     assert ran == ["first", "broken", "last", "broken"]
     assert (tmp_path / "broken.1" / "cells.jsonl").exists(), "what the first attempt measured is kept"
 
 
 def test_a_part_of_another_commit_is_run_again(ran: list[str], tmp_path: Path) -> None:
-    everything.main(["--out", str(tmp_path), "--only", "first"])
+    diptych(["study", "everything", "--out", str(tmp_path), "--only", "first"])
     mark = tmp_path / "first" / "part.json"
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {"commit": "another"}))
-    everything.main(["--out", str(tmp_path), "--only", "first"])
+    diptych(["study", "everything", "--out", str(tmp_path), "--only", "first"])
     assert ran == ["first", "first"]
 
 
 def test_no_part_begins_when_the_time_is_up(ran: list[str], tmp_path: Path) -> None:
-    assert everything.main(["--out", str(tmp_path), "--minutes", "-1"]) == 0
+    assert diptych(["study", "everything", "--out", str(tmp_path), "--minutes", "-1"]) == 0
     assert ran == []
 
 
 def test_an_unknown_part_is_named(ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert everything.main(["--only", "firts", "--out", str(tmp_path)]) == 2
+    assert diptych(["study", "everything", "--only", "firts", "--out", str(tmp_path)]) == 2
     assert "firts" in capsys.readouterr().out and ran == []
 
 
 def test_another_gpu_than_the_one_named_is_not_measured(ran: list[str], tmp_path: Path) -> None:
-    assert everything.main(["--gpu", "mi300", "--out", str(tmp_path)]) == 3
+    assert diptych(["study", "everything", "--gpu", "mi300", "--out", str(tmp_path)]) == 3
     assert ran == []
 
 
 def test_a_part_that_left_nothing_behind_has_not_ended(ran, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(everything, "_start", lambda command: ran.append("started") or 1)
     for _ in range(2):
-        assert everything.main(["--out", str(tmp_path), "--only", "first"]) == 1
+        assert diptych(["study", "everything", "--out", str(tmp_path), "--only", "first"]) == 1
     assert ran == ["started", "started"]
 
 
 def test_a_gpu_of_no_table_is_usage_and_one_outside_it_measured_as_auto(ran, tmp_path: Path, monkeypatch) -> None:
-    assert everything.main(["--gpu", "h2000", "--out", str(tmp_path)]) == 2
+    assert diptych(["study", "everything", "--gpu", "h2000", "--out", str(tmp_path)]) == 2
     asked = []
     monkeypatch.setattr(everything.gpus, "detect", lambda: dataclasses.replace(H200, name="other"))
     monkeypatch.setattr(everything, "parts", lambda gpu: asked.append(gpu) or ())
-    assert everything.main(["--out", str(tmp_path)]) == 0 and asked == ["auto"]
+    assert diptych(["study", "everything", "--out", str(tmp_path)]) == 0 and asked == ["auto"]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import children
+from compare.__main__ import main as diptych
 from compare.studies import generated
 
 
@@ -33,14 +34,14 @@ def test_a_side_that_failed_has_its_reason_and_no_figures():
      ("--gpu h200 --sources auto", "--sources: found auto"), ("--gpu h200 --workload q1x", "workload")],
 )  # fmt: skip
 def test_the_command_refuses_by_name(words, said, tmp_path, capsys):
-    assert generated.main([*words.split(), "--out", str(tmp_path)]) == 2
+    assert diptych(["study", "generated", *words.split(), "--out", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_both_sources_are_compiled_and_the_generated_one_is_kept(tmp_path):
     words = ["--gpu", "h200", "--rungs", "naive", "--workload", "q1s16", "--out", str(tmp_path)]
-    children.said(["-m", "compare.studies.generated", *words], children.compiling(), 300)
+    children.said(["-m", "compare", "study", "generated", *words], children.compiling(), 300)
     (pair,) = generated.pairs(generated.read(tmp_path))
     assert pair["triton_registers"] > 0 and pair["generated_tokens"] > pair["helion_tokens"]
     source = (tmp_path / "naive.q1s16.txt").read_text()

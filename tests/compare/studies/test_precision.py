@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compare.__main__ import main as diptych
 from compare.record.records import MAX_SAMPLES
 from compare.studies import precision
 from synthetic_run import timed, workload, write
@@ -36,12 +37,12 @@ def test_rounds_grow_with_the_square_of_the_spread():
 
 def test_the_command_prints_a_line_a_share(tmp_path, capsys):
     folder, _ = run(tmp_path, 0.01)
-    assert precision.main([str(folder), "--precision", "1%"]) == 0
+    assert diptych(["study", "precision", str(folder), "--precision", "1%"]) == 0
     assert capsys.readouterr().out.count("rounds") == 1 + len(precision.SHARES)
 
 
 def test_runs_that_took_no_turns_are_exit_2(tmp_path, capsys):
-    assert precision.main([str(tmp_path / "nowhere")]) == 2
+    assert diptych(["study", "precision", str(tmp_path / "nowhere")]) == 2
     folder = write(tmp_path, [timed(LOAD, "triton/naive", 10.0)])
-    assert precision.main([str(folder)]) == 2
+    assert diptych(["study", "precision", str(folder)]) == 2
     assert str(Path(folder)) in capsys.readouterr().err

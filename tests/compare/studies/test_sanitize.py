@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.cases.named import BY_NAME
+from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import sanitize
 
@@ -49,7 +50,7 @@ def test_a_kernel_that_plans_is_watched_at_work(monkeypatch, capsys) -> None:
 
 def test_a_missing_tool_is_logged_as_not_run(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert sanitize.main(["--out", str(tmp_path)]) == 1
+    assert diptych(["study", "sanitize", "--out", str(tmp_path)]) == 1
     assert "not run: FileNotFoundError" in (tmp_path / "memcheck.log").read_text()
 
 
@@ -76,30 +77,30 @@ def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypat
     monkeypatch.setattr(sanitize, "watch", watch)
     monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "same")
     run = ["--kernels", "helion/q_block,helion/naive", "--out", str(tmp_path), "--jobs", "2"]
-    assert sanitize.main(run) == 1
+    assert diptych(["study", "sanitize", *run]) == 1
     assert sorted(watched) == [
         (tool, f"helion/{k}") for tool in ("memcheck", "racecheck") for k in ("naive", "q_block")
     ]
     bad.clear()
     watched.clear()
-    assert sanitize.main(run) == 0
+    assert diptych(["study", "sanitize", *run]) == 0
     assert watched == [("memcheck", "helion/q_block"), ("racecheck", "helion/q_block")]
     assert (tmp_path / "memcheck.log").read_text().count("said of") == 3
     monkeypatch.setattr(sanitize.sources, "of_kernel", lambda kernel_id: "changed since")
-    assert sanitize.main([*run, "--tools", "memcheck"]) == 0 and len(watched) == 4
+    assert diptych(["study", "sanitize", *run, "--tools", "memcheck"]) == 0 and len(watched) == 4
     assert "memcheck: 2 kernels were clean before" not in capsys.readouterr().out.splitlines()[-3:]
 
 
 def test_one_job_is_one_process_a_tool(monkeypatch) -> None:
     watched = []
     monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[:2]) or ("exit status 0\n", True))
-    assert sanitize.main(["--kernels", "triton/naive,helion/naive"]) == 0
+    assert diptych(["study", "sanitize", "--kernels", "triton/naive,helion/naive"]) == 0
     assert watched == [("memcheck", "triton/naive,helion/naive"), ("racecheck", "triton/naive,helion/naive")]
 
 
 @pytest.mark.parametrize("argv", [["--kernels", "triton/nave"], ["--tools", "valgrind"], ["--out", "/proc/nowhere"]])
 def test_unknown_names_are_exit_2(argv, capsys) -> None:
-    assert sanitize.main(argv) == 2 and capsys.readouterr().err
+    assert diptych(["study", "sanitize", *argv]) == 2 and capsys.readouterr().err
 
 
 def test_the_cases_exist_and_run_everywhere() -> None:

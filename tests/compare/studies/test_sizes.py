@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import capability, sizes
 
@@ -107,8 +108,8 @@ def test_kernels_of_unequal_capability_have_no_ratio():
 
 
 def test_the_command_prints_a_row_a_kernel(capsys):
-    assert sizes.main(["--kernels", "*/naive", "--json"]) == 0
+    assert diptych(["study", "sizes", "--kernels", "*/naive", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["kernel"] for row in rows] == ["triton/naive", "helion/naive"]
-    assert sizes.main(["--kernels", "baseline/sdpa"]) == 5
-    assert sizes.main(["--kernels", "triton/nothing"]) == 2
+    assert diptych(["study", "sizes", "--kernels", "baseline/sdpa"]) == 5
+    assert diptych(["study", "sizes", "--kernels", "triton/nothing"]) == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from common.cases.named import BY_NAME
+from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import vllm
 
@@ -35,7 +36,7 @@ def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
         raise registry.Unavailable(f"{kernel_id}: vLLM's Triton kernel is not here")
 
     monkeypatch.setattr(registry, "load", absent)
-    assert vllm.main([]) == 5
+    assert diptych(["study", "vllm"]) == 5
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("baseline/vllm_triton: unavailable: ") and "vLLM's Triton kernel is not here" in said
 
@@ -44,6 +45,6 @@ def test_without_the_kernel_the_command_says_why(capsys, monkeypatch):
 def test_help_and_usage_need_no_kernel(words, code, monkeypatch, capsys):
     monkeypatch.setattr(registry, "load", None)
     with pytest.raises(SystemExit) as ended:
-        vllm.main(words)
+        diptych(["study", "vllm", *words])
     assert ended.value.code == code
-    assert "usage: python -m compare.studies.vllm" in "".join(capsys.readouterr())
+    assert "usage: python -m compare study vllm" in "".join(capsys.readouterr())

@@ -20,6 +20,7 @@ import torch
 from common.gpus import resolve
 from common.oracle.reference import reference
 from common.spec import AttentionShape
+from compare.__main__ import Command
 from compare.bench import timing
 from compare.competitors import registry
 from compare.tune import tune, worker
@@ -110,7 +111,9 @@ def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine 
     words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", "--candidates", "11"]
     tune.pick_rows = lambda count: rows()
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    return tune.tune(tune.parser().parse_args([*words, *extra]), words, where or machine())
+    return tune.tune(
+        Command("tune", "compare.tune.tune", ()).parser().parse_args([*words, *extra]), words, where or machine()
+    )
 
 
 if __name__ == "__main__":

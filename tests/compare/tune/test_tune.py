@@ -11,6 +11,7 @@ import simulated_tuning
 from simulated_tuning import machine, run
 
 from compare import exits
+from compare.__main__ import main as diptych
 from compare.process import pool
 from compare.record import folder as run_folder
 from compare.tune import records, tune
@@ -72,7 +73,7 @@ def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again
     text = (out / "dsl_triton/heuristics/fitted/h200.py").read_text()
     assert run(out, "--resume", kernels=BOTH) == exits.OK
     assert len(records.read(out / "candidates.jsonl")) == len(lines)
-    assert tune.main(["--fit", str(out), "--no-install"]) == exits.OK
+    assert diptych(["tune", "--fit", str(out), "--no-install"]) == exits.OK
     assert (out / "dsl_triton/heuristics/fitted/h200.py").read_text() == text
 
 
@@ -91,7 +92,7 @@ def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(fi
     (tmp_path / "manifest.json").write_text(json.dumps(later | {"gpu": "b200"}))
     with pytest.raises(tune.NotThisRun, match="runs of b200, h200"):
         records.together([out, tmp_path])
-    assert tune.main(["--fit", str(tmp_path / "nothing")]) == exits.USAGE
+    assert diptych(["tune", "--fit", str(tmp_path / "nothing")]) == exits.USAGE
 
 
 def test_a_folder_that_holds_another_run_is_refused(finished):
@@ -142,5 +143,5 @@ def test_two_gpus_share_the_rows(finished):
 
 
 def test_without_the_gpu_nothing_is_tuned(capsys):
-    assert tune.main(["--gpu", "mi300"]) == exits.NO_GPU
+    assert diptych(["tune", "--gpu", "mi300"]) == exits.NO_GPU
     assert "mi300 is not here" in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""The one command: `python -m compare VERB`, installed as `diptych`.
+
+A verb is a module: HELP is its line in the list, `options(parser)` its options, `main(asked)` what it does, as an exit
+code; its docstring is its --help. `study` and `pages` are tables, NAMED, of such modules. Only the one that is asked
+for is imported, and lists are read from the sources: a list does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.exits import OK, ending
+
+VERBS = {
+    "run": "compare.run.command",
+    "report": "compare.report.report",
+    "diff": "compare.analysis.diff",
+    "merge": "compare.analysis.merge",
+    "tune": "compare.tune.tune",
+    "explain": "compare.competitors.explain",
+    "doctor": "compare.run.doctor",
+    "study": "compare.studies",
+    "pages": "compare.pages",
+}
+_ASKS_FOR_HELP = ("-h", "--help")
+
+
+class UnknownName(ValueError):
+    """No such verb, study or page; the message names the nearest."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A verb, study or page by its words, its module, and the words behind."""
+
+    name: str
+    module: str
+    words: tuple[str, ...]
+
+    def parser(self) -> argparse.ArgumentParser:
+        found = importlib.import_module(self.module)
+        first, _, rest = (found.__doc__ or found.HELP).partition("\n")
+        new = argparse.ArgumentParser(
+            prog=f"{_program()} {self.name}",
+            description=first,
+            epilog="examples:\n" + rest.strip("\n"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        found.options(new)
+        return new
+
+    def run(self) -> int:
+        found = importlib.import_module(self.module)
+        if self.name == "run":  # `python -m compare.run` too: a parser and a main of its own
+            return found.main(list(self.words))
+        asked = self.parser().parse_args(self.words)
+        asked.words = list(self.words)  # as they were typed, for a manifest
+        return found.main(asked)
+
+
+def constant(module: str, name: str) -> Any:
+    """The literal that a module gives a name, read from its source; None where it gives none."""
+    path = Path(__file__).parents[1].joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
+            return ast.literal_eval(node.value)
+    return None
+
+
+def commands(words: Sequence[str]) -> list[Command] | str:
+    """What a command line asks for, or the text of the list that it asks for. Raises UnknownName."""
+    if not words or words[0] in _ASKS_FOR_HELP:
+        return _listing("", "VERB ...", __doc__.partition("\n")[0], VERBS)
+    if words[0] == "--version":
+        words = ("run", "--version")
+    verb, rest = words[0], tuple(words[1:])
+    module = _of(VERBS, "verb", verb)
+    if (named := constant(module, "NAMED")) is None:
+        return [Command(verb, module, rest)]
+    if verb == "study":
+        names, rest = rest[:1], rest[1:]
+        if not names or names[0] in _ASKS_FOR_HELP:
+            return _listing("study", "NAME ...", constant(module, "HELP"), named)
+    else:
+        names = tuple(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+        rest = rest[len(names) :]
+        if not names and set(rest) & set(_ASKS_FOR_HELP):
+            return _listing("pages", "[NAME ...] [--write]", constant(module, "HELP"), named)
+    return [Command(f"{verb} {name}", _of(named, verb, name), rest) for name in names or named]
+
+
+def _of(known: Mapping[str, str], what: str, name: str) -> str:
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
+    hint = f"; the nearest is {near[0]}" if near else ""
+    raise UnknownName(f"{what}: found {name}, allowed {', '.join(known)}{hint}")
+
+
+def _listing(before: str, usage: str, about: str, known: Mapping[str, str]) -> str:
+    """What there is, a line each. before: the words in front of a name."""
+    first = " ".join([_program(), *before.split(), next(iter(known))])
+    lines = [f"  {name:12} {constant(module, 'HELP')}" for name, module in known.items()]
+    head = " ".join([f"usage: {_program()}", *before.split(), usage])
+    return "\n".join([head, "", about, "", *lines, "", f"{first} --help: its options, with an example"])
+
+
+def _program() -> str:
+    return "diptych" if Path(sys.argv[0]).stem == "diptych" else "python -m compare"
+
+
+def _worst(codes: Iterable[int]) -> int:
+    return max(codes, default=OK)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of a command line (compare.exits); of several pages the largest."""
+
+    def work() -> int:
+        found = commands(sys.argv[1:] if argv is None else argv)
+        if isinstance(found, str):
+            print(found)
+            return OK
+        return _worst([command.run() for command in found])
+
+    return ending(work, (UnknownName,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The host time of a kept call is measured without a GPU, in a process that interprets nothing."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import children
+from compare.__main__ import main as diptych
+from compare.exits import NO_GPU, USAGE
+from compare.studies import host
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="Triton's launcher is compiled")
+def test_calls_and_plans_are_kept_and_timed():
+    command = ["-m", "compare", "study", "host", "--cpu", "--dsl", "triton", "--workload", "q1s2k"]
+    (told,) = children.said(command, children.compiling(Path(__file__).parents[3]), 300)
+    times = [float(time) for time in re.fullmatch(r"triton +q1s2k +call +(\S+) plan +(\S+)", told).groups()]
+    assert all(1 < time < 1000 for time in times)
+
+
+def test_a_call_that_is_dispatched_again_is_no_kept_one():
+    dispatched = []
+    with pytest.raises(RuntimeError, match="dispatched again"):
+        host.least_us(lambda: dispatched.append(None), dispatched)
+
+
+def test_a_gpu_that_is_named_and_not_here_is_exit_3(capsys):
+    assert diptych(["study", "host", "--gpu", "mi300"]) == NO_GPU
+    assert "mi300 is not here" in capsys.readouterr().out
+
+
+def test_rows_without_a_gpu_are_not_kept_beside_those_with_one(tmp_path, capsys):
+    assert diptych(["study", "host", "--cpu", "--out", str(tmp_path)]) == USAGE
+    assert "--out" in capsys.readouterr().out and not list(tmp_path.iterdir())
