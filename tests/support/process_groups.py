@@ -9,7 +9,12 @@ import re
 
 import pytest
 
-BY_KERNEL = ("tests/gpu/", "tests/conformance/test_conformance.py", "tests/conformance/test_relations_of_kernels.py")
+BY_KERNEL = (
+    "tests/gpu/",
+    "tests/kernels/",
+    "tests/conformance/test_conformance.py",
+    "tests/conformance/test_relations_of_kernels.py",
+)
 KERNEL = re.compile(r"[\[-]((?:triton|helion)(?:/[\w.]+)?)[-\]]")
 DTYPE = re.compile(r"-((?:b?float)\d+)[-\]]")
 

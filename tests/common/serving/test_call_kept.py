@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import children
-from planted_changes import CHANGES, UNCHANGED
+from tests.common.serving.planted_changes import CHANGES, UNCHANGED
 
 CHILD = Path(__file__).with_name("handle_child.py")
 SOME = ["query-address", "table-row-stride", "page-distance-int64", "device"]  # for which Helion generates nothing new

@@ -1,7 +1,7 @@
 """Rows of a cache that begin between multiples of 16 bytes are read in words that may begin there.
 
 Rows of 392 bytes, K of 192 and V of 200 behind it, stopped an H200 with "misaligned address": triton 3.6.0 read K 16
-bytes at a time. Later releases do not, whatever the gather form; that it is not `flat` tests/dsl_helion says.
+bytes at a time. Later releases do not, whatever the gather form; that it is not `flat` tests/kernels says.
 """
 
 import pytest

@@ -1,12 +1,13 @@
-"""What a DSL's `merge_states` owes: attention over two parts of the keys merges into attention over all of them."""
+"""Two attentions over parts of the keys merge into one over all; in place, and where a part saw nothing."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 
-from common.spec import SpecError
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.spec import AttentionShape, Features, SpecError
 from common.spec.states import merged
 
 # float32: exp2 and log2 to 2 units in the last place, six roundings after them
@@ -26,7 +27,12 @@ def states(tokens: int, heads: int, size: int, dtype: torch.dtype) -> list[torch
     return found
 
 
-def judge(merge_states: Any, tokens: int, heads: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "heads", "size", "dtype"),
+    [(7, 3, 40, torch.float32), (9, 8, 128, torch.bfloat16), (4, 5, 16, torch.float16), (6, 1, 512, torch.float32)],
+)
+def test_merged_rows_are_the_definitions(dsl, tokens, heads, size, dtype):
+    merge_states = dsl.module("merge_states").merge_states
     given = states(tokens, heads, size, dtype)
     out, lse = torch.full_like(given[0], math.nan), torch.full((tokens, heads), math.nan)
     merge_states(*given, out, lse)
@@ -41,8 +47,9 @@ def judge(merge_states: Any, tokens: int, heads: int, size: int, dtype: torch.dt
     assert torch.equal(alone, out)
 
 
-def judge_in_place(merge_states: Any) -> None:
+def test_a_state_may_take_the_result(dsl):
     """A chain of states needs no second buffer for its rows, and two for their LSE."""
+    merge_states = dsl.module("merge_states").merge_states
     given = states(9, 3, 40, torch.float32)
     out, lse = torch.empty_like(given[0]), torch.empty_like(given[1])
     merge_states(*given, out, lse)
@@ -51,7 +58,8 @@ def judge_in_place(merge_states: Any) -> None:
     assert torch.equal(given[0], out) and torch.equal(again, lse)
 
 
-def judge_refusals(merge_states: Any) -> None:
+def test_bad_input_is_refused_by_name_before_a_launch(dsl):
+    merge_states = dsl.module("merge_states").merge_states
     a, lse_a, b, lse_b = states(4, 2, 32, torch.float32)
     c, two = torch.empty_like(a), torch.zeros(5, 2)
     wrong = {
@@ -70,3 +78,34 @@ def judge_refusals(merge_states: Any) -> None:
         with pytest.raises(SpecError) as refusal:
             merge_states(*arguments)
         assert refusal.value.argument == name.split()[0]
+
+
+def test_no_rows_launch_nothing(dsl):
+    out, lse = torch.empty(0, 4, 32), torch.empty(0, 4)
+    dsl.module("merge_states").merge_states(out, lse, out, lse, out, lse)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (16, 8)], ids=str)
+def test_rows_of_a_program_change_no_bit(dsl, sizes):
+    module = dsl.module("merge_states")
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(*size, generator=generator) for size in ((5, 3, 24), (5, 3)) * 2]
+    outs = [torch.empty(5, 3, 24) for _ in range(2)]
+    for out, one in zip(outs, (module.DEFAULT, module.Config(*sizes)), strict=True):
+        module.merge_states(*given, out, config=one)
+    assert torch.equal(*outs)
+
+
+def test_the_definition_merges_a_prefix_and_the_rest_into_the_whole():
+    """The last token's keys cut in two: each half is a sequence of its own, which an encoder's rows see whole."""
+    shape, cross = AttentionShape(4, 2, 32, 8, torch.float32), Features(causal=False, cross=True)
+    whole = make_batch([(3, 24)], shape)
+    table = whole.block_table
+    parts = [
+        whole.replace(block_table=table[:, first:], seq_lens=torch.tensor([length], dtype=torch.int32))
+        for first, length in ((0, 16), (2, 8))
+    ]
+    a, b = (reference(part, cross) for part in parts)
+    out, lse = merged(a.out, a.lse, b.out, b.lse)
+    want = reference(whole, cross)
+    assert torch.allclose(out, want.out, atol=1e-12, rtol=0) and torch.allclose(lse, want.lse, atol=1e-12, rtol=0)

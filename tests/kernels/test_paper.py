@@ -1,11 +1,10 @@
-"""Listing 2 of the paper in Helion: the same sizes."""
+"""Listing 2 of the paper, cell by cell: the same sizes in both DSLs."""
 
 import pytest
 
 from common.gpus import resolve
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
-from dsl_helion.heuristics.paper import listing2
 
 
 @pytest.mark.parametrize(
@@ -19,14 +18,14 @@ from dsl_helion.heuristics.paper import listing2
         ("mi300", [(5000, 5000)], (16, 32)),
     ],
 )
-def test_listing_2(gpu, lens, sizes):
-    stats = BatchStats.of(lens)
+def test_listing_2(dsl, gpu, lens, sizes):
+    stats, listing2 = BatchStats.of(lens), dsl.module("heuristics.paper.listing2")
     assert listing2.listing_2(stats, resolve(gpu)) == sizes
     config = listing2.q_block(AttentionShape(), stats, resolve(gpu))
     assert (config.block_m, config.tile_size) == sizes
 
 
-def test_prompts_are_not_dealt_to_segments():
-    h100, shape = resolve("h100"), AttentionShape()
+def test_prompts_are_not_dealt_to_segments(dsl):
+    h100, shape, listing2 = resolve("h100"), AttentionShape(), dsl.module("heuristics.paper.listing2")
     assert listing2.parallel_softmax(shape, BatchStats.of([(500, 500)]), h100).num_segments == 1
     assert listing2.parallel_softmax(shape, BatchStats.of([(1, 500)]), h100).num_segments > 1

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from common import interpreter
 from common.cases.batch import make_batch
 from common.cases.named import BY_NAME
 from common.oracle.reference import reference
@@ -10,18 +11,26 @@ from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from common.spec.metadata import cumulative_q_blocks
-from dsl_triton.ablations import cumulative, elementwise, fused, last_arriver
+from dsl_helion.ablations import barrier
+from dsls import in_helion, in_triton, slow_in_helion
 from kernel_cases import conform
 
-KERNELS = {"last_arriver": last_arriver, "fused": fused, "elementwise": elementwise, "cumulative": cumulative}
-CASES = ("everything-at-once", "one-empty-sequence", "ratio-5")
 SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
+NAMES = ["last_arriver", *map(slow_in_helion, ("fused", "elementwise", "cumulative"))]
+CASES = ["one-empty-sequence", *map(slow_in_helion, ("everything-at-once", "ratio-5"))]
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", KERNELS)
-def test_conformance(name: str, case: str) -> None:
-    conform(KERNELS[name], BY_NAME[case], KERNELS[name].DEFAULT)
+@pytest.mark.parametrize("name", NAMES)
+def test_conformance(dsl, name: str, case: str) -> None:
+    kernel = dsl.module(f"ablations.{name}")
+    conform(kernel, BY_NAME[case], kernel.DEFAULT)
+
+
+@in_helion
+@pytest.mark.parametrize("case", CASES)
+def test_the_barrier_that_helion_alone_has_conforms(dsl, case: str) -> None:
+    conform(barrier, BY_NAME[case], barrier.DEFAULT)
 
 
 def attend(kernel, batch, config, workspace) -> torch.Tensor:
@@ -32,19 +41,22 @@ def attend(kernel, batch, config, workspace) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("segments", [1, 3, 8])
-def test_the_last_arriver_leaves_its_counters_as_it_found_them(segments: int) -> None:
+@pytest.mark.parametrize("segments", [slow_in_helion(1), 3, slow_in_helion(8)])
+def test_the_last_arriver_leaves_its_counters_as_it_found_them(dsl, segments: int) -> None:
     """The same workspace serves launch after launch, also of other lengths: what a captured graph does."""
+    last_arriver = dsl.module("ablations.last_arriver")
     config = last_arriver.Config(16, 16, segments)
     first, second = make_batch([(1, 90), (3, 40)], SHAPE), make_batch([(3, 17), (1, 60)], SHAPE)
     workspace = last_arriver.workspace(SHAPE, Capacity.of(first), config)
     outs = [attend(last_arriver, batch, config, workspace) for batch in (first, second, first)]
     assert torch.equal(outs[0], outs[2])
-    assert workspace is None or not workspace.arrived.any()
+    assert (workspace is None) == (segments == 1) and (workspace is None or not workspace.arrived.any())
 
 
-def test_a_counter_that_was_not_zero_is_seen() -> None:
+@in_triton
+def test_a_counter_that_was_not_zero_is_seen(dsl) -> None:
     """Nobody is last: the output stays unwritten, and the checker says so."""
+    last_arriver = dsl.module("ablations.last_arriver")
     batch, config = make_batch([(1, 90)], SHAPE), last_arriver.Config(16, 16, 4)
     workspace = last_arriver.workspace(SHAPE, Capacity.of(batch), config)
     workspace.arrived.fill_(1000)
@@ -52,17 +64,35 @@ def test_a_counter_that_was_not_zero_is_seen() -> None:
         attend(last_arriver, batch, config, workspace)
 
 
-def test_fused_serves_both_branches_of_a_mixed_batch() -> None:
+@in_triton
+def test_fused_serves_both_branches_of_a_mixed_batch(dsl) -> None:
+    fused = dsl.module("ablations.fused")
     batch = make_batch([(4, 40), (5, 33)], SHAPE)  # 4 query tokens of ratio 4 are 16 rows, 5 are not
     attend(fused, batch, fused.Config(32, 16, 16, 32), None)
 
 
-def test_the_cumulative_tensor_is_exact_and_refilled_in_place() -> None:
+@in_triton
+def test_the_cumulative_tensor_is_exact_and_refilled_in_place(dsl) -> None:
+    cumulative = dsl.module("ablations.cumulative")
     config = cumulative.DEFAULT
     batch = make_batch([(5, 9), (0, 3), (1, 4), (17, 20)], SHAPE)
     buffer = cumulative.workspace(SHAPE, Capacity(64, 7, batch.device), config)
     for lens in ([(5, 9), (0, 3), (1, 4), (17, 20)], [(2, 2), (0, 0)]):
         batch = make_batch(lens, SHAPE)
         assert cumulative.prepare(batch, Features(), config, buffer) is buffer
+        assert cumulative.prepare(batch, Features(), config, buffer) is buffer
         assert buffer[: len(lens) + 1].tolist() == cumulative_q_blocks(lens, config.block_m // SHAPE.queries_per_kv)
         attend(cumulative, batch, config, buffer)
+
+
+@in_helion
+def test_a_barrier_asks_for_one_program_where_there_is_one_unit(dsl, monkeypatch) -> None:
+    """Programs of an interpreter run one after another: a second would never be reached."""
+    asked = []
+    monkeypatch.setattr(barrier, "run", lambda *args, num_sm_multiplier, **options: asked.append(num_sm_multiplier))
+    batch = make_batch([(1, 90)], SHAPE)
+    workspace = barrier.workspace(SHAPE, Capacity.of(batch), barrier.DEFAULT)
+    for units in (1, 132):
+        with interpreter.units(units):
+            barrier.launch(batch, Features(), torch.empty_like(batch.query), barrier.DEFAULT, workspace)
+    assert asked == [1, barrier.PROGRAMS]

@@ -1,11 +1,11 @@
-"""split in Helion: who reads which K and V, what decides between its two kernels, and that layouts change no bit."""
+"""split: who reads which K and V, what decides between its two kernels, and that layouts change no bit."""
 
 import dataclasses
 import itertools
 
-import helion
 import pytest
 import torch
+import triton
 
 from common.cases.batch import make_batch
 from common.gpus import TABLE, resolve
@@ -13,24 +13,30 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout, PagedBatch, SpecError
 from common.spec.metadata import BatchStats
-from dsl_helion import split
-from dsl_helion.heuristics.generic import default
+from dsls import in_triton, slow_in_helion
 
-SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
-LENS = [(1, 50), (3, 40), (0, 7), (20, 37)]
+SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
+LENS = [(1, 90), (3, 40), (20, 20), (0, 7), (1, 1), (33, 70)]
 CAUSAL = Features()
-CONFIG = split.Config(split.Prefill(16, 16), split.Decode(32))
 FEATURES = {
-    "window": Features(sliding_window=19, sinks=torch.linspace(1.0, 3.0, 4), softcap=5.0),
+    "causal": Features(),
+    "window": Features(sliding_window=19),
     "non-causal": Features(causal=False),
+    "non-causal-window": Features(causal=False, sliding_window=9),
+    "sinks-softcap": Features(sinks=torch.linspace(1.0, 3.0, 8), softcap=5.0),
+    "all": Features(sliding_window=19, sinks=torch.linspace(1.0, 3.0, 8), softcap=5.0),
 }
 
 
-def run(batch: PagedBatch, features: Features = CAUSAL, config: split.Config = CONFIG) -> torch.Tensor:
+def config(split):
+    return split.Config(split.Prefill(16, 16), split.Decode(32))
+
+
+def run(split, batch: PagedBatch, features: Features = CAUSAL) -> torch.Tensor:
     """Judged against the reference, which reads the pages."""
     out = torch.full_like(batch.query, float("nan"))
     lse = torch.full(batch.query.shape[:2], float("nan"))
-    split.launch(batch, features, out, config, None, lse=lse)
+    split.launch(batch, features, out, config(split), None, lse=lse)
     verdict = check(out, lse, batch, features, split.CONTRACT, reference(batch, features))
     assert verdict.ok, verdict.reason
     return out
@@ -51,17 +57,24 @@ def rewritten(batch: PagedBatch) -> PagedBatch:
     return pages
 
 
+@in_triton
+@pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
+@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+@pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
+def test_right_from_pages_and_from_the_new_tokens(dsl, new_kv: bool, layout: Layout, features: Features) -> None:
+    run(dsl.module("split"), make_batch(LENS, SHAPE, new_kv=new_kv, layout=layout, pad_tokens=3), features)
+
+
 @pytest.mark.parametrize(
-    "features",
-    [FEATURES["window"], pytest.param(FEATURES["non-causal"], marks=pytest.mark.slow)],
-    ids=FEATURES,
+    "features", [*map(slow_in_helion, list(FEATURES.values())[:-1]), FEATURES["all"]], ids=FEATURES
 )
-def test_prompts_follow_the_new_k_and_v_and_never_their_slots(features: Features) -> None:
-    batch = make_batch([(20, 20), (18, 40)], SHAPE, new_kv=True, pad_tokens=3)
-    batch.key[:38] += 1.0
-    batch.value[:38] *= -2.0
+def test_prompts_follow_the_new_k_and_v_and_never_their_slots(dsl, features: Features) -> None:
+    split = dsl.module("split")
+    batch = make_batch([(20, 20), (33, 70), (2, 18)], SHAPE, new_kv=True, pad_tokens=3)
+    batch.key[:55] += 1.0
+    batch.value[:55] *= -2.0
     out = torch.full_like(batch.query, float("nan"))
-    split.launch(batch, features, out, CONFIG, None)
+    split.launch(batch, features, out, config(split), None)
     pages = rewritten(batch)
     verdict = check(out, None, pages, features, split.CONTRACT, reference(pages, features))
     assert verdict.ok, verdict.reason
@@ -69,60 +82,64 @@ def test_prompts_follow_the_new_k_and_v_and_never_their_slots(features: Features
     assert not stale.ok, "the slots of the new tokens were read"
 
 
-@pytest.mark.slow
-def test_a_single_token_reads_the_pages() -> None:
+@pytest.mark.slow_in_helion
+def test_a_single_token_reads_the_pages(dsl) -> None:
     """Which hold it as well: what `key` and `value` say then changes no bit."""
+    split = dsl.module("split")
     batch = make_batch([(1, 40), (1, 1), (1, 16)], SHAPE, new_kv=True)
-    before = run(batch)
-    assert torch.equal(before, run(batch.replace(key=None, value=None)))
+    before = run(split, batch)
+    assert torch.equal(before, run(split, batch.replace(key=None, value=None)))
     batch.key.fill_(float("nan"))
-    assert torch.equal(before, run(batch))
+    assert torch.equal(before, run(split, batch))
 
 
-@pytest.mark.slow
+@pytest.mark.slow_in_helion
 @pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
-def test_x_packed_pages_give_the_bits_of_pages(new_kv: bool) -> None:
-    batch = make_batch(LENS, AttentionShape(4, 2, 24, 24, torch.float16), new_kv=new_kv)
-    key = batch.key_cache.unflatten(3, (3, 8)).permute(0, 2, 3, 1, 4).contiguous()  # x = 8 lanes of 2 bytes
+@pytest.mark.parametrize("page", [16, 24])
+def test_x_packed_pages_give_the_bits_of_pages(dsl, page: int, new_kv: bool) -> None:
+    batch = make_batch(LENS, AttentionShape(10, 2, 80, page, torch.float16), new_kv=new_kv)
+    key = batch.key_cache.unflatten(3, (10, 8)).permute(0, 2, 3, 1, 4).contiguous()  # x = 8 lanes of 2 bytes
     value = batch.value_cache.permute(0, 2, 3, 1).contiguous()
     packed = batch.replace(key_cache=key, value_cache=value, layout=Layout.X_PACKED)
-    assert torch.equal(run(batch), run(packed))
+    assert torch.equal(run(dsl.module("split"), batch), run(dsl.module("split"), packed))
 
 
-def test_x_packed_slots_that_lie_apart_are_refused() -> None:
-    batch = make_batch(LENS, SHAPE, layout=Layout.X_PACKED)
+def test_x_packed_slots_that_lie_apart_are_refused(dsl) -> None:
+    batch, split = make_batch(LENS, SHAPE, layout=Layout.X_PACKED), dsl.module("split")
     wide = torch.zeros(*batch.key_cache.shape[:-1], 8)
     apart = batch.replace(key_cache=wide[..., :4])
     with pytest.raises(SpecError, match="key_cache: found slots 8 elements apart, allowed x = 4"):
-        split.launch(apart, Features(), torch.empty_like(batch.query), CONFIG, None)
+        split.launch(apart, Features(), torch.empty_like(batch.query), config(split), None)
 
 
-def test_the_class_of_a_sequence_is_decided_on_the_device() -> None:
+def test_the_class_of_a_sequence_is_decided_on_the_device(dsl) -> None:
     """Hints that call every query a single token, or none of them, change no bit."""
+    split = dsl.module("split")
     batch = make_batch(LENS, SHAPE, new_kv=True)
-    before = run(batch)
-    for lens in ([(1, 90)] * 4, [(512, 512)] * 4):
-        assert torch.equal(before, run(batch.replace(stats=BatchStats.of(lens))))
+    before = run(split, batch)
+    for lens in ([(1, 90)] * 6, [(512, 512)] * 6, []):
+        assert torch.equal(before, run(split, batch.replace(stats=BatchStats.of(lens))))
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])
-def test_each_kernel_writes_the_rows_of_its_class_alone(part: str) -> None:
-    batch = make_batch([(1, 20), (2, 20), (1, 5)], SHAPE, new_kv=True)
+def test_each_kernel_writes_the_rows_of_its_class_alone(dsl, part: str) -> None:
+    split, batch = dsl.module("split"), make_batch([(1, 20), (2, 20), (1, 5)], SHAPE, new_kv=True)
     out = torch.full_like(batch.query, float("nan"))
-    getattr(split, f"_launch_{part}")(batch, Features(), out, getattr(CONFIG, part), None)
+    getattr(split, f"_launch_{part}")(batch, Features(), out, getattr(config(split), part), None)
     written = [i for i in range(4) if not bool(out[i].isnan().any())]
     assert written == {"prefill": [1, 2], "decode": [0, 3]}[part]
 
 
-def test_every_choice_and_the_space_fit() -> None:
+def test_every_choice_and_the_space_fit(dsl) -> None:
     """Legal for every GPU of the table and kind of batch; each part of a config is plain values."""
+    split, choose = dsl.module("split"), dsl.module("heuristics.generic.default").split
     lens = [(1, 131072)], [(1, 700)] * 256, [(8192, 8192)], [(1, 2048)] * 16 + [(512, 1536)] * 16, [(4, 4096)] * 32, []
     for gpu, head, dtype in itertools.product(map(resolve, TABLE), (8, 80, 128, 256), (torch.bfloat16, torch.float32)):
         shape = AttentionShape(32, 8, head, 16, dtype)
         for batch in lens:
-            config = default.split(shape, BatchStats.of(batch), gpu)
-            for part in (config.prefill, config.decode):
-                tile_bytes = 2 * part.tile_size * helion.next_power_of_2(head) * dtype.itemsize
+            chosen = choose(shape, BatchStats.of(batch), gpu)
+            for part in (chosen.prefill, chosen.decode):
+                tile_bytes = 2 * part.tile_size * triton.next_power_of_2(head) * dtype.itemsize
                 assert tile_bytes <= gpu.shared_bytes and part.num_warps in (1, 2, 4, 8)
     configs = list(split.space(AttentionShape(), resolve("mi300")))
     assert len(set(configs)) == len(configs) >= 40

@@ -6,29 +6,28 @@ import torch
 from cache_cases import QUANTISED_WRITES, WRITES, judge
 from common.spec import SpecError
 from common.spec.cache import CacheWrite
-from dsl_helion import cache
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @pytest.mark.parametrize("number", range(len(WRITES)), ids=[case.name for case in WRITES])
-def test_the_pool_is_what_the_reference_makes_of_it(number):
-    judge(cache, WRITES[number], DTYPES[number % 3])
+def test_the_pool_is_what_the_reference_makes_of_it(dsl, number):
+    judge(dsl.module("cache"), WRITES[number], DTYPES[number % 3])
 
 
 @pytest.mark.parametrize("number", range(len(QUANTISED_WRITES)), ids=[case.name for case in QUANTISED_WRITES])
-def test_quantised_pages_and_their_scales_are_the_references(number):
-    judge(cache, QUANTISED_WRITES[number], DTYPES[number % 3])
+def test_quantised_pages_and_their_scales_are_the_references(dsl, number):
+    judge(dsl.module("cache"), QUANTISED_WRITES[number], DTYPES[number % 3])
 
 
 @pytest.mark.parametrize("block_tokens", [1, 16])
-def test_any_number_of_tokens_in_a_program_writes_the_same(block_tokens):
-    judge(cache, WRITES[2], torch.bfloat16, block_tokens=block_tokens)
+def test_any_number_of_tokens_in_a_program_writes_the_same(dsl, block_tokens):
+    judge(dsl.module("cache"), WRITES[2], torch.bfloat16, block_tokens=block_tokens)
 
 
-def test_bad_input_is_refused_before_a_launch():
+def test_bad_input_is_refused_before_a_launch(dsl):
     pool = torch.zeros(2, 8, 2, 16)
     write = CacheWrite(torch.ones(3, 2, 16), torch.ones(3, 2, 8), pool, pool.clone(), torch.arange(3))
     with pytest.raises(SpecError, match="value: found"):
-        cache.launch(write)
+        dsl.module("cache").launch(write)
     assert not bool(pool.any())

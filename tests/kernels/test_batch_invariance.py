@@ -8,22 +8,19 @@ from common.gpus import resolve
 from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity
-from dsl_triton import adjustable_tile, auto, parallel_softmax, q_block, split, static_grid, unpaged
+from dsls import in_triton, slow_in_helion
 
 SHAPE = AttentionShape(8, 2, 32, 16, torch.bfloat16)
 ASKED = Features(batch_invariant=True)
-KERNELS = {
-    "q_block": q_block, "parallel_softmax": parallel_softmax, "adjustable_tile": adjustable_tile, "split": split,
-    "auto": auto,
-}  # fmt: skip
+KERNELS = ["q_block", *map(slow_in_helion, ("parallel_softmax", "adjustable_tile", "split", "auto"))]
 LENS = [(1, 70), (18, 20)]
 MATES = ([], [(17, 17)], [(1, 5)] * 4)
 
 
 def rows(kernel, batch: PagedBatch, tokens: int) -> torch.Tensor:
     out = torch.zeros_like(batch.query)
-    if kernel is auto:
-        config = auto.choose(batch.shape, batch.stats, None, frozenset({"batch_invariant"}))
+    if hasattr(kernel, "choose"):  # auto
+        config = kernel.choose(batch.shape, batch.stats, None, frozenset({"batch_invariant"}))
     else:
         config = kernel.DEFAULT
     kernel.launch(batch, ASKED, out, config, kernel.workspace(batch.shape, Capacity.of(batch), config))
@@ -42,24 +39,25 @@ def beside(lens: list, mates: list) -> PagedBatch:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_mates_change_no_bit(name: str) -> None:
+def test_mates_change_no_bit(dsl, name: str) -> None:
     tokens = sum(query_len for query_len, _ in LENS)
-    want, *others = (rows(KERNELS[name], beside(LENS, mates), tokens) for mates in MATES)
+    want, *others = (rows(dsl.module(name), beside(LENS, mates), tokens) for mates in MATES)
     assert want.abs().max() > 0
     assert all(torch.equal(want, other) for other in others)
 
 
-@pytest.mark.parametrize("kernel", [static_grid, unpaged], ids=["static_grid", "unpaged"])
-def test_kernels_that_cut_by_the_whole_batch_refuse_it(kernel) -> None:
+@pytest.mark.parametrize("name", ["static_grid", "unpaged"])
+def test_kernels_that_cut_by_the_whole_batch_refuse_it(dsl, name: str) -> None:
     with pytest.raises(UnsupportedFeature, match="batch_invariant"):
-        rows(kernel, make_batch(LENS, SHAPE), 1)
+        rows(dsl.module(name), make_batch(LENS, SHAPE), 1)
 
 
+@in_triton
 @pytest.mark.parametrize("gpu", ["h200", "l40s", "mi300"])
 @pytest.mark.filterwarnings("ignore:triton. no measured tree")
-def test_the_choice_follows_from_the_shape_alone(gpu: str) -> None:
+def test_the_choice_follows_from_the_shape_alone(dsl, gpu: str) -> None:
     sizes = [on_grid(1, 1, 1, 500), on_grid(256, 256, 1, 2000), on_grid(8, 0, 4096, 8192), on_grid(1, 0, 9, 131072)]
-    needs = frozenset({"causal", "batch_invariant"})
+    auto, needs = dsl.module("auto"), frozenset({"causal", "batch_invariant"})
     choices = {auto.choose(SHAPE, stats, resolve(gpu), needs) for stats in sizes}
     assert len(choices) == 1 and choices.pop().kernel == "adjustable_tile"
     assert len({auto.choose(SHAPE, stats, resolve(gpu)) for stats in sizes}) > 1

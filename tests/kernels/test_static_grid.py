@@ -1,7 +1,8 @@
 """A static grid: equal shares of any batch, one workspace and one grid for all of them, and what exceeds a capacity."""
 
 import random
-from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,25 +14,32 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
-from dsl_triton import static_grid
 from dsl_triton.features import bundle
-from dsl_triton.static_grid import Config, Part
 from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of
+from dsls import in_triton
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 TOKENS, SEQS, KEYS = 48, 5, 128
-CONFIG = Config(Part(16, 16, 5), Part(32, 16, 3))
-
-
 PLAIN = Features()
 
 
-def run(batch, config=CONFIG, workspace=None, features=PLAIN):
+def parts(static_grid: ModuleType, decode=(16, 16, 5), prefill=(32, 16, 3), **both: int) -> Any:
+    """The config with these fields of its two parts."""
+    return static_grid.Config(static_grid.Part(*decode, **both), static_grid.Part(*prefill, **both))
+
+
+def run(static_grid, batch, config=None, workspace=None, features=PLAIN):
     out = torch.full_like(batch.query, 7.0)
     lse = torch.full(batch.query.shape[:2], 7.0)
+    config = config or parts(static_grid)
     workspace = workspace or static_grid.workspace(batch.shape, Capacity.of(batch), config)
     static_grid.launch(batch, features, out, config, workspace, lse=lse)
     return out, lse
+
+
+def judge(static_grid, batch, found, features=PLAIN):
+    verdict = check(*found, batch, features, static_grid.CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
 
 
 @triton.jit
@@ -69,6 +77,7 @@ def _shares(lens, features, programs, snap=0, whole=0):
     return [[tuple(p) for p in mine if p[0] >= 0 and p[0] < p[1]] for mine in pieces.tolist()], int(length)
 
 
+@in_triton
 @pytest.mark.parametrize("snap", [0, 2])
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=40)], ids=["causal", "window"])
 @pytest.mark.parametrize(
@@ -76,7 +85,7 @@ def _shares(lens, features, programs, snap=0, whole=0):
     [[(1, 900), (1, 20), (1, 17)], [(150, 150)], [(1, 100), (0, 0), (64, 300), (0, 9), (9, 9)], [(0, 0)]],
     ids=["ragged-decode", "prompt", "mixed", "empty"],
 )
-def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
+def test_programs_share_the_line_without_gap_and_evenly(dsl, lens, features, snap):
     """No program has more than its even share, but for the tiles by which its two cuts may move, where an item is cut;
     else but for one item."""
     programs = 5
@@ -88,6 +97,7 @@ def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
     assert max(sum(b - a for a, b in share) for share in shares) <= per_program + 2 * min(snap, per_program // 4)
 
 
+@in_triton
 @pytest.mark.parametrize(
     ("lens", "programs", "whole", "uncut"),
     [
@@ -101,7 +111,9 @@ def test_programs_share_the_line_without_gap_and_evenly(lens, features, snap):
     ],
     ids=["allowed", "too-long", "not-allowed", "longer-and-allowed", "few-programs", "prompt", "prompt-too-long"],
 )
-def test_items_stay_whole_where_each_has_a_program_and_none_is_much_longer_than_a_share(lens, programs, whole, uncut):
+def test_items_stay_whole_where_each_has_a_program_and_none_is_much_longer_than_a_share(
+    dsl, lens, programs, whole, uncut
+):
     """Shares of 4 tiles, 5, 9 and 2; the longest items have 8, 16, 8 and 5. Whole ones have a slot each."""
     shares, length = _shares(lens, PLAIN, programs, whole=whole)
     walked = [piece for share in shares for piece in share]
@@ -113,58 +125,67 @@ def test_items_stay_whole_where_each_has_a_program_and_none_is_much_longer_than_
         assert shares == [[(i, i + 1)] if i < items else [] for i in range(programs)]
 
 
-def test_uncut_items_leave_nothing_to_merge():
-    config, lens = Config(Part(16, 16, 6, whole=8), Part(16, 16, 40, whole=8)), [(1, 100), (1, 120), (20, 90)]
+@in_triton
+def test_uncut_items_leave_nothing_to_merge(dsl):
+    static_grid = dsl.module("static_grid")
+    config, lens = parts(static_grid, (16, 16, 6), (16, 16, 40), whole=8), [(1, 100), (1, 120), (20, 90)]
     batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
-    verdict = check(*run(batch, config, workspace), batch, PLAIN, static_grid.CONTRACT, reference(batch, PLAIN))
-    assert verdict.ok, verdict.reason
+    judge(static_grid, batch, run(static_grid, batch, config, workspace))
     assert int(workspace.records[:, 0].max()) == 0
 
 
-def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one():
-    generator, workspace = random.Random(5), None
+@pytest.mark.parametrize(("lens", "cut"), [([(1, 50), (1, 60)], False), ([(1, 112)], True)], ids=["whole", "cut"])
+def test_items_are_cut_where_they_have_no_program_each(dsl, lens, cut):
+    static_grid, batch = dsl.module("static_grid"), at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
+    judge(static_grid, batch, run(static_grid, batch, workspace=workspace))
+    assert bool(workspace.records[:, 0].any()) == cut, "items stay whole where each has a program"
+
+
+def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl):
+    static_grid, generator, workspace = dsl.module("static_grid"), random.Random(5), None
     for seed in range(6):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
         batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS, seed=seed)
         if workspace is None:
-            workspace = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
-        used = run(batch, workspace=workspace)
-        fresh = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
+            workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
+        used = run(static_grid, batch, workspace=workspace)
+        fresh = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
         poisoned(fresh)
-        for mine, theirs in zip(used, run(batch, workspace=fresh), strict=True):
+        for mine, theirs in zip(used, run(static_grid, batch, workspace=fresh), strict=True):
             assert torch.equal(bits(mine), bits(theirs)), lens
-        verdict = check(*used, batch, Features(), static_grid.CONTRACT, reference(batch, Features()))
-        assert verdict.ok, (lens, verdict.reason)
+        judge(static_grid, batch, used)
         live = int(batch.query_start_loc[-1])
         assert bool((used[0][live:] == 7.0).all()) and bool((used[1][live:] == 7.0).all())
         static_grid.check(workspace)
 
 
+@in_triton
 @pytest.mark.parametrize(
-    "config",
-    [Config(*[Part(16, 32, 1)] * 2), Config(Part(16, 16, 40, 0), Part(32, 16, 40, 3)), CONFIG],
+    "sizes",
+    [((16, 32, 1), (16, 32, 1)), ((16, 16, 40, 0), (32, 16, 40, 3)), ()],
     ids=["one-program-and-one-part-for-both", "more-programs-than-tiles", "few"],
 )
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=21, sinks=torch.arange(4.0))], ids=str)
-def test_any_number_of_programs_is_right(config, features):
+def test_any_number_of_programs_is_right(dsl, sizes, features):
+    static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (20, 61), (3, 0), (1, 9)], SHAPE, TOKENS, SEQS, KEYS)
-    verdict = check(
-        *run(batch, config, features=features), batch, features, static_grid.CONTRACT, reference(batch, features)
-    )
-    assert verdict.ok, verdict.reason
+    found = run(static_grid, batch, parts(static_grid, *sizes), features=features)
+    judge(static_grid, batch, found, features)
 
 
-def test_a_batch_too_small_for_a_long_query_leaves_the_prefills_records_alone():
+@in_triton
+def test_a_batch_too_small_for_a_long_query_leaves_the_prefills_records_alone(dsl):
     """They were written for another batch; its parts must not be merged into this one."""
-    config = replace(CONFIG, prefill=Part(32, 16, 5, 0))
+    static_grid = dsl.module("static_grid")
+    config = parts(static_grid, prefill=(32, 16, 5, 0))
     workspace = static_grid.workspace(SHAPE, Capacity(TOKENS, SEQS, torch.device("cpu")), config)
-    run(at_capacity([(40, 120)], SHAPE, TOKENS, SEQS, KEYS), config, workspace)
+    run(static_grid, at_capacity([(40, 120)], SHAPE, TOKENS, SEQS, KEYS), config, workspace)
     assert int(workspace.records[config.decode.programs :, 0].max()) > 0
     batch = at_capacity([(3, 90), (1, 70)], SHAPE, 6, SEQS, KEYS)
-    used = run(batch, config, workspace)
-    verdict = check(*used, batch, PLAIN, static_grid.CONTRACT, reference(batch, PLAIN))
-    assert verdict.ok, verdict.reason
+    used = run(static_grid, batch, config, workspace)
+    judge(static_grid, batch, used)
     assert bool((used[0][4:] == 7.0).all())
 
 
@@ -181,42 +202,43 @@ def beyond(batch, what: str):
 
 @pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
 @pytest.mark.parametrize("what", ["tokens", "keys"])
-def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(what, query_len):
+def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, what, query_len):
+    static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)
-    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), CONFIG)
-    right = run(batch, workspace=workspace)
+    workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
+    right = run(static_grid, batch, workspace=workspace)
     static_grid.check(workspace)
-    wrong = run(beyond(batch, what), workspace=workspace)
+    wrong = run(static_grid, beyond(batch, what), workspace=workspace)
     for good, bad in zip(right, wrong, strict=True):
         torch.testing.assert_close(good[:1], bad[:1])  # cut elsewhere: its parts are merged in another order
         assert bool(bad[1:].isnan().all())
     with pytest.raises(SpecError, match=r"query_start_loc, seq_lens: .* rows of such a sequence are NaN"):
         static_grid.check(workspace)
-    run(batch, workspace=workspace)
+    run(static_grid, batch, workspace=workspace)
     static_grid.check(workspace)
 
 
 @pytest.mark.parametrize(("name", "lens"), [("num_tokens", [(9, 9)]), ("num_seqs", [(1, 5), (1, 6), (1, 7)])])
-def test_a_batch_of_larger_tensors_than_the_workspaces_capacity_is_refused_by_name(name, lens):
+def test_a_batch_of_larger_tensors_than_the_workspaces_capacity_is_refused_by_name(dsl, name, lens):
+    static_grid = dsl.module("static_grid")
     batch = at_capacity(lens, SHAPE, sum(q for q, _ in lens), len(lens), KEYS)
-    workspace = static_grid.workspace(SHAPE, Capacity(8, 2, batch.device), CONFIG)
+    workspace = static_grid.workspace(SHAPE, Capacity(8, 2, batch.device), parts(static_grid))
     with pytest.raises(SpecError, match=rf"{name}: .*capacity of the workspace"):
-        run(batch, workspace=workspace)
+        run(static_grid, batch, workspace=workspace)
 
 
-def test_more_tiles_than_32_bits_count_are_refused():
+@in_triton
+def test_more_tiles_than_32_bits_count_are_refused(dsl):
+    static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 5)], AttentionShape(64, 64, 16, 16, torch.float32), 4096, 2048, 16, fill=False)
     wide = batch.replace(block_table=torch.zeros(1, 2**20, dtype=torch.int32).expand(2048, -1))
     with pytest.raises(SpecError, match="block_table: found room for"):
-        static_grid.launch(
-            wide,
-            Features(),
-            torch.empty_like(wide.query),
-            CONFIG,
-            static_grid.workspace(wide.shape, Capacity.of(wide), CONFIG),
-        )
+        run(static_grid, wide)
 
 
-def test_scratch_does_not_grow_with_the_capacity():
-    small, large = (static_grid.workspace(SHAPE, Capacity(n, n, torch.device("meta")), CONFIG) for n in (1, 8192))
+@in_triton
+def test_scratch_does_not_grow_with_the_capacity(dsl):
+    static_grid = dsl.module("static_grid")
+    capacities = (Capacity(n, n, torch.device("meta")) for n in (1, 8192))
+    small, large = (static_grid.workspace(SHAPE, capacity, parts(static_grid)) for capacity in capacities)
     assert [t.shape for t in (small.acc, small.records)] == [t.shape for t in (large.acc, large.records)]

@@ -1,0 +1,236 @@
+"""Tiles against pages, forms against each other, and who serves which query: adjustable_tile beyond the named cases."""
+
+import itertools
+
+import pytest
+import torch
+import triton
+
+from common import gpus
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import Capacity
+from common.spec.metadata import SHORT_QUERY, BatchStats
+from dsl_helion.page_runs import gather_form
+from dsl_triton.page_runs import run_length, value_strides
+from dsls import in_helion, in_triton
+from far_caches import apart
+
+PAGES = (16, 24, 48, 64, 128, 528, 544, 784)
+LARGEST = 256  # keys of a tile that Helion's kernel allows
+EVERY_DAY = {"page-16-equal", "page-24-larger", "page-64-smaller", "page-784-across"}  # in Helion
+OTHERS = {"triton": ("key",), "helion": ()}  # forms that serve any page; Helion's have a test of their own
+
+
+def tiles(page: int) -> dict[str, int]:
+    """A tile smaller than the page, equal to it where it is a power of two, larger; across pages that are large."""
+    above = triton.next_power_of_2(page + 1)
+    smaller = {"smaller": 16} if page > 16 else {}
+    equal = {"equal": page} if above == 2 * page else {}
+    return smaller | equal | {"larger": above} | ({"across": 64} if above > LARGEST else {})
+
+
+NAMED = [(page, tile, f"page-{page}-{how}") for page in PAGES for how, tile in tiles(page).items()]
+TILES = [pytest.param("triton", page, tile, id=f"triton-{name}") for page, tile, name in NAMED] + [
+    pytest.param("helion", page, tile, id=f"helion-{name}", marks=() if name in EVERY_DAY else pytest.mark.slow)
+    for page, tile, name in NAMED
+    if tile <= LARGEST
+]
+
+
+def run(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.Tensor, torch.Tensor]:
+    """The long queries alone: the short ones are parallel_softmax's. prefill: fields of the config's Prefill."""
+    module = dsl.module("adjustable_tile")
+    out = torch.full_like(batch.query, float("nan"))
+    lse = torch.full(batch.query.shape[:2], float("nan"))
+    module.attend_long_queries(batch, features, out, module.Prefill(*prefill), lse)
+    return out, lse
+
+
+def whole(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.Tensor, torch.Tensor]:
+    """The launch of all queries, judged."""
+    module = dsl.module("adjustable_tile")
+    config = module.Config(module.Prefill(*prefill), dsl.module("parallel_softmax").Config(16, 32, 2))
+    out, lse = torch.full_like(batch.query, float("nan")), torch.full(batch.query.shape[:2], float("nan"))
+    workspace = module.workspace(batch.shape, Capacity.of(batch), config)
+    module.launch(batch, features, out, config, workspace, lse=lse)
+    judge(dsl, batch, features, (out, lse))
+    return out, lse
+
+
+def judge(dsl, batch: PagedBatch, features: Features, found: tuple[torch.Tensor, torch.Tensor]) -> None:
+    contract = dsl.module("adjustable_tile").CONTRACT
+    verdict = check(*found, batch, features, contract, reference(batch, features))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("dsl", "page", "tile"), TILES, indirect=["dsl"])
+def test_any_tile_over_any_page_is_right(dsl, page: int, tile: int) -> None:
+    features = Features(sliding_window=90) if page > 128 else Features()
+    batch = make_batch([(17, 2 * page + 9)], AttentionShape(2, 1, 16, page, torch.float32))
+    by_runs = run(dsl, batch, features, 64, tile, "run")
+    judge(dsl, batch, features, by_runs)
+    for other in OTHERS[dsl.name]:
+        assert all(map(torch.equal, by_runs, run(dsl, batch, features, 64, tile, other))), other
+
+
+@in_helion
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [("flat",), ("2idx", "page")])
+def test_all_forms_agree_to_the_bit(dsl, others: tuple[str, ...]) -> None:
+    batch = make_batch([(17, 100)], AttentionShape(4, 2, 16, 48, torch.float16), style="interleaved")
+    first = run(dsl, batch, Features(sliding_window=50), 64, 32, "run")
+    for other in others:
+        assert all(map(torch.equal, first, run(dsl, batch, Features(sliding_window=50), 64, 32, other)))
+
+
+@in_triton
+@pytest.mark.parametrize(
+    ("page", "tile", "asked", "expected"),
+    [
+        (16, 64, "run", 16),
+        (128, 64, "run", 64),
+        (24, 64, "run", 8),
+        (784, 64, "run", 16),
+        (544, 32, "run", 32),
+        (16, 64, "key", 1),
+    ],
+)
+def test_a_run_is_the_largest_power_of_two_in_page_and_tile(
+    dsl, page: int, tile: int, asked: str, expected: int
+) -> None:
+    batch = make_batch([(1, 9)], AttentionShape(2, 1, 16, page, torch.float16))
+    assert run_length(asked, batch, tile) == expected
+
+
+@in_helion
+@pytest.mark.parametrize(
+    ("page", "head", "value", "tile", "expected"),
+    [
+        (16, 32, 32, 64, ("page", 0)),
+        (16, 32, 32, 16, ("slice", 0)),
+        (128, 80, 80, 64, ("slice", 0)),
+        (784, 32, 32, 64, ("run", 16)),
+        (128, 32, 32, 256, ("run", 64)),
+        (24, 80, 80, 64, ("flat", 24)),
+        (16, 32, 40, 64, ("flat", 16)),
+        (784, 32, 40, 64, ("flat", 784)),
+    ],
+)
+def test_runs_take_the_form_that_applies(
+    dsl, page: int, head: int, value: int, tile: int, expected: tuple[str, int]
+) -> None:
+    batch = make_batch([(1, 9)], AttentionShape(2, 1, head, page, torch.float16, value_size=value))
+    assert gather_form("run", batch, tile) == expected
+
+
+@in_triton
+@pytest.mark.parametrize(
+    ("page", "slot", "length"), [(2**29, 16, 8), (16, 2**29, 1)], ids=["pages-far-apart", "slots-far-apart"]
+)
+def test_offsets_beyond_32_bits_are_found(dsl, page: int, slot: int, length: int) -> None:
+    batch = make_batch([(17, 30)], AttentionShape(2, 1, 16, 8, torch.float16), spare_pages=1)
+    moved = batch.replace(
+        key_cache=apart(batch.key_cache, page, slot), value_cache=apart(batch.value_cache, page, slot)
+    )
+    assert int(batch.block_table[0].max()) == 4 and run_length("run", moved, 16) == length
+    assert all(map(torch.equal, run(dsl, moved, Features(), 64, 16), run(dsl, batch, Features(), 64, 16)))
+
+
+@in_helion
+@pytest.mark.parametrize("tile", [16, pytest.param(32, marks=pytest.mark.slow)], ids=["slice", "run"])
+def test_pages_beyond_32_bits_of_elements_are_found(dsl, tile: int) -> None:
+    batch = make_batch([(17, 60)], AttentionShape(2, 1, 16, 48, torch.float16), spare_pages=3)
+    moved = batch.replace(key_cache=apart(batch.key_cache, 2**29, 16), value_cache=apart(batch.value_cache, 2**29, 16))
+    assert int(batch.block_table[0, :2].max()) == 4
+    runs = (run(dsl, one, Features(), 64, tile, "run") for one in (moved, batch))
+    assert all(map(torch.equal, *runs))
+
+
+@in_helion
+@pytest.mark.parametrize("asked", ["run", "page"])
+def test_slots_beyond_32_bits_of_elements_take_another_form(dsl, asked: str) -> None:
+    batch = make_batch([(1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
+    moved = batch.replace(key_cache=apart(batch.key_cache, 16, 2**29), value_cache=apart(batch.value_cache, 16, 2**29))
+    assert gather_form(asked, moved, 16) == ("2idx", 0)
+
+
+@in_triton
+@pytest.mark.parametrize("tile", [16, 64])
+def test_value_may_lie_otherwise_than_key(dsl, tile: int) -> None:
+    batch = make_batch([(17, 70)], AttentionShape(4, 2, 16, 32, torch.float16))
+    assert value_strides(batch) is None
+    apart = batch.replace(value_cache=batch.value_cache.transpose(1, 2).contiguous().transpose(1, 2))
+    assert value_strides(apart) == apart.value_cache.stride()
+    assert all(map(torch.equal, run(dsl, apart, Features(), 64, tile), run(dsl, batch, Features(), 64, tile)))
+
+
+def test_the_border_is_between_16_and_17_query_tokens_and_each_side_writes_its_own_rows(dsl) -> None:
+    queries = (15, 16, 17, 1, 18)
+    batch = make_batch([(n, n + 9) for n in queries], AttentionShape(2, 1, 16, 16, torch.float32), pad_tokens=2)
+    long = torch.tensor([n > SHORT_QUERY for n in queries]).repeat_interleave(torch.tensor(queries))
+    long = torch.cat([long, torch.zeros(2, dtype=torch.bool)])
+    alone, lse = run(dsl, batch, Features(), 16, 16)
+    assert torch.equal(~alone.isnan().all(-1).all(-1), long) and torch.equal(~lse.isnan().all(-1), long)
+    out, _ = whole(dsl, batch, Features(), 16, 16)
+    assert torch.equal(alone[long], out[long]) and bool(out[-2:].isnan().all())
+
+
+@pytest.mark.parametrize(("tokens", "launches"), [(SHORT_QUERY, 0), (SHORT_QUERY + 1, 1)])
+def test_a_batch_of_few_tokens_launches_no_prefill(
+    dsl, tokens: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, module = [], dsl.module("adjustable_tile")
+    monkeypatch.setattr(module, "attend_long_queries", lambda *_: seen.append("long"))
+    monkeypatch.setattr(dsl.module("parallel_softmax"), "attend_segments", lambda *_: seen.append("short"))
+    batch = make_batch([(1, 9)] * tokens, AttentionShape(2, 1, 16, 16, torch.float16))
+    workspace = module.workspace(batch.shape, Capacity.of(batch), module.Config())
+    module.launch(batch, Features(), torch.empty_like(batch.query), module.Config(), workspace)
+    assert seen == ["long"] * launches + ["short"]
+
+
+GATHERS = {"triton": {"run", "key"}, "helion": {"run", "flat", "2idx"}}
+
+
+@pytest.mark.parametrize("head", [64, 80, 256])
+def test_the_space_holds_every_part_that_fits_and_nothing_else(dsl, head: int) -> None:
+    module = dsl.module("adjustable_tile")
+    for gpu in map(gpus.resolve, ("h200", "mi300", "mi250")):
+        shape = AttentionShape(32, 8, head)
+        configs = list(module.space(shape, gpu))
+        parts = {config.prefill for config in configs}, {config.decode for config in configs}
+        assert len(set(configs)) == len(configs) == max(map(len, parts))
+        assert parts[1] == set(dsl.module("parallel_softmax").space(shape, gpu)) and len(parts[0]) >= 40
+        assert all(dsl.fits(prefill, shape, gpu) for prefill in parts[0])
+        found = {prefill.gather for prefill in parts[0]}
+        assert found >= GATHERS[dsl.name] and (dsl.name == "helion" or found == GATHERS[dsl.name])
+
+
+BATCHES = {
+    "one-decode": [(1, 131072)],
+    "prompt": [(8192, 8192)],
+    "mixed": [(1, 2048)] * 16 + [(512, 1536)] * 16,
+    "verify": [(4, 4096)] * 32,
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
+def test_every_default_choice_fits(dsl, lens: list) -> None:
+    choose = dsl.module("heuristics.generic.default").adjustable_tile
+    sizes = itertools.product((8, 64, 80, 128, 256), (16, 128, 784), (torch.bfloat16, torch.float32))
+    for (head, page, dtype), gpu in itertools.product(sizes, map(gpus.resolve, gpus.TABLE)):
+        shape = AttentionShape(32, 8, head, page, dtype)
+        config = choose(shape, BatchStats.of(lens), gpu)
+        assert dsl.fits(config.prefill, shape, gpu)
+        assert dsl.name == "helion" or dsl.fits(config.decode, shape, gpu)
+        assert 1 <= config.decode.num_segments <= 128 and 16 <= config.decode.tile_size <= 256
+
+
+@in_triton
+def test_no_reduction_is_launched_where_no_short_query_is_expected(dsl) -> None:
+    choose, h200 = dsl.module("heuristics.generic.default").adjustable_tile, gpus.resolve("h200")
+    chosen = {name: choose(AttentionShape(), BatchStats.of(BATCHES[name]), h200) for name in BATCHES}
+    assert {name for name in chosen if chosen[name].decode.num_segments == 1} == {"prompt", "empty"}

@@ -1,0 +1,144 @@
+"""What kernels owe beyond the named cases: refusals, empty batches, bitwise relations, odd configs."""
+
+import pytest
+import torch
+
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
+from common.spec.kernel import Capacity
+from dsl_helion.q_block import Config as HelionConfig
+from dsls import in_helion, in_triton, slow_in_helion
+from far_caches import apart
+
+KERNELS = ("naive", "q_block", "parallel_softmax", "split")
+SHAPE = AttentionShape(8, 2, 32, 16, torch.float32)
+LENS = [(1, 90), (3, 40), (20, 20)]
+
+
+def run(kernel, batch: PagedBatch, features: Features, config=None) -> tuple[torch.Tensor, torch.Tensor]:
+    config = config or kernel.DEFAULT
+    out = torch.full_like(batch.query, float("nan"))
+    lse = torch.full(batch.query.shape[:2], float("nan"))
+    kernel.launch(batch, features, out, config, kernel.workspace(batch.shape, Capacity.of(batch), config), lse=lse)
+    return out, lse
+
+
+def judge(kernel, batch: PagedBatch, features: Features, config=None) -> None:
+    verdict = check(*run(kernel, batch, features, config), batch, features, kernel.CONTRACT, reference(batch, features))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("feature", ["softcap", "sinks"])
+def test_naive_refuses_later_features_by_name(dsl, feature: str) -> None:
+    value = {"softcap": 30.0, "sinks": torch.zeros(8)}[feature]
+    with pytest.raises(UnsupportedFeature, match=feature) as caught:
+        run(dsl.module("naive"), make_batch(LENS, SHAPE), Features(**{feature: value}))
+    assert (caught.value.kernel, caught.value.argument) == (f"{dsl.name}/naive", feature)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_output_of_another_dtype_is_refused(dsl, name: str) -> None:
+    batch, kernel = make_batch(LENS, SHAPE), dsl.module(name)
+    with pytest.raises(SpecError, match="out"):
+        kernel.launch(batch, Features(), batch.query.half(), kernel.DEFAULT, None)
+
+
+@pytest.mark.parametrize("lens", [[], [(0, 0), (0, 5)]], ids=["no-sequence", "no-token"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_empty_batch_launches_nothing(dsl, name: str, lens: list) -> None:
+    out, lse = run(dsl.module(name), make_batch(lens, SHAPE), Features())
+    assert out.numel() == lse.numel() == 0
+
+
+@in_triton
+@pytest.mark.parametrize("name", KERNELS)
+def test_moving_the_pages_changes_no_bit(dsl, name: str) -> None:
+    batch, kernel = make_batch(LENS, SHAPE, spare_pages=0), dsl.module(name)
+    order = torch.randperm(batch.key_cache.shape[0], generator=torch.Generator().manual_seed(1))
+    place = torch.argsort(order)
+    table = batch.block_table.clone()
+    used = (table >= 0) & (table < len(order))
+    table[used] = place[table[used].long()].int()
+    moved = batch.replace(key_cache=batch.key_cache[order], value_cache=batch.value_cache[order], block_table=table)
+    for before, after in zip(run(kernel, batch, Features()), run(kernel, moved, Features()), strict=True):
+        assert torch.equal(before, after)
+
+
+def assert_found(kernel, batch: PagedBatch, page: int, slot: int, config=None) -> None:
+    """Pages and slots so many elements apart, and in their usual place, give the same bits."""
+    caches = {name: apart(getattr(batch, name), page, slot) for name in ("key_cache", "value_cache")}
+    near, moved = (run(kernel, one, Features(), config) for one in (batch, batch.replace(**caches)))
+    assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
+
+
+@in_helion
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("naive", None), *(("q_block", HelionConfig(tile_size=16, gather=form)) for form in ("page", "flat", "2idx"))],
+    ids=["naive", "page", "flat", "2idx"],
+)
+def test_pages_beyond_32_bits_of_elements_are_found(dsl, name: str, config) -> None:
+    """The offset of page 4 is 2^31: an int32 product is negative. Triton's are in test_adjustable_tile.py."""
+    batch = make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
+    assert int(batch.block_table[0, 0]) == 4
+    assert_found(dsl.module(name), batch, 2**29, 16, config)
+
+
+@in_helion
+@pytest.mark.parametrize("name", ["naive", pytest.param("q_block", marks=pytest.mark.slow)])
+def test_slots_beyond_32_bits_of_elements_are_found(dsl, name: str) -> None:
+    batch = make_batch([(1, 20)], AttentionShape(2, 1, 16, 8, torch.float16))
+    assert_found(dsl.module(name), batch, 16, 2**29)
+
+
+@in_helion
+@pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
+def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
+    batch = make_batch(LENS, SHAPE, style="interleaved")
+    judge(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
+
+
+@in_helion
+@pytest.mark.slow
+def test_gather_forms_agree_to_the_bit(dsl) -> None:
+    batch, forms = make_batch(LENS, SHAPE), ("page", "flat", "2idx")
+    first, *others = [run(dsl.module("q_block"), batch, Features(), HelionConfig(16, 32, form))[0] for form in forms]
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize(("tile_size", "gather"), [(16, "key"), slow_in_helion((32, "run"))], ids=["key", "run"])
+@pytest.mark.parametrize("segments", [slow_in_helion(1), slow_in_helion(2), 3, slow_in_helion(8)])
+@pytest.mark.parametrize("window", [slow_in_helion(None), 19], ids=["full", "window"])
+def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None, tile_size: int, gather: str) -> None:
+    """By both of Triton's gather forms, and by what is the default in Helion."""
+    kernel = dsl.module("parallel_softmax")
+    form = {"gather": gather} if dsl.name == "triton" else {}
+    config = kernel.Config(16, tile_size, segments, **form)
+    judge(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
+
+
+@pytest.mark.parametrize("name", [slow_in_helion("q_block"), "parallel_softmax", slow_in_helion("split")])
+def test_a_sink_without_keys_leaves_minus_infinity(dsl, name: str) -> None:
+    batch = make_batch([(2, 0), (1, 9)], SHAPE)
+    out, lse = run(dsl.module(name), batch, Features(sinks=torch.full((8,), 2.0)))
+    assert torch.equal(out[:2], torch.zeros_like(out[:2]))
+    assert bool((lse[:2] == float("-inf")).all())
+
+
+@pytest.mark.parametrize("grid", ["tokens", "sequences"])
+def test_both_grids_of_the_paper_are_right(dsl, grid: str) -> None:
+    naive = dsl.module("naive")
+    judge(naive, make_batch([(1, 30), (4, 20)], SHAPE), Features(), naive.Config(grid))
+    batch = make_batch([(2, 20), (0, 3), (1, 1)], SHAPE, pad_tokens=2)
+    judge(naive, batch, Features(causal=False, sliding_window=9), naive.Config(grid))
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "non-causal"])
+@pytest.mark.parametrize("name", ["naive", *map(slow_in_helion, KERNELS[1:])])
+def test_the_widest_window_is_no_window(dsl, name: str, causal: bool) -> None:
+    """2^31 - 1 added to a position leaves int32."""
+    batch = make_batch([(1, 30), (4, 20), (2, 0)], SHAPE)
+    widest, plain = (run(dsl.module(name), batch, Features(causal=causal, sliding_window=w)) for w in (2**31 - 1, None))
+    assert torch.equal(widest[0], plain[0]) and torch.equal(widest[1], plain[1])
