@@ -1,4 +1,11 @@
-"""Where there is no GPU, kernels are interpreted; the switch must be set before anything imports triton."""
+"""Where a test goes: the folder of the room that it tests, common/<room>/ or compare/<room>/, in a file named after the
+module. kernels/ has what holds of the kernels of both DSLs, by the fixture `dsl`, conformance/ every named case, gpu/
+what needs a GPU. What holds committed documents to the code is in docs/, what a move must not change in goldens/; what
+is said of the whole house is here. A helper of several rooms is in support/, of one beside its tests: the pythonpath
+of pyproject.toml finds both by their names, and a child gets their folder in PYTHONPATH. At most 20 files in a folder.
+
+Where there is no GPU, kernels are interpreted; the switch must be set before anything imports triton.
+"""
 
 import gc
 import os
