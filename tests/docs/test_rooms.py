@@ -1,6 +1,7 @@
 """The map of the rooms in docs/index.md is what the imports are."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,11 @@ def test_an_arrow_is_left_out_only_where_others_lead_there(rooms):
 def test_a_circle_is_refused(rooms):
     with pytest.raises(SystemExit, match="a circle"):
         rooms.floors({"a": {"b"}, "b": {"a"}})
+
+
+def test_the_index_names_every_room_and_answers_ten_questions(rooms):
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert {room for room in rooms.ROOMS if f"`{room}`" not in text} <= rooms.LEFT_OUT | {"dsl_triton", "dsl_helion"}
+    questions = text.split("## Where is it decided that ...?")[1].split("\n## ")[0]
+    answers = [line for line in questions.splitlines() if re.match(r"\| (?!that \.\.\.).*\[`", line)]
+    assert len(answers) >= 10
