@@ -62,7 +62,7 @@ ASKED = {  # what nvidia-smi calls it: what it is called here
     "persistence_mode": "persistence mode",
 }
 # What a part can do without, and what is lost: a missing package is named before anything runs.
-OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "compare.tune.tune", "matplotlib": "figures"}
+OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "the verb tune", "matplotlib": "figures"}
 # Variables that change what is compiled or which GPU is seen, and why one should know.
 TELLING = {
     "TRITON_INTERPRET": "kernels would be interpreted",

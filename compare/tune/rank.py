@@ -81,7 +81,7 @@ def _share(found: Sequence[float | None], base: Sequence[float | None]) -> float
 
 
 def _kernels(asked: str) -> Iterator[str]:
-    """Those of the folders that have a space, as compare.tune.tune takes them: `auto` is made of the others' trees."""
+    """Those of the folders that have a space, as the tuner takes them: `auto` is made of the others' trees."""
     for kernel_id in registry.select(asked):
         if kernel_id.endswith("/auto"):
             continue

@@ -263,7 +263,7 @@ def source(
     """The module's text. measured: (head size, page, dtype of the query and of the cache as `bfloat16`) of the rows."""
     classes = [f"({head}, {page}, torch.{dtype}, torch.{cache})" for head, page, dtype, cache in measured]
     lines = [
-        f'"""Measured choices for the {gpu.title}, written by compare.tune.tune and reviewed as code.',
+        f'"""Measured choices for the {gpu.title}, written by `python -m compare tune` and reviewed as code.',
         "",
         "The functions answer for the shapes of MEASURED on that GPU; all others get those of `generic`. A regret is a",
         "time over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of",

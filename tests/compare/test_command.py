@@ -10,6 +10,7 @@ import pytest
 
 from compare import __main__ as command
 from compare import exits
+from compare.process.children import CHILDREN
 
 ROOT = Path(__file__).parents[2]
 STUDIES, PAGES = (command.constant(command.VERBS[verb], "NAMED") for verb in ("study", "pages"))
@@ -130,11 +131,8 @@ def test_who_is_run_by_name_is_the_command_the_verb_run_and_the_children():
     """A child says so by being started; anything for people is a verb."""
     found = [path for package in ("common", "compare") for path in (ROOT / package).rglob("*.py")]
     started = {str(path.relative_to(ROOT)) for path in found if _runs(path)}
-    assert started == {
-        "common/kit/isolated.py", "compare/__main__.py", "compare/bench/worker.py", "compare/run/__main__.py",
-        "compare/static/ahead.py", "compare/static/compile.py", "compare/studies/costs/compile.py",
-        "compare/studies/costs/trace.py", "compare/tune/compile.py", "compare/tune/helion.py", "compare/tune/worker.py",
-    }  # fmt: skip
+    children = {f"{module.replace('.', '/')}.py" for module in CHILDREN}
+    assert started == children | {"common/kit/isolated.py", "compare/__main__.py", "compare/run/__main__.py"}
 
 
 def _runs(path: Path) -> bool:

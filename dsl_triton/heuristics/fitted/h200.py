@@ -1,4 +1,4 @@
-"""Measured choices for the NVIDIA H200 SXM 141 GB, written by compare.tune.tune and reviewed as code.
+"""Measured choices for the NVIDIA H200 SXM 141 GB, written by `python -m compare tune` and reviewed as code.
 
 The functions answer for the shapes of MEASURED on that GPU; all others get heuristics.default. A regret is a
 time over the best of all candidates on a row. HELD_OUT: mean and worst of a kernel's, every row held out of
