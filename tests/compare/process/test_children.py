@@ -7,7 +7,7 @@ from pathlib import Path
 from compare.process import children
 
 ROOT = Path(__file__).parents[3]
-NAMED = {value for name, value in vars(children).items() if name.isupper()}
+NAMED = set(children.CHILDREN)
 
 
 def texts(path):
