@@ -57,6 +57,8 @@ def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
         raise CannotCount(str(error)) from error
     handle, size = ctypes.c_void_p(graph), ctypes.c_size_t()
     _ask(driver.cuGraphGetNodes, handle, None, ctypes.byref(size))
+    if not size.value:  # driver 580 refuses to fill an array of none
+        return 0
     nodes, kind = (ctypes.c_void_p * size.value)(), ctypes.c_int()
     _ask(driver.cuGraphGetNodes, handle, nodes, ctypes.byref(size))
     found = 0

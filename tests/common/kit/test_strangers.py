@@ -116,7 +116,7 @@ def test_a_stranger_s_own_tests_run_as_before_where_it_is_installed(installed, s
 def test_the_entry_point_imports_pytest_alone():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"diptych": COMMAND.stem}
-    assert project["scripts"] == {"diptych-check": f"{COMMAND.stem}:main"}
+    assert project["scripts"]["diptych-check"] == f"{COMMAND.stem}:main"
     assert _imports(COMMAND) - set(sys.stdlib_module_names) == {"pytest"}
 
 
