@@ -1,6 +1,6 @@
 """Recording what a launch hands to Triton's JIT, so that common.serving.tape can repeat it without the JIT.
 
-The one private hook, `JITFunction.run`, is touched here alone; tests/dsl_triton/test_triton_handle.py is its canary.
+The one private hook, `JITFunction.run`, is touched here alone; tests/common/serving/test_call_kept.py is its canary.
 """
 
 import threading
