@@ -66,8 +66,8 @@ EDGES: tuple[Case, ...] = (
 # Named cases of the kernels that serve: tiles against pages, the step's new K and V, x-packed pages, short queries
 # beside long ones, work that is hard to deal out evenly.
 #
-# The numbered cases below hold for these kernels too; these are the corners that the numbers do not
-# reach.
+# The numbered cases below hold for these kernels too; these are the corners that they do
+# not reach.
 
 
 _FEW = {"heads": (2, 1)}

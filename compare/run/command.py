@@ -17,6 +17,7 @@ from rich.console import Console
 
 from common.gpus import UnknownGpu
 from common.spec import SpecError
+from compare.analysis import diff, runs
 from compare.analysis.cells import combined
 from compare.analysis.diff import Incomparable
 from compare.competitors.registry import UnknownKernel
@@ -134,8 +135,6 @@ class Run:
 
     def _gate(self, code: int) -> int:
         """What changed since the run of `--against`, printed; the exit code where nothing worse happened."""
-        from compare.analysis import diff, runs
-
         asked = self.options
         found = diff.against(asked.against, runs.read(self.folder), asked.thresholds, asked.fail_on)
         if code != OK or found == OK:
@@ -223,8 +222,6 @@ def _main(options: Options) -> int:
 def _ensure_comparable(plan: Plan, options: Options) -> None:
     """Before anything is measured: whether the run of `--against` can be compared with this one. Raises NotARun,
     Incomparable, NotNoise."""
-    from compare.analysis import diff, runs
-
     gpu = {"name": plan.gpu} if plan.gpu else None
     planned = {"timing_contract": plan.contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
     before, after = runs.read(options.against), runs.RunData(Path("this run"), planned, [])

@@ -59,26 +59,11 @@ def missing_paths(text: str) -> list[str]:
 
 def defined(name: str) -> bool:
     """Whether `package.module.object[.member]` stands in the sources; nothing is imported."""
-    parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        module = ROOT.joinpath(*parts[:cut])
-        path = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
-        if path.exists():
-            return _inside(ast.parse(path.read_text()).body, parts[cut:])
-    return False
-
-
-def _inside(body: list[ast.stmt], parts: list[str]) -> bool:
-    if not parts:
-        return True
-    for node in body:
-        if isinstance(node, ast.ImportFrom) and any(alias.name == parts[0] for alias in node.names):
-            return defined(".".join([node.module, *parts]))  # a room's face
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        flat = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
-        if parts[0] in [getattr(node, "name", None), *(getattr(t, "id", None) for t in flat)]:
-            return _inside(getattr(node, "body", []), parts[1:])
-    return False
+    try:
+        include.definition(name)
+    except KeyError:
+        return False
+    return True
 
 
 def unknown_names(text: str) -> list[str]:
