@@ -39,10 +39,11 @@ def page_form_applies(shape: AttentionShape, tile_size: int) -> bool:
     return all(is_power_of_two(n) for n in sizes) and shape.block_size <= min(tile_size, 64)
 
 
-def page_addressed_in_32_bits(batch: PagedBatch) -> bool:
-    """Whether slots of a page lie within 2^31 elements; slots further apart than pages do not."""
-    span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
-    return span + max(batch.shape.head_size, batch.shape.value_lanes) < 2**31
+def addressed_in_32_bits(batch: PagedBatch) -> bool:
+    """Whether slots and KV heads of a page lie within 2^31 elements; slots further apart than pages do not."""
+    shape, caches = batch.shape, (batch.key_cache, batch.value_cache)
+    spans = [(shape.block_size - 1) * c.stride(1) + (shape.num_kv_heads - 1) * c.stride(2) + c.shape[3] for c in caches]
+    return max(spans) < 2**31
 
 
 def aligned_rows(cache: torch.Tensor) -> bool:
@@ -58,14 +59,17 @@ def aligned_rows(cache: torch.Tensor) -> bool:
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
-    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index.
+    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index. Only
+    2idx multiplies a KV head in 64 bits.
     """
     caches = (batch.key_cache, batch.value_cache)
     strides = [cache.stride()[:2] for cache in caches]
     rows = {page // slot if slot and page % slot == 0 else None for page, slot in strides}
-    if asked == "page" and page_form_applies(batch.shape, tile_size) and page_addressed_in_32_bits(batch):
+    if asked == "2idx" or not addressed_in_32_bits(batch):
+        return "2idx", 0
+    if asked == "page" and page_form_applies(batch.shape, tile_size):
         return "page", 0
-    if asked == "2idx" or len(rows) > 1 or None in rows or not all(map(aligned_rows, caches)):
+    if len(rows) > 1 or None in rows or not all(map(aligned_rows, caches)):
         return "2idx", 0
     return "flat", rows.pop()
 

@@ -105,16 +105,18 @@ def _naive_kernel(
             l = hl.zeros([], dtype=torch.float32)
             acc = hl.zeros([head_size], dtype=torch.float32)
             for page_idx in hl.grid(begin // block_size, (end + block_size - 1) // block_size):
-                page = block_table[seq, page_idx].to(torch.int64)
+                page = block_table[seq, page_idx].to(torch.int64).unsqueeze(0)  # of rank 1, as the slots are
                 key_pos = page_idx * block_size + slot
                 seen = (slot < block_size) & (key_pos >= begin) & (key_pos < end)
-                k = hl.load(key_cache, [page, slot, kv_head, slice(None)], extra_mask=seen[:, None]).to(torch.float32)
+                k = hl.load(key_cache, [page, slot, kv_head, slice(None)], extra_mask=seen[None, :, None])
+                k = k.squeeze(0).to(torch.float32)
                 s = (q[None, :] * k).sum(1) * softmax_scale  # [block_padded]
                 s = torch.where(seen, s, float("-inf"))
                 m_new = torch.maximum(m, s.amax(0))  # finite: every page of the range has a visible key
                 p = torch.exp(s - m_new)
                 alpha = torch.exp(m - m_new)
-                v = hl.load(value_cache, [page, slot, kv_head, slice(None)], extra_mask=seen[:, None]).to(torch.float32)
+                v = hl.load(value_cache, [page, slot, kv_head, slice(None)], extra_mask=seen[None, :, None])
+                v = v.squeeze(0).to(torch.float32)
                 l = l * alpha + p.sum(0)
                 acc = acc * alpha + (p[:, None] * v).sum(0)
                 m = m_new

@@ -34,9 +34,9 @@ LONGEST_RUN = 64  # while tracing, Helion gives every tile size the value 64: a 
 def run_length(batch: PagedBatch, tile_size: int) -> int:
     """How many keys of a tile share a page id: the largest power of two in tile and page.
 
-    1 where 32 bits do not address a page, as runs do.
+    1 where 32 bits do not address a page under all heads, as runs do.
     """
-    return math.gcd(batch.shape.block_size, tile_size) if binding.page_addressed_in_32_bits(batch) else 1
+    return math.gcd(batch.shape.block_size, tile_size) if binding.addressed_in_32_bits(batch) else 1
 
 
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, int]:
@@ -80,20 +80,17 @@ def load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype,
 
     Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
     """
-    head = hl.full([], kv_head, dtype=torch.int64)
     if gather == "slice":
-        at = [page, slot + hl.arange(tile_size), head, slice(None)]
-        keep = wanted.unsqueeze(1)
+        at = [page.unsqueeze(0), slot + hl.arange(tile_size), kv_head, slice(None)]
+        keep = wanted.unsqueeze(0).unsqueeze(2)
     else:
-        at = [page.unsqueeze(1), slot.unsqueeze(1) + hl.arange(run).unsqueeze(0), head, slice(None)]
+        at = [page.unsqueeze(1), slot.unsqueeze(1) + hl.arange(run).unsqueeze(0), kv_head, slice(None)]
         keep = wanted.reshape(tile_size // run, run).unsqueeze(2)
     if masked:
         x = hl.load(cache, at, extra_mask=keep)
     else:
         x = hl.load(cache, at)
-    if gather == "run":
-        x = x.reshape(tile_size, cache.size(-1))
-    return dequantise(x, dtype)
+    return dequantise(x.reshape(tile_size, cache.size(-1)), dtype)
 
 
 def attend_runs(

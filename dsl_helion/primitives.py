@@ -109,6 +109,12 @@ def softmax_init(f, head, live, segment, seq_len, q, value_size):
     return m, l, acc
 
 
+def wide_index(number):
+    """A grid's number as an index of 64 bits among others of rank 2: Helion writes x[:, None] for a tensor of any rank,
+    which Triton 3.9 refuses of rank 0."""
+    return hl.full([1, 1], number, dtype=torch.int64)
+
+
 def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, masked):
     """What load_kv_tile indexes the cache with, int64, in one of three forms (binding.Gather).
 
@@ -145,26 +151,29 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
     """K or V [tile_size, head_size] of one KV head, gathered page by page.
 
     Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
+    kv_head: a grid's number, which takes no register and no axis (158 registers for 200 of a flat tile of 128 keys), or
+    a tensor where the grid has other numbers, as in static_grid.
     """
-    head = hl.full([], kv_head, dtype=torch.int64)
     if gather == "page":
-        at = [page, slice(None), head, slice(None)]
         keep = wanted.reshape(tile_size // block_size, block_size).unsqueeze(2)
-    elif gather == "flat":
-        at = [page, head, slice(None)]
+        if isinstance(kv_head, torch.Tensor):
+            at = [page.unsqueeze(1), hl.arange(block_size).unsqueeze(0), wide_index(kv_head), slice(None)]
+        else:
+            at = [page, slice(None), kv_head, slice(None)]
+    elif gather == "flat" and not isinstance(kv_head, torch.Tensor):
+        at = [page, kv_head, slice(None)]
         keep = wanted.unsqueeze(1)
     else:
-        at = [page.unsqueeze(1), slot.unsqueeze(1), head, slice(None)]
         keep = wanted.unsqueeze(1).unsqueeze(2)
+        if gather == "flat":
+            at = [page.unsqueeze(1), wide_index(kv_head), slice(None)]
+        else:
+            at = [page.unsqueeze(1), slot.unsqueeze(1), wide_index(kv_head), slice(None)]
     if masked:
         x = hl.load(cache, at, extra_mask=keep)
     else:
         x = hl.load(cache, at)
-    if gather == "page":
-        x = x.reshape(tile_size, cache.size(-1))
-    elif gather == "2idx":
-        x = x.squeeze(1)
-    return dequantise(x, dtype)
+    return dequantise(x.reshape(tile_size, cache.size(-1)), dtype)
 
 
 def load_token_scales(
@@ -179,8 +188,7 @@ def load_token_scales(
     page, slot = find_slots(
         block_table, seq, j, key_pos, first_key, end_key, f, block_size, 0, "2idx", tile_size, masked
     )
-    head = hl.full([], kv_head, dtype=torch.int64)
-    at = [page.unsqueeze(1), slot.unsqueeze(1), head]
+    at = [page.unsqueeze(1), slot.unsqueeze(1), wide_index(kv_head)]
     return hl.load(scales, at, extra_mask=wanted.unsqueeze(1)).squeeze(1)
 
 

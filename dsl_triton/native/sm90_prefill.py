@@ -25,7 +25,8 @@ from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.native.sm90_roles import add, barrier, compute, load
+from dsl_triton.native.gluon_names import barrier, reinterpret
+from dsl_triton.native.sm90_roles import add, compute, load
 from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset({"causal", "non_causal", "lse", "full_graph"})
@@ -111,8 +112,8 @@ def _sm90_prefill_kernel(
     q_smem = gl.allocate_shared_memory(key_cache.dtype, [4, 64, 64], TILES_LAYOUT)
     k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 64], TILES_LAYOUT)
     v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 64], TILES_LAYOUT)
-    keys = k_boxes._reinterpret(key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
-    values = v_boxes._reinterpret(key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
+    keys = reinterpret(k_boxes, key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
+    values = reinterpret(v_boxes, key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -132,7 +133,7 @@ def _sm90_prefill_kernel(
     blocks = gl.where(query_len > SHORT, (query_len + BLOCK_Q - 1) // BLOCK_Q, 0)
     ends = gl.allocate_shared_memory(gl.int32, [SEQS], FLAT)
     ends.store(gl.associative_scan(blocks, 0, add))
-    ends = ends._reinterpret(gl.int32, [SEQS, 1], FLAT)
+    ends = reinterpret(ends, gl.int32, [SEQS, 1], FLAT)
     total = gl.sum(blocks, 0) * NUM_SEGMENTS * NUM_KV_HEADS
     base2 = softmax_scale * LOG2E
     # triton 3.6 hands total to the other warps in the four bytes that the sum is read from, with no barrier between: a

@@ -8,10 +8,11 @@ lanes. Scores, m and l are in base 2.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from dsl_triton.native.gluon_names import async_load, barrier
 
 LN2 = gl.constexpr(0.6931471805599453)
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # its name before triton 3.7
 
 
 @gluon.constexpr_function
@@ -107,7 +108,7 @@ def load(
             for b in gl.static_range(TILE // BOX):
                 row = gl.sum(gl.where(box == b, rows, 0), 0)  # one instruction, and the scalar that TMA wants
                 place = (stage * 2 + PART) * (TILE // BOX) + b
-                tma.async_copy_global_to_shared(cache, [row, lane], full.index(stage), boxes.index(place))
+                async_load(cache, [row, lane], full.index(stage), boxes.index(place))
             loaded += 1
 
 

@@ -10,6 +10,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
 from dsl_helion import binding, q_block
+from far_caches import apart
 
 LENS = [(1, 20), (3, 9)]
 
@@ -93,6 +94,19 @@ def test_a_form_that_does_not_apply_gives_way(asked, page_size, head_size, tile_
     batch = make_batch(LENS, AttentionShape(4, 2, head_size, page_size, torch.float16))
     batch = _padded(batch, slot) if slot else batch
     assert binding.gather_form(asked, batch, tile_size)[0] == expected
+
+
+@pytest.mark.parametrize("asked", ["page", "flat"])
+def test_kv_heads_beyond_32_bits_of_elements_take_another_form(asked: str) -> None:
+    """Four times 2^29 elements lie between the first and the last of five heads: 2idx alone multiplies in 64 bits."""
+    batch = make_batch([(2, 20)], AttentionShape(5, 5, 16, 16, torch.float16))
+    far = [apart(cache, 256, 16, 2**29) for cache in (batch.key_cache, batch.value_cache)]
+    moved = batch.replace(key_cache=far[0], value_cache=far[1])
+    assert binding.gather_form(asked, moved, 16) == ("2idx", 0) and binding.gather_form(asked, batch, 16)[0] == asked
+    outs = [torch.empty_like(batch.query) for _ in range(2)]
+    for one, out in zip((moved, batch), outs, strict=True):
+        q_block.launch(one, Features(), out, q_block.Config(tile_size=16, gather=asked), None)
+    assert torch.equal(*outs)
 
 
 def test_code_is_generated_once_and_never_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

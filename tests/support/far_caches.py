@@ -3,8 +3,8 @@
 import torch
 
 
-def apart(cache: torch.Tensor, page: int, slot: int) -> torch.Tensor:
-    """The same cache with pages and slots that many elements apart; only what is touched is resident."""
-    blocks, slots, heads, lanes = cache.shape
-    storage = torch.empty((blocks - 1) * page + (slots - 1) * slot + heads * lanes, dtype=cache.dtype)
-    return storage.as_strided(cache.shape, (page, slot, lanes, 1)).copy_(cache)
+def apart(cache: torch.Tensor, page: int, slot: int, head: int | None = None) -> torch.Tensor:
+    """The same cache with pages, slots and heads that many elements apart; only what is touched is resident."""
+    strides = (page, slot, head or cache.shape[3], 1)
+    storage = torch.empty(sum((n - 1) * by for n, by in zip(cache.shape, strides, strict=True)) + 1, dtype=cache.dtype)
+    return storage.as_strided(cache.shape, strides).copy_(cache)
