@@ -24,6 +24,7 @@ from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.toolchain import RefusedCompiler, refusal
 
 UNTUNED = "untuned default"
 # Whose configs, where no measured tree is asked: the module in `heuristics` that has them.
@@ -90,6 +91,10 @@ class Family:
     def kernel(self, name: str) -> Any:
         return self.load(name)
 
+    def refusal(self, name: str, gpu: Gpu | None) -> RefusedCompiler | None:
+        """Why what is installed here must not compile a kernel for `gpu` (common.spec.toolchain)."""
+        return refusal(f"{self.name}/{name}", gpu and gpu.arch)
+
     def choose(
         self,
         shape: AttentionShape,
@@ -102,9 +107,9 @@ class Family:
         """The kernel and config for a batch of these sizes, asked for on the grid.
 
         needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the tree's kernel
-        lacks one, the first of `kernels` that has all serves with its default. With none, the tree's choice comes back:
-        its launch names what is missing. heuristics: `tree`, or the name of another module of the folder. sees: keys
-        that a query token sees at most (`Features.sees`).
+        lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
+        none, the tree's choice comes back: its launch names what is missing. heuristics: `tree`, or the name of another
+        module of the folder. sees: keys that a query token sees at most (`Features.sees`).
         With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
         """
         if "batch_invariant" in needs:
@@ -142,12 +147,16 @@ class Family:
     ) -> Choice:
         """`choice`, or the first of `names` (all `kernels`) that has what the choice's kernel lacks; without a GPU by
         its DEFAULT."""
-        if needs <= self.kernel(choice.kernel).SUPPORTS:
+
+        def serves(name: str) -> bool:
+            return needs <= self.kernel(name).SUPPORTS and self.refusal(name, gpu) is None
+
+        if serves(choice.kernel):
             return choice
         for name in names or self.kernels:
-            if needs <= (kernel := self.kernel(name)).SUPPORTS:
+            if serves(name):
                 if gpu is None:
-                    return Choice(name, kernel.DEFAULT, "DEFAULT", NO_GPU)
+                    return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
                 chosen = getattr(self._named("default")[0], name)(shape, stats, gpu)
                 return Choice(name, chosen, f"{self._named('default')[1]}: {name}", UNTUNED)
         return choice

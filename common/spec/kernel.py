@@ -25,6 +25,7 @@ from common.spec.paged_batch import (
     UnsupportedFeature,
     is_per_token,
 )
+from common.spec.toolchain import expect_compiler
 from common.spec.validation import validate, validate_output
 
 
@@ -134,13 +135,15 @@ def require(
     """Refuse, by name and before any launch, what `kernel` does not implement or could not address.
 
     Reads no device memory.
-    Raises UnsupportedFeature for a feature outside `supports`, SpecError for a malformed batch or output.
+    Raises UnsupportedFeature for a feature outside `supports` and for compilers that get `kernel` wrong
+    (common.spec.toolchain), SpecError for a malformed batch or output.
     """
     validate(batch, features, values=False)
     validate_output(batch, out, lse, features)
     asked = asked_of(batch, features) | ({"lse"} if lse is not None else set())
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))
+    expect_compiler(kernel, batch.device)
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:

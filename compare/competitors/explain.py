@@ -124,7 +124,8 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu):
         lines.append(_line("", f"{'yes' if held else 'no':4} {text}"))
     lines.append(_line("provenance", choice.provenance))
-    return lines
+    refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
+    return lines + [_line("refused", str(error)) for error in refused]
 
 
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:

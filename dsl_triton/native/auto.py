@@ -18,6 +18,7 @@ from common.serving.library import register
 from common.serving.plan import planner
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
 from dsl_triton.handle import recorded
@@ -66,7 +67,12 @@ class NativeFamily(Family):
         sees: int = EVERY_KEY,
     ) -> Choice:
         """As common.serving.choice.Family.choose."""
-        if gpu is not None and needs <= sm90_prefill.SUPPORTS and sm90_prefill.serves(shape, gpu):
+        if (
+            gpu is not None
+            and needs <= sm90_prefill.SUPPORTS
+            and sm90_prefill.serves(shape, gpu)
+            and refusal(sm90_prefill.NAME, gpu.arch) is None
+        ):
             stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
             if (
                 stats.max_query_len > SHORT_QUERY
