@@ -68,7 +68,12 @@ class KernelFacts:
 
 def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
     """Run `call` on the GPU that is here and read the code objects of what it launched: the very code that is timed."""
-    seen: list[KernelFacts] = []
+    return [facts_of(code, "as allocated") for code in launched_code(call)]
+
+
+def launched_code(call: Callable[[], object]) -> list[CompiledLaunch]:
+    """Run `call` on the GPU that is here: what it launched, in order."""
+    seen: list[CompiledLaunch] = []
 
     def make(original: Callable) -> Callable:
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -76,7 +81,7 @@ def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
             compiled = original(self, *args, grid=grid, warmup=warmup, **kwargs)
             launch = jit.Launch(self, jit.plain_grid(self, grid, args, kwargs), args, kwargs)
             bound = jit.bind(launch, compiled.metadata.target)
-            seen.append(facts_of(_compiled(launch, bound, compiled, time.perf_counter() - begin), "as allocated"))
+            seen.append(_compiled(launch, bound, compiled, time.perf_counter() - begin))
             return compiled
 
         return run

@@ -10,6 +10,7 @@ NAMED = {
     "host": "compare.studies.host",
     "precision": "compare.studies.precision",
     "sanitize": "compare.studies.sanitize",
+    "stress": "compare.studies.stress.stress",
     "ablations": "compare.studies.ablations",
     "generated": "compare.studies.generated",
     "sizes": "compare.studies.sizes",
