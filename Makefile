@@ -1,11 +1,12 @@
 # Where $(PYTHON) imports torch and triton, .venv sees them and gets only what is missing; elsewhere it is the pinned CPU set-up.
 PYTHON ?= python3
 PINNED ?=
+LANE ?=
 ARGS ?=
 JOBS ?= 2
 
 # Evaluated by the recipes that need it alone: the path of the environment's Python, made where it is missing or out of date.
-ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(PINNED),--pinned)
+ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(LANE),--lane $(LANE),$(if $(PINNED),--pinned))
 RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
 
 .DEFAULT_GOAL := help
@@ -17,6 +18,8 @@ help:  ## this list
 	@echo "  ARGS=...        further arguments, as in: make compare ARGS='--gpu mi300'; make test ARGS='-k mutant'"
 	@echo "  PYTHON=...      the Python whose torch and triton are used (python3)"
 	@echo "  PINNED=1        the pinned CPU set-up, whatever that Python has"
+	@echo "  LANE=newest     the tests that a release of triton or helion may break, with the newest tested ones"
+	@echo "  LANE=newest-torch   the same with the newest torch, whose wheels bring 3 GB; before each release"
 
 compare:  ## check every kernel, time it where there is a GPU, write a report to results/
 	@$(RUN) -m compare.run $(ARGS)
@@ -27,14 +30,15 @@ gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goe
 
 # The longest of these takes 40 s on an idle core; one that waits for ever is to fail by name, not to take the rest with it.
 test:  ## the tests of every day, on JOBS=2 processes
-	@$(RUN) -m pytest -m "not slow" -n $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
+	@$(RUN) -m pytest -m "$(if $(LANE),lane,not slow)" -n $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
 
-test-slow:  ## the tests that take minutes
+test-slow:  ## the tests that take minutes, and those of the newest torch
 	@$(RUN) -m pytest -m slow -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(MAKE) --no-print-directory test LANE=newest-torch
 
 lint:  ## ruff: style and format
 	@$(RUN) -m ruff check . && "$$python" -m ruff format --check .
 
 clean:  ## remove the environments and what the tools left; results/ stays
-	rm -rf .venv .venv-pinned build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pinned .venv-newest .venv-newest-torch build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

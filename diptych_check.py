@@ -52,6 +52,13 @@ def main(words: list[str] | None = None) -> int:
     asked = vars(parser().parse_args(words))
     sys.path.insert(0, str(HERE))
     sys.modules.setdefault("diptych_check", sys.modules[__name__])
+    from common import versions  # Diptych's, now
+
+    try:
+        versions.admit("check")
+    except versions.Unsuitable as error:
+        print(error, file=sys.stderr)
+        return 2
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     command = [str(HERE / "common" / "conformance.py"), "--kernel", asked["kernel"], "-c", os.devnull]

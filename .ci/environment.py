@@ -1,9 +1,10 @@
 """Make the virtual environment that the Makefile runs in; print the path of its Python.
 
-Two kinds. `host`: this Python has torch and triton already, so the environment sees them (--system-site-packages)
+Kinds. `host`: this Python has torch and triton already, so the environment sees them (--system-site-packages)
 and gets only what is missing; pip may not install another torch or triton. `pinned`: constraints-cpu.txt, exactly;
-taken where this Python has none of its own, and always with --pinned. A stamp makes the second call cheap; what a
-stamp cannot see, an environment whose packages somebody changed, the pins show.
+taken where this Python has none of its own, and always with --pinned. A lane: a set of common/tested.toml by its name,
+in an environment of its own in front of the pinned one. A stamp makes the second call cheap; what a stamp cannot see,
+an environment whose packages somebody changed, the pins show.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints-cpu.txt"
 STAMP = "diptych-stamp.json"
-# Distributions that carry the two modules: upstream's, and those of ROCm and of Intel GPUs.
-NATIVE = ("torch", "triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-rocm")
+TESTED = tomllib.loads((ROOT / "common" / "tested.toml").read_text())
+# Distributions that carry torch and triton.
+NATIVE = (*TESTED["distributions"]["torch"], *TESTED["distributions"]["triton"])
+LANES = {one["name"]: one for one in TESTED["set"] if one["on"] == "cpu" and one["name"] != "pinned"}
 
 
 def say(line: str) -> None:
@@ -45,6 +49,16 @@ def installed(names: tuple[str, ...], path: list[str] | None = None) -> dict[str
 def pins(text: str) -> dict[str, str]:
     """`name==version` lines -> name -> version."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+
+
+def wanted_pins(kind: str) -> dict[str, str]:
+    """name -> version of all that an environment itself holds exactly; nothing of a host's."""
+    if kind == "host":
+        return {}
+    pinned = pins(CONSTRAINTS.read_text())
+    if kind not in LANES:
+        return pinned
+    return {name: LANES[kind][name] for name in TESTED["distributions"] if LANES[kind][name] != pinned[name]}
 
 
 def differing(wanted: dict[str, str], path: list[str]) -> list[str]:
@@ -74,6 +88,7 @@ def host_imports() -> bool:
 def key(kind: str) -> dict[str, object]:
     """What the environment depends on; any difference makes it anew."""
     files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints-cpu.txt"))
+    files += json.dumps(wanted_pins(kind)).encode()
     native = installed(NATIVE) if kind == "host" else {}
     return {"kind": kind, "python": sys.version, "files": hashlib.sha256(files).hexdigest(), "native": native}
 
@@ -86,7 +101,7 @@ def is_current(target: Path, wanted: dict[str, object]) -> bool:
     stamp = target / STAMP
     if not stamp.exists() or json.loads(stamp.read_text()) != wanted:
         return False
-    changed = differing(pins(CONSTRAINTS.read_text()), [site_packages(target)]) if wanted["kind"] == "pinned" else []
+    changed = differing(wanted_pins(wanted["kind"]), [site_packages(target)])
     if changed:
         say(f"{target.name} does not hold the pins ({', '.join(changed)}); making it anew")
     return not changed
@@ -119,18 +134,45 @@ def make(target: Path, kind: str) -> None:
         raise SystemExit(f"{target}: pip installed {second} beside those of {sys.executable}; remove one of the two")
 
 
+def make_lane(target: Path, lane: str, pinned: Path) -> None:
+    """What the set has otherwise than the pinned environment, in front of that one's packages."""
+    say(f"making {target.name}; the first time takes a minute")
+    shutil.rmtree(target, ignore_errors=True)
+    venv.create(target, symlinks=True, with_pip=True)
+    python = str(target / "bin" / "python")
+    (Path(site_packages(target)) / "pinned.pth").write_text(f"{site_packages(pinned)}\n{ROOT}\n")
+    pip, exact = [python, "-m", "pip"], wanted_pins(lane)
+    if installed(("setuptools",), [site_packages(target)]):  # as in `make`
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "setuptools"], check=True, stdout=sys.stderr)
+    # A release of torch brings what it needs, one of triton among that: another one is what a lane is for.
+    for options, names in (([], {"torch"}), (["--no-deps"], {"triton", "helion"})):
+        if wanted := [f"{name}=={version}" for name, version in exact.items() if name in names]:
+            subprocess.run([*pip, "install", "--quiet", *options, *wanted], check=True, stdout=sys.stderr)
+    subprocess.run([python, "-c", "import torch, triton, helion"], check=True, stdout=sys.stderr)
+
+
+def current(target: Path, kind: str, making: Callable[[], None]) -> Path:
+    """The environment, made where it is missing or out of date."""
+    wanted = key(kind)
+    if not is_current(target, wanted):
+        making()
+        (target / STAMP).write_text(json.dumps(wanted))
+    return target
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pinned", action="store_true", help="constraints-cpu.txt, whatever this Python has")
-    pinned = parser.parse_args().pinned
-    has_own = host_imports()
+    parser.add_argument("--lane", choices=LANES, help="a set of common/tested.toml")
+    asked = parser.parse_args()
+    has_own, pinned = host_imports(), asked.pinned or asked.lane is not None
     kind = "host" if has_own and not pinned else "pinned"
     target = ROOT / (".venv-pinned" if has_own and pinned else ".venv")
-    wanted = key(kind)
-    if not is_current(target, wanted):
-        make(target, kind)
-        (target / STAMP).write_text(json.dumps(wanted))
-    print(target / "bin" / "python")
+    found = current(target, kind, lambda: make(target, kind))
+    if asked.lane:
+        lane = ROOT / f".venv-{asked.lane}"
+        found = current(lane, asked.lane, lambda: make_lane(lane, asked.lane, target))
+    print(found / "bin" / "python")
 
 
 if __name__ == "__main__":

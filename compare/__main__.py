@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import versions
 from compare.exits import OK, ending
 
 VERBS = {
@@ -131,9 +132,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(found, str):
             print(found)
             return OK
+        versions.admit("compare")
         return _worst([command.run() for command in found])
 
-    return ending(work, (UnknownName,))
+    return ending(work, (UnknownName, versions.Unsuitable))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from common.versions import ensure
+
 __all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
 
 
 def __getattr__(name: str) -> Any:
     """The public calls, imported with Helion when one is asked for."""
     if name in __all__:
+        ensure("helion")
         from dsl_helion import auto
 
         return getattr(auto, name)

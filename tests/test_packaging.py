@@ -3,6 +3,7 @@
 import configparser
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,43 @@ def test_torch_triton_and_helion_are_extras_only():
     assert not hard & {"torch", "triton", "helion"}
     for extra in ("cpu", "cuda"):
         assert {"torch", "triton"} <= {r.split(">=")[0] for r in PROJECT["optional-dependencies"][extra]}
+
+
+def test_the_kit_alone_brings_none_of_them():
+    """`.[check]` beside an installed torch: nothing that asks for one, and no other extra that would."""
+    needed = {
+        re.match(r"[\w-]+", one).group() for one in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["check"]
+    }
+    assert not needed & {"torch", "triton", "helion", "diptych"}
+
+
+def test_a_lane_holds_what_its_set_has_otherwise_than_the_pinned_one(environment):
+    assert set(environment.LANES) == {"newest", "newest-torch"}
+    pinned = environment.wanted_pins("pinned")
+    for name, one in environment.LANES.items():
+        held = pinned | environment.wanted_pins(name)
+        assert held != pinned and {package: held[package] for package in ("torch", "triton", "helion")} == {
+            package: one[package] for package in ("torch", "triton", "helion")
+        }
+    assert "torch" not in environment.wanted_pins("newest"), "its wheel would be downloaded every day"
+
+
+def test_a_lanes_environment_is_in_front_of_the_pinned_one(environment, tmp_path, monkeypatch):
+    """pip is asked for nothing but what differs, and for triton and helion without what they need."""
+    asked = []
+    site_of = environment.site_packages
+    monkeypatch.setattr(environment.venv, "create", lambda target, **how: Path(site_of(target)).mkdir(parents=True))
+    monkeypatch.setattr(environment.subprocess, "run", lambda command, **options: asked.append(command[1:]))
+    environment.make_lane(tmp_path / "lane", "newest", tmp_path / "pinned")
+    site = Path(environment.site_packages(tmp_path / "lane"))
+    assert (site / "pinned.pth").read_text() == f"{environment.site_packages(tmp_path / 'pinned')}\n{ROOT}\n"
+    installing = [command for command in asked if "install" in command]
+    exact = [f"{name}=={environment.LANES['newest'][name]}" for name in ("triton", "helion")]
+    assert installing == [["-m", "pip", "install", "--quiet", "--no-deps", *exact]]
+    asked.clear()
+    environment.make_lane(tmp_path / "lane", "newest-torch", tmp_path / "pinned")
+    first = next(command for command in asked if "install" in command)
+    assert first == ["-m", "pip", "install", "--quiet", f"torch=={environment.LANES['newest-torch']['torch']}"]
 
 
 def test_every_direct_dependency_is_pinned(environment):

@@ -24,6 +24,7 @@ from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
 from common.spec.validation import validate as validate_batch
 from common.spec.validation import validate_output
+from common.versions import remark
 
 # Every value of a batch, checked on its device with one wait at the end.
 
@@ -266,6 +267,7 @@ class PagedAttention:
             check_values(batch, features)
         with tape.on(batch.device):
             if prepared is None:
+                remark(self.family.name)
                 prepared = self._prepare(batch, features, buffer)
             if buffer is None and prepared.needs_buffer:
                 buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)

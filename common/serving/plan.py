@@ -22,6 +22,7 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, asked_of, asked_of_shape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from common.spec.refusals import expect, expect_integer
+from common.versions import remark
 
 _PLAIN = Features()
 PER_SEQUENCE = ("spans", "causal_per_sequence")  # features' tensors with an entry per sequence
@@ -56,6 +57,7 @@ class Plan(PagedAttention):
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
         if kernel is not None:
             _expect_kernel(family, kernel)
+        remark(family.name)
         super().__init__(family)
         self.plan = named(self)
         self.shape, self.features, self.kernel = shape, features, kernel

@@ -16,6 +16,7 @@ from common.serving.choice import UNTUNED
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import EVERY_KEY, BatchStats
+from common.versions import ensure
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 DSLS = ("triton", "helion")
@@ -134,9 +135,12 @@ def module_path(kernel_id: str) -> tuple[str, str | None]:
 
 
 def load(kernel_id: str) -> Any:
-    """The kernel, imported now. Raises Unavailable where an import fails, TypeError where it is not a kernel."""
+    """The kernel, imported now. Raises Unavailable where an import fails or a package is absent or too old, TypeError
+    where it is not a kernel."""
     path, attribute = module_path(kernel_id)
     try:
+        if is_own(kernel_id):
+            ensure(kernel_id.split("/")[0])
         kernel = importlib.import_module(path)
     except (ImportError, OSError) as error:  # OSError: a shared library that does not load
         raise Unavailable(f"{type(error).__name__}: {error}") from error

@@ -2,7 +2,19 @@
 
 import sys
 
-from compare.run.command import main
+from common import versions
+from compare.exits import ending
+
+
+def main() -> int:
+    def work() -> int:
+        versions.admit("compare")
+        from compare.run import command  # imports torch
+
+        return command.main()
+
+    return ending(work, (versions.Unsuitable,))
+
 
 if __name__ == "__main__":
     sys.exit(main())

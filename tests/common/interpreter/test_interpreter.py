@@ -17,6 +17,8 @@ from triton.language.extra import libdevice  # noqa: E402
 
 from common import interpreter  # noqa: E402
 
+pytestmark = pytest.mark.lane
+
 ROOT = Path(__file__).parents[3]
 UNNEEDED = "triton {} gives the right answer without the repair {!r}: delete it from common/interpreter"
 

@@ -19,6 +19,8 @@ from common import interpreter  # noqa: E402
 from common.kit.isolate import Isolated  # noqa: E402
 from tests.common.interpreter.test_interpreter import expect_needed  # noqa: E402
 
+pytestmark = pytest.mark.lane
+
 ROOT = Path(__file__).parents[3]
 INSTALL = "import sys; from common import interpreter; interpreter.install(); "
 

@@ -26,6 +26,7 @@ def assert_right(verdicts):
         assert verdict["same_code"] or not verdict["kept"], name
 
 
+@pytest.mark.lane
 def test_triton_misses_on_every_planted_change():
     """On an AMD GPU, where the 2 GiB range is one of them as well."""
     verdicts = judged("triton", "mi300")
@@ -34,7 +35,11 @@ def test_triton_misses_on_every_planted_change():
     assert sum(not verdict["same_code"] for verdict in verdicts.values()) >= 40
 
 
-@pytest.mark.parametrize("names", [[*SOME, *UNCHANGED], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param([*SOME, *UNCHANGED], marks=pytest.mark.lane), pytest.param([], marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
 def test_helion_misses_on_planted_changes(names):
     assert_right(judged("helion", "h200", names))
 
@@ -43,7 +48,9 @@ PROMPTS_KEPT = ["prompts:workspace-address", "prompts:stream"]
 PROMPTS_MISSED = ["prompts:query-address", "prompts:workspace-size", "prompts:softmax-scale", "prompts:non-causal"]
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dsl", [pytest.param("triton", marks=pytest.mark.lane), pytest.param("helion", marks=pytest.mark.slow)]
+)
 def test_prompts_are_kept_with_descriptors_around_the_new_addresses(dsl):
     """unpaged copies into scratch and reads it through descriptors: other scratch, other bases."""
     verdicts = judged(dsl, "h200", [*PROMPTS_KEPT, *PROMPTS_MISSED])

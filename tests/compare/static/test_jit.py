@@ -11,6 +11,8 @@ from common.gpus import resolve
 from compare.static import jit
 from compare.static.compiled import Argument
 
+pytestmark = pytest.mark.lane
+
 
 @pytest.fixture(scope="module")
 def probe():

@@ -1,0 +1,109 @@
+"""torch, triton and helion: which versions are here, which are needed, and which sets of them passed (tested.toml).
+
+In: the names of packages. Out: nothing where they will do; Unsuitable, or a line about a set that nobody tested.
+Imports none of them: their metadata says enough.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import sys
+import tomllib
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+_TABLE = tomllib.loads(Path(__file__).with_name("tested.toml").read_text(encoding="utf-8"))
+DISTRIBUTIONS: dict[str, list[str]] = _TABLE["distributions"]
+PACKAGES = tuple(DISTRIBUTIONS)
+NEEDS: dict[str, tuple[str, ...]] = {who: tuple(packages) for who, packages in _TABLE["needs"].items()}
+SETS: tuple[dict[str, str], ...] = tuple(_TABLE["set"])
+UNKNOWN = "of unknown version"  # a module without metadata, as a checkout on PYTHONPATH
+TEST = "python -m compare doctor --versions"
+SAID = "DIPTYCH_SAID_UNTESTED"  # in the environment of what is started by a process that said it
+
+
+class Unsuitable(ImportError):
+    """A package is absent or too old; the message is one line: what was found, what is needed, pip's command."""
+
+
+@functools.cache
+def here(package: str) -> str:
+    """The version that is installed; UNKNOWN where a module has none, and nothing where there is no such module."""
+    for name in DISTRIBUTIONS[package]:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        return UNKNOWN if importlib.util.find_spec(package) else ""
+    except (ImportError, ValueError):
+        return ""
+
+
+def series(version: str) -> tuple[int, ...]:
+    """`3.7.1+cpu` -> (3, 7): a set stands for the patches of its minor versions too."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:2]))
+
+
+def requirement(package: str, on: str = "") -> str:
+    """From the oldest to the newest that passed, as pip reads it: `triton>=3.6,<3.10`. on: by the sets of a cpu."""
+    passed = [series(one[package]) for one in SETS if on in ("", one["on"])]
+    (low, at), (high, last) = min(passed), max(passed)
+    return f"{package}>={low}.{at},<{high}.{last + 1}"
+
+
+def ensure(who: str, *, welcome: tuple[str, ...] = (), interpreted: bool | None = None) -> None:
+    """Raise Unsuitable unless what `who` needs (NEEDS) is here, and neither that nor what is here of `welcome` is too
+    old. interpreted: whether kernels run in Triton's interpreter, which needs a newer one; None: as TRITON_INTERPRET
+    says."""
+    if interpreted is None:
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    told, wanted, labels = [], [], []
+    for package in dict.fromkeys((*NEEDS[who], *welcome)):
+        found, allowed = here(package), requirement(package, "cpu" if interpreted and package == "triton" else "")
+        if (not found and package in NEEDS[who]) or _is_older(found, allowed):
+            told.append(f"{package}: found {found or 'none'}, needed {allowed.removeprefix(package)}")
+            wanted.append(f"'{allowed}'")
+            labels += [label for label in [found.partition("+")[2]] if label not in ("", "cpu")]
+    if told:
+        where = f" (from where the {labels[0]} build came from)" if labels else ""
+        raise Unsuitable(f"{'; '.join(told)}: pip install {' '.join(wanted)}{where}")
+
+
+def _is_older(found: str, allowed: str) -> bool:
+    return found not in ("", UNKNOWN) and series(found) < series(allowed.partition(",")[0])
+
+
+def tested(packages: tuple[str, ...] = PACKAGES) -> str:
+    """The name of the newest set in whose minor versions these packages are here, empty where there is none. Absent
+    ones do not count."""
+    known = {package: series(version) for package in packages if (version := here(package))}
+    fits = [one for one in SETS if all(series(one[package]) == version for package, version in known.items())]
+    return fits[-1]["name"] if fits else ""
+
+
+def untested(packages: tuple[str, ...] = PACKAGES) -> str:
+    """One line about a set that nobody tested, with the command that tests it; empty where one did."""
+    if tested(packages):
+        return ""
+    found = ", ".join(f"{package} {version}" for package in packages if (version := here(package)))
+    return f"{found}: untested together; `{TEST}` tests them"
+
+
+def admit(who: str) -> None:
+    """For an entry point: `ensure`, and say once on stderr where the set is untested. Raises Unsuitable."""
+    ensure(who, welcome=PACKAGES)
+    if SAID not in os.environ and (line := untested()):
+        os.environ[SAID] = "1"
+        print(line, file=sys.stderr)
+
+
+@functools.cache
+def remark(who: str) -> None:
+    """For a call of a library: a warning, at most once, where the set is untested and no entry point said so."""
+    if SAID not in os.environ and (line := untested(NEEDS[who])):
+        warnings.warn(line, stacklevel=3)
