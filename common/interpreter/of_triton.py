@@ -237,6 +237,22 @@ def _known_shapes() -> Patches:
     return [(tl.block_type, "__init__", of_block), (tl.tensor, "__init__", of_value)]
 
 
+def _spread_truth() -> Patches:
+    """The result of a comparison has the type of what was compared: one number of it, spread over a block, becomes
+    integers. As a mask Triton 3.7 takes them, 3.9 does not (`mask has unsupported dtype`)."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter.InterpreterBuilder.create_splat
+
+    def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
+        if arg.data.dtype != np.bool_:
+            return original(self, ret_ty, arg)
+        return interpreter.TensorHandle(np.full(ret_ty.shape, arg.data[0]), tl.int1)
+
+    return [(interpreter.InterpreterBuilder, "create_splat", create_splat)]
+
+
 REPAIRS: dict[str, Callable[[], Patches]] = {
     "bf16_dot": _bf16_dot,
     "comparisons": _comparisons,
@@ -245,6 +261,7 @@ REPAIRS: dict[str, Callable[[], Patches]] = {
     "constexpr_rmod": _constexpr_rmod,
     "libdevice": _libdevice,
     "dependent_launch": _dependent_launch,
+    "spread_truth": _spread_truth,
     "patch_once": _patch_once,
     "unseen_overflow": _unseen_overflow,
     "known_shapes": _known_shapes,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +143,33 @@ def test_bf16_to_float32_is_exact_for_every_bit_pattern():
     y = torch.empty(2**16)
     cast_kernel[(1,)](x, y, 2**16)
     assert torch.allclose(y, x.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_spread_truth():
+    """One truth over a block is truths: the type of what was compared is no longer theirs."""
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+    compared = TensorHandle(np.array([True]), tl.int32)
+
+    def is_right():
+        spread = interpreter_builder.create_splat(tl.block_type(tl.int1, [4]), compared)
+        return spread.data.dtype == np.bool_ and spread.data.tolist() == [True] * 4 and spread.dtype == tl.int1
+
+    expect_needed("spread_truth", is_right)
+
+
+@triton.jit
+def masked_kernel(x, y, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    some = (i < N // 2) & (tl.load(n) > 0)
+    tl.store(y + i, tl.load(x + i, mask=some, other=7.0))
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_mask_may_hold_the_result_of_a_comparison_of_scalars(n):
+    y = torch.empty(8)
+    masked_kernel[(1,)](torch.arange(8.0), y, torch.tensor([n], dtype=torch.int32), 8)
+    assert y.tolist() == ([0.0, 1.0, 2.0, 3.0] if n else [7.0] * 4) + [7.0] * 4
 
 
 def test_constexpr_rmod():
