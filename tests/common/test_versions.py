@@ -21,7 +21,8 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 @pytest.fixture
 def installed(monkeypatch):
     """Installs packages by saying so; nothing was said yet, and kernels are compiled."""
-    monkeypatch.delenv(versions.SAID, raising=False)
+    monkeypatch.setenv(versions.SAID, "")  # so that it is put back, whatever a test says
+    monkeypatch.delenv(versions.SAID)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     versions.remark.cache_clear()
 
