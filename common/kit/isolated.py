@@ -31,6 +31,7 @@ IMPLIED = {"cross", "batch_invariant"}  # a kernel may do them without being tol
 FLASH = {"causal", "sliding_window", "softcap", "sinks"} | IMPLIED  # its ALiBi is another: -slope |q - k|
 _memory: dict[tuple[int, ...], list[torch.Tensor]] = {}  # sizes of the storages -> the buffers of a call
 _workspaces: dict[Any, Any] = {}
+LOST = ("CUDA error", "HIP error")  # torch's words for a context that answers no more
 
 
 class Declined(Exception):
@@ -292,8 +293,8 @@ def main() -> None:
         if os.getpid() != me:
             os._exit(0)  # a copy that the kernel forked came back from the call
         channel.sendall(json.dumps(reply | {"nonce": request["nonce"]}).encode() + b"\n")
-        if reply["status"] == "crash" and "CUDA error" in reply["reason"]:
-            os._exit(3)  # the context answers no more; the parent starts another process
+        if reply["status"] == "crash" and any(words in reply["reason"] for words in LOST):
+            os._exit(3)  # the parent starts another process
 
 
 if __name__ == "__main__":

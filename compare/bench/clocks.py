@@ -1,117 +1,47 @@
 """The SM clock and throttle state of a GPU, read when nothing is timed: {} where nobody here can tell.
 
-Through NVML where its Python package is installed (under 1 ms a reading), else `nvidia-smi` (about 50 ms), and on AMD
-`amd-smi`, then `rocm-smi`. A reader that fails once is not asked again.
+Through the vendor's library where its Python package is installed (NVML, amdsmi: under 1 ms a reading), else by its
+tool (nvidia-smi; amd-smi, then rocm-smi: about 50 ms and more). A reader that fails once is not asked again.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
 
-LIMIT_S = 5.0
-NVML_EVERY_S, TOOL_EVERY_S = 0.2, 2.0  # seconds between readings: a round is not held up by more than 3%
-REASONS = {  # bits of NVML's clock event reasons; idle (0x1) says nothing of work
-    0x002: "application_clocks",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake",
-    0x100: "display_clocks",
-}
+from compare.bench import amd, nvidia
+from compare.bench.reading import Reading
+
+LIBRARY_EVERY_S, TOOL_EVERY_S = 0.2, 2.0  # seconds between readings: a round is not held up by more than 3%
 
 
-@dataclass(frozen=True)
-class Reading:
-    """sm_mhz: megahertz; throttle: names of REASONS, None where the tool does not say."""
-
-    sm_mhz: float
-    throttle: frozenset[str] | None = None
-
-
-def reasons(mask: int) -> frozenset[str]:
-    """The names of the bits that are set."""
-    return frozenset(name for bit, name in REASONS.items() if mask & bit)
-
-
-def _nvml(uuid: str) -> Callable[[], Reading]:
-    """Raises ImportError without pynvml, pynvml.NVMLError where the driver refuses."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-    def read() -> Reading:
-        mask = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-        return Reading(float(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)), reasons(int(mask)))
-
-    return read
-
-
-def _said(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
-
-
-def _nvidia_smi(uuid: str, mask_field: str) -> Callable[[], Reading]:
-    def read() -> Reading:
-        asked = f"--query-gpu=clocks.sm,{mask_field}"
-        clock, mask = _said(["nvidia-smi", f"--id={uuid}", asked, "--format=csv,noheader,nounits"]).split(",")
-        return Reading(float(clock), reasons(int(mask.strip(), 16)))
-
-    return read
-
-
-def _amd_smi(index: int) -> Callable[[], Reading]:
-    def read() -> Reading:
-        plain = json.loads(_said(["amd-smi", "metric", "--gpu", str(index), "--clock", "--json"]))
-        plain = plain.get("gpu_data", plain) if isinstance(plain, dict) else plain
-        gpu = plain[0] if isinstance(plain, list) else plain
-        clocks = [part["clk"]["value"] for name, part in gpu["clock"].items() if name.startswith("gfx")]
-        return Reading(float(max(clock for clock in clocks if isinstance(clock, int | float))))
-
-    return read
-
-
-def _rocm_smi(index: int) -> Callable[[], Reading]:
-    def read() -> Reading:
-        said = _said(["rocm-smi", "-d", str(index), "--showclocks", "--json"])
-        found = re.search(r'"sclk clock speed:?": *"\((\d+)Mhz\)"', said, re.IGNORECASE)
-        if found is None:
-            raise ValueError("no sclk")
-        return Reading(float(found[1]))
-
-    return read
-
-
-def uuid_of(device: torch.device) -> str:
-    """`GPU-...`, by which the vendor's tools know a GPU whatever its index; empty where torch does not say."""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
-    return f"GPU-{uuid}" if uuid else ""
+def vendor() -> ModuleType:
+    """Whose library and tools know the GPU that torch was built for."""
+    return amd if torch.version.hip else nvidia
 
 
 def readers(device: torch.device) -> list[tuple[str, float, Callable[[], Callable[[], Reading]]]]:
     """(source, seconds between readings, its maker) for a device, the best first; none for a CPU."""
     if device.type != "cuda":
         return []
-    index = device.index or 0
+    where = vendor().address(device)
     if torch.version.hip:
-        tools = (("amd-smi", _amd_smi), ("rocm-smi", _rocm_smi))
-        return [(name, TOOL_EVERY_S, lambda make=make: make(index)) for name, make in tools]
-    uuid = uuid_of(device) or str(index)
+        return [
+            ("amdsmi", LIBRARY_EVERY_S, lambda: amd.by_library(where)),
+            ("amd-smi", TOOL_EVERY_S, lambda: amd.by_amd_smi(where)),
+            ("rocm-smi", TOOL_EVERY_S, lambda: amd.by_rocm_smi(device.index or 0)),
+        ]
     return [
-        ("nvml", NVML_EVERY_S, lambda: _nvml(uuid)),
-        ("nvidia-smi", TOOL_EVERY_S, lambda: _nvidia_smi(uuid, "clocks_event_reasons.active")),
-        ("nvidia-smi", TOOL_EVERY_S, lambda: _nvidia_smi(uuid, "clocks_throttle_reasons.active")),  # before driver 535
+        ("nvml", LIBRARY_EVERY_S, lambda: nvidia.by_library(where)),
+        ("nvidia-smi", TOOL_EVERY_S, lambda: nvidia.by_nvidia_smi(where, "clocks_event_reasons.active")),
+        # before driver 535
+        ("nvidia-smi", TOOL_EVERY_S, lambda: nvidia.by_nvidia_smi(where, "clocks_throttle_reasons.active")),
     ]
 
 

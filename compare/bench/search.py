@@ -30,7 +30,7 @@ class Candidate:
             raise gate.Rejected(Status.TIMEOUT, f"{call_us:.0f} us, above {HOPELESS:g} x the default")
         parts = timing.partition(len(arena.batches), call_us)
         self.subject = subject
-        self.runner = timing.GraphRunner(subject.launch, parts, clock)
+        self.runner = timing.captured(subject, parts, clock)
         sets = sorted({number for part in parts for number in part})
         gate.once(arena, self.runner.run, sets, subject.kernel.CONTRACT)
         taken = [self.runner.sample(i % len(parts)) for i in range(SAMPLES + 1)]

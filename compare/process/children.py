@@ -1,8 +1,11 @@
-"""The children of compare, by the modules that they run: no other file names one."""
+"""The children of compare, by the modules that they run: no other file names one; and which GPUs a child sees."""
 
 from __future__ import annotations
 
+import os
 import sys
+
+import torch
 
 WORKER = "compare.bench.worker"
 COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
@@ -15,3 +18,21 @@ CHILDREN = (WORKER, COMPILE, AHEAD, TUNE_COMPILE, TUNE_WORKER, TUNE_HELION, COST
 def command(child: str) -> list[str]:
     """What starts a child."""
     return [sys.executable, "-m", child]
+
+
+# ROCm's runtime takes an empty list for none given, and an index that no GPU has for the end of the list; CUDA's takes
+# both for none.
+NO_GPU = "-1"
+
+
+def seeing(gpu: str) -> dict[str, str]:
+    """What a child's environment has beside, so that it sees one GPU of `visible`, or NO_GPU."""
+    return {"CUDA_VISIBLE_DEVICES": gpu, "HIP_VISIBLE_DEVICES": gpu}
+
+
+def visible() -> list[str]:
+    """The GPUs that this process sees, each as a child has to be told of it: masks do not add up."""
+    masks = ["HIP_VISIBLE_DEVICES"] if torch.version.hip else []
+    given = next((mask for name in [*masks, "CUDA_VISIBLE_DEVICES"] if (mask := os.environ.get(name))), "")
+    here = torch.cuda.device_count()
+    return [name.strip() for name in given.split(",")][:here] if given else [str(number) for number in range(here)]

@@ -20,7 +20,6 @@ import math
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ from rich.console import Console
 from common.gpus import Gpu, UnknownGpu
 from compare.analysis import verdict
 from compare.analysis.verdict import Outcome, Series, Verdict
-from compare.bench.clocks import Clocks, uuid_of
+from compare.bench.clocks import Clocks, readers, vendor
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
 from compare.exits import NO_GPU, OK, WRONG, ending
@@ -54,15 +53,7 @@ HELP = "can this machine measure"
 # What the doctor says of a machine: the GPU and its state, versions, and what would disturb or is missing.
 
 
-LIMIT_S = 10.0
 DISK_BYTES = 2 * 2**30  # of results, figures and compiled code
-ASKED = {  # what nvidia-smi calls it: what it is called here
-    "driver_version": "driver",
-    "clocks.max.sm": "highest SM clock, MHz",
-    "power.limit": "power limit, W",
-    "temperature.gpu": "temperature, C",
-    "persistence_mode": "persistence mode",
-}
 # What a part can do without, and what is lost: a missing package is named before anything runs.
 OPTIONAL = {"helion": "every kernel of dsl_helion", "sklearn": "the verb tune", "matplotlib": "figures"}
 # Variables that change what is compiled or which GPU is seen, and why one should know.
@@ -71,19 +62,13 @@ TELLING = {
     "TRITON_CACHE_DIR": "compiled code lies elsewhere",
     "TRITON_ALWAYS_COMPILE": "no compiled code is kept: processes after the first are no cheaper",
     "CUDA_LAUNCH_BLOCKING": "every launch waits: host time is not what it is",
+    "HIP_LAUNCH_BLOCKING": "every launch waits: host time is not what it is",
+    "AMD_SERIALIZE_KERNEL": "every launch waits: host time is not what it is",
+    "HSA_OVERRIDE_GFX_VERSION": "code is compiled for another GPU than the one that is here",
     "ROCR_VISIBLE_DEVICES": "hides GPUs below HIP's own mask, and both may be set",
     "HIP_VISIBLE_DEVICES": "which GPUs are seen",
     "CUDA_VISIBLE_DEVICES": "which GPUs are seen",
 }
-
-
-def _nvidia_smi(*asked: str) -> str:
-    """What nvidia-smi prints; nothing where it is absent or refuses."""
-    try:
-        command = ["nvidia-smi", *asked, "--format=csv,noheader,nounits"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def of_gpu(gpu: Gpu, device: torch.device) -> dict[str, Any]:
@@ -91,9 +76,7 @@ def of_gpu(gpu: Gpu, device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
     found: dict[str, Any] = {"GPU": gpu.title, "torch calls it": properties.name, "units": gpu.units}
     found["memory, GiB"] = round(properties.total_memory / 2**30, 1)
-    if torch.version.hip is None:
-        answer = _nvidia_smi(f"--id={uuid_of(device) or 0}", f"--query-gpu={','.join(ASKED)}").split(",")
-        found |= dict(zip(ASKED.values(), map(str.strip, answer), strict=False)) if len(answer) == len(ASKED) else {}
+    found |= vendor().facts(device)
     clocks = Clocks(device)
     clocks.begin()
     state = clocks.end()
@@ -126,14 +109,23 @@ def warnings(device: torch.device | None) -> list[str]:
     free = shutil.disk_usage(Path.cwd()).free
     if free < DISK_BYTES:
         found.append(f"{free / 2**30:.1f} GiB of disk are free here: a run needs up to {DISK_BYTES / 2**30:.0f}")
-    if device is None or torch.version.hip:
-        return found
-    others = [line for line in _nvidia_smi("--query-compute-apps=pid,used_memory").splitlines() if line]
-    others = [line for line in others if line.split(",")[0].strip() != str(os.getpid())]
+    return found if device is None else found + _unseen(device)
+
+
+def _unseen(device: torch.device) -> list[str]:
+    """Who else uses the GPU, and what nobody here tells of it."""
+    found = []
+    try:
+        others = [one for one in vendor().processes(device) if one[0] != os.getpid()]
+    except Exception as error:  # amdsmi: no package, no driver, no right to ask
+        others = []
+        found.append(f"whether other processes use the GPU is not known ({type(error).__name__}: {error})")
     if others:
-        found.append(f"{len(others)} other processes use the GPU (pid, MiB): {'; '.join(others)}")
+        listed = "; ".join(f"{pid}, {mib}" for pid, mib in others)
+        found.append(f"{len(others)} other processes use the GPU (pid, MiB): {listed}")
     if not Clocks(device).end():
-        found.append("neither pynvml nor nvidia-smi tells the SM clock: throttling would not be seen")
+        tools = ", ".join(dict.fromkeys(source for source, _, _ in readers(device)))
+        found.append(f"none of {tools} tells the SM clock: throttling would not be seen")
     return found
 
 

@@ -49,7 +49,7 @@ def late(kernel_id: str) -> Late:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it runs: the GPU's row of the table, CUDA indices as text, cores, and what a lane's process is called."""
+    """Where it runs: the GPU's row of the table, GPUs as a child is told of them, cores, and the lanes' commands."""
 
     gpu: Gpu
     devices: tuple[str, ...]
@@ -175,7 +175,7 @@ class Arm:
 
     def _compilers(self, deadline: float, timers: int, jobs: int) -> list[Lane]:
         task = {"gpu": dataclasses.asdict(self.machine.gpu), "rows": [row.to_dict() for row in self.rows]}
-        hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # a compiler needs no context on the GPU
+        hidden = children.seeing(children.NO_GPU)  # a compiler needs no context on the GPU
         lanes = max(self.machine.cores - timers // 2, 1)  # half of the timing lanes wait for the GPU
         return [Lane(self.machine.compiler, task, deadline, hidden) for _ in range(min(lanes, jobs))]
 
@@ -250,7 +250,7 @@ class Arm:
                 "lock": str(self.out / f"gpu{number}.lock"),
                 "memory_share": min(0.9, MEMORY_SHARES / per_gpu),
             }
-            seen = {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if gpus > 1 else {}
+            seen = children.seeing(index) if gpus > 1 else {}
             lanes += [Lane(machine.timer, task, deadline, seen) for _ in range(per_gpu)]
         return lanes[:left]
 

@@ -137,7 +137,7 @@ def search(run: Any) -> int:
     for number, index in enumerate(machine.devices):
         task = {"gpu": machine.gpu.name, "device": machine.device, "memory_share": 0.9}
         variables = {"HELION_DISALLOW_AUTOTUNING": "0", "HELION_SKIP_CACHE": "1"}
-        variables |= {"CUDA_VISIBLE_DEVICES": index, "HIP_VISIBLE_DEVICES": index} if len(machine.devices) > 1 else {}
+        variables |= children.seeing(index) if len(machine.devices) > 1 else {}
         task["lock"] = str(run.folder / f"gpu{number}.lock")
         command = children.command(children.TUNE_HELION)
         lanes.append(Lane(command, task, deadline, variables, share + SLACK_S))

@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare.competitors import registry
@@ -32,6 +30,7 @@ from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.options import count, positive
 from compare.plan.situation import situation
+from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
@@ -226,13 +225,11 @@ def _machine(arguments: argparse.Namespace) -> Machine | None:
     if not now.measure:
         print(f"{now.line}; tuning needs the GPU itself", file=sys.stderr)
         return None
-    here = torch.cuda.device_count()
-    wanted = here if arguments.gpus == "all" else int(arguments.gpus)
-    if not 1 <= wanted <= here:
-        raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {here} or all")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = visible.split(",") if visible else [str(n) for n in range(here)]
-    return Machine(now.target, tuple(names[:wanted]), arguments.cores or os.cpu_count() or 1)
+    here = children.visible()
+    wanted = len(here) if arguments.gpus == "all" else int(arguments.gpus)
+    if not 1 <= wanted <= len(here):
+        raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {len(here)} or all")
+    return Machine(now.target, tuple(here[:wanted]), arguments.cores or os.cpu_count() or 1)
 
 
 def _main(arguments: argparse.Namespace, argv: list[str]) -> int:

@@ -227,7 +227,7 @@ class Bench:
                     self._ratios[arena.workload.kind, c.subject.kernel_id, c.policy.name].append(math.inf)
                     self.say(c.cell, "hopeless", f"{call_us:.0f} us at first, the default {default_us:.0f}")
                     continue
-                c.runner = timing.GraphRunner(c.subject.launch, _parts(len(arena.batches), call_us), self.clock)
+                c.runner = timing.captured(c.subject, _parts(len(arena.batches), call_us), self.clock)
                 gate.once(arena, c.runner.run, c.sets, c.subject.kernel.CONTRACT)
                 c.runner.sample(0)  # the first replay uploads the graph
                 ready.append(c)

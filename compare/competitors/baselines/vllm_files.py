@@ -130,7 +130,7 @@ def find() -> ModuleType:
     for name in (*INSTALLED, *BARE):
         try:
             module = load_bare(name) if name in BARE else importlib.import_module(name)
-        except (ImportError, OSError, AttributeError) as error:
+        except (ImportError, OSError, AttributeError, RuntimeError) as error:  # RuntimeError: vLLM asks for a GPU
             tried.append(f"{name}: {error}")
             continue
         if hasattr(module, "unified_attention"):

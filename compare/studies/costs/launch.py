@@ -30,11 +30,11 @@ from compare.studies.host import enqueue_us
 from compare.workloads import Workload
 from compare.workloads.workload import empty_output
 
-# What a captured graph holds, asked of NVIDIA's driver: kernels a call without a profiler.
+# What a captured graph holds, asked of the driver: kernels a call without a profiler.
 
 
-LIBRARY = "libcuda.so.1"
-WORK = (0, 1, 2)  # CUgraphNodeType: kernel, copy, fill; events, waits and empty nodes are no work
+LIBRARIES = {"cu": "libcuda.so.1", "hip": "libamdhip64.so"}  # by how the names of their functions begin
+WORK = (0, 1, 2)  # CUgraphNodeType, hipGraphNodeType: kernel, copy, fill; events, waits and empty nodes are no work
 
 
 class CannotCount(RuntimeError):
@@ -43,7 +43,7 @@ class CannotCount(RuntimeError):
 
 def _ask(function: Callable[..., int], *arguments: Any) -> None:
     if code := function(*arguments):
-        raise CannotCount(f"{getattr(function, '__name__', 'driver')}: found CUresult {code}, allowed 0")
+        raise CannotCount(f"{getattr(function, '__name__', 'driver')}: found error {code}, allowed 0")
 
 
 def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
@@ -51,19 +51,21 @@ def count(graph: int, load: Callable[[str], Any] = ctypes.CDLL) -> int:
 
     Child graphs are not looked into: a capture makes none.
     """
+    vendor = "hip" if torch.version.hip else "cu"
     try:
-        driver = load(LIBRARY)
+        driver = load(LIBRARIES[vendor])
     except OSError as error:
         raise CannotCount(str(error)) from error
+    get_nodes, get_type = (getattr(driver, f"{vendor}Graph{name}") for name in ("GetNodes", "NodeGetType"))
     handle, size = ctypes.c_void_p(graph), ctypes.c_size_t()
-    _ask(driver.cuGraphGetNodes, handle, None, ctypes.byref(size))
+    _ask(get_nodes, handle, None, ctypes.byref(size))
     if not size.value:  # driver 580 refuses to fill an array of none
         return 0
     nodes, kind = (ctypes.c_void_p * size.value)(), ctypes.c_int()
-    _ask(driver.cuGraphGetNodes, handle, nodes, ctypes.byref(size))
+    _ask(get_nodes, handle, nodes, ctypes.byref(size))
     found = 0
     for node in nodes:
-        _ask(driver.cuGraphNodeGetType, ctypes.c_void_p(node), ctypes.byref(kind))
+        _ask(get_type, ctypes.c_void_p(node), ctypes.byref(kind))
         found += kind.value in WORK
     return found
 

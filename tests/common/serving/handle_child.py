@@ -15,6 +15,7 @@ from unittest import mock
 sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "support")]
 
 import torch
+from planted_changes import CHANGES, UNCHANGED, base, prompts
 from triton.runtime.jit import JITFunction
 
 from common import gpus
@@ -23,7 +24,6 @@ from common.serving.call import PagedAttention
 from compare.static.crosscompile import code_key
 from compare.static.helion_target import helion_as
 from compare.static.jit import Launch, flatten
-from planted_changes import CHANGES, UNCHANGED, base, prompts
 
 GPU = gpus.resolve(sys.argv[2])
 driven: list = []  # what reached the driver: code, grid, stream, pointers and integers

@@ -6,12 +6,15 @@ import types
 import pytest
 import torch
 
-from compare.bench import clocks
-from compare.bench.clocks import Clocks, Reading, reasons
+from compare.bench import amd, clocks, nvidia
+from compare.bench.clocks import Clocks
+from compare.bench.nvidia import reasons
+from compare.bench.reading import Reading
 
 SAID = {  # tool: what it prints
     "nvidia-smi": "1830, 0x0000000000000005",
-    "amd-smi": '[{"gpu": 0, "clock": {"gfx_0": {"clk": {"value": 2100}}, "mem_0": {"clk": {"value": 1}}}}]',
+    "amd-smi": '[{"gpu": 0, "clock": {"gfx_0": {"clk": {"value": 2100}}, "gfx_1": {"clk": "N/A"}, '
+    '"mem_0": {"clk": {"value": 1}}}}]',
     "rocm-smi": '{"card0": {"sclk clock speed:": "(1300Mhz)", "sclk clock level:": "1"}}',
 }
 NVIDIA = Reading(1830.0, frozenset({"sw_power_cap"}))
@@ -34,9 +37,9 @@ def tools(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("tool", "make", "arguments", "expected"),
     [
-        ("nvidia-smi", clocks._nvidia_smi, ("GPU-1", "mask"), NVIDIA),
-        ("amd-smi", clocks._amd_smi, (0,), Reading(2100.0)),
-        ("rocm-smi", clocks._rocm_smi, (0,), Reading(1300.0)),
+        ("nvidia-smi", nvidia.by_nvidia_smi, ("GPU-1", "mask"), NVIDIA),
+        ("amd-smi", amd.by_amd_smi, ("0000:1d:00.0",), Reading(2100.0)),
+        ("rocm-smi", amd.by_rocm_smi, (0,), Reading(1300.0)),
     ],
 )
 def test_each_tool_is_understood(tools, tool, make, arguments, expected):
@@ -54,7 +57,7 @@ def test_nvml_is_asked_by_uuid(monkeypatch):
         nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    assert clocks._nvml("GPU-1")() == Reading(1980.0, frozenset({"hw_thermal_slowdown"}))
+    assert nvidia.by_library("GPU-1")() == Reading(1980.0, frozenset({"hw_thermal_slowdown"}))
     assert asked == ["GPU-1"]
 
 
@@ -69,7 +72,7 @@ def _of(monkeypatch, *candidates):
 
 def test_a_source_that_fails_gives_way_to_the_next(monkeypatch, tools):
     tools("nvidia-smi", code=9)
-    broken = ("nvidia-smi", 0.0, lambda: clocks._nvidia_smi("GPU-1", "mask"))
+    broken = ("nvidia-smi", 0.0, lambda: nvidia.by_nvidia_smi("GPU-1", "mask"))
     found = _of(monkeypatch, broken, ("other", 0.0, lambda: lambda: NVIDIA))
     found.begin()
     assert found.end()["source"] == "other"

@@ -101,9 +101,13 @@ class Driver:
         kind._obj.value = self.types[node.value - 1000]
         return self.code
 
+    hipGraphGetNodes, hipGraphNodeGetType = cuGraphGetNodes, cuGraphNodeGetType
 
-def test_kernels_copies_and_fills_of_a_graph_are_counted():
-    assert launch.count(99, lambda name: Driver([0, 5, 0, 2, 1, 6])) == 4
+
+@pytest.mark.parametrize(("hip", "library"), [(None, "libcuda.so.1"), ("6.4", "libamdhip64.so")])
+def test_kernels_copies_and_fills_of_a_graph_are_counted(hip, library, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert launch.count(99, {library: Driver([0, 5, 0, 2, 1, 6])}.get) == 4
     assert launch.count(99, lambda name: Driver([])) == 0
 
 
@@ -144,7 +148,7 @@ def absent(name):
 
 
 @pytest.mark.parametrize(
-    ("load", "said"), [(absent, "libcuda.so.1: cannot open"), (lambda name: Driver([0], 1), "CUresult 1")]
+    ("load", "said"), [(absent, "libcuda.so.1: cannot open"), (lambda name: Driver([0], 1), "error 1")]
 )
 def test_without_the_driver_nothing_is_counted(load, said):
     with pytest.raises(launch.CannotCount, match=said):
