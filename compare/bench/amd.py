@@ -6,15 +6,19 @@ count all. What a GPU or a release does not tell is "N/A" in every answer of amd
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from compare.bench.reading import Reading, said
 
+NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 UNTOLD = 0xFFFF  # how the driver's table says N/A, where a release hands it on
 # Of gpu_metrics, from MI300 on: time spent below the clock asked for, by what held it there.
 _HELD_BY = {
@@ -130,6 +134,17 @@ def _watts(cap: Any) -> Any:
     """amdsmi counts the power cap in microwatts."""
     number = _number(cap)
     return cap if number is None else round(number / 1e6) if number > 1e5 else round(number)
+
+
+def disturbing() -> list[str]:
+    """A line for each setting of this host by which AMD's guides for MI300 explain times that are not the kernel's."""
+    found = []
+    if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
+        found.append("HIP_FORCE_DEV_KERNARG is not 1: each launch reads its arguments from the host's memory")
+    with contextlib.suppress(OSError):
+        if NUMA_BALANCING.read_text().strip() != "0":
+            found.append(f"{NUMA_BALANCING} is not 0: moving pages may hold the GPU up")
+    return found
 
 
 def processes(device: torch.device) -> list[tuple[int, int]]:

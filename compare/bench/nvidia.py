@@ -77,6 +77,11 @@ def facts(device: torch.device) -> dict[str, Any]:
     return dict(zip(ASKED.values(), map(str.strip, answer), strict=True)) if len(answer) == len(ASKED) else {}
 
 
+def disturbing() -> list[str]:
+    """A line for each setting of this host that disturbs times: none is known."""
+    return []
+
+
 def processes(device: torch.device) -> list[tuple[int, int]]:
     """(pid, MiB) of what uses a GPU of this host; [] without nvidia-smi."""
     lines = [line.split(",") for line in _table("--query-compute-apps=pid,used_memory").splitlines() if line]

@@ -113,8 +113,8 @@ def warnings(device: torch.device | None) -> list[str]:
 
 
 def _unseen(device: torch.device) -> list[str]:
-    """Who else uses the GPU, and what nobody here tells of it."""
-    found = []
+    """What of this host disturbs times, who else uses the GPU, and what nobody here tells of it."""
+    found = vendor().disturbing()
     try:
         others = [one for one in vendor().processes(device) if one[0] != os.getpid()]
     except Exception as error:  # amdsmi: no package, no driver, no right to ask

@@ -16,10 +16,7 @@ def test_two_kernels_and_a_copy_are_three_nodes():
 
     call()
     replay, found = launch.captured(call)
-    if torch.version.hip:
-        assert found == {}  # another driver
-    else:
-        assert found == {"kernels": 3}
+    assert found == {"kernels": 3} or (torch.version.hip and found == {})  # no HIP was asked yet
     x.zero_()
     replay()
     assert y.eq(2.0).all()
@@ -29,5 +26,4 @@ def test_an_empty_graph_has_no_work():
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
         pass
-    if not torch.version.hip:
-        assert launch.count(graph.raw_cuda_graph()) == 0
+    assert launch.count(graph.raw_cuda_graph()) == 0

@@ -66,6 +66,16 @@ def test_who_else_uses_the_gpu(library, monkeypatch, process_list):
     assert vendor().processes(DEVICE) == [(77, 3072)]
 
 
+@pytest.mark.parametrize(("kernarg", "balancing", "lines"), [("1", "0", 0), ("0", "1", 2), (None, None, 1)])
+def test_settings_that_disturb_are_named(monkeypatch, tmp_path, kernarg, balancing, lines):
+    monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
+    monkeypatch.setattr(amd, "NUMA_BALANCING", tmp_path / "numa_balancing")
+    if kernarg is not None:
+        monkeypatch.setenv("HIP_FORCE_DEV_KERNARG", kernarg)
+        amd.NUMA_BALANCING.write_text(balancing + "\n")
+    assert len(amd.disturbing()) == lines
+
+
 def test_without_the_library_the_tools_are_asked(library, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     monkeypatch.setenv("PATH", str(tmp_path))
