@@ -36,12 +36,7 @@ def find() -> Callable[..., None]:
     for name in PLACES:
         try:
             return importlib.import_module(name).unified_attention
-        except (
-            ImportError,
-            OSError,
-            AttributeError,
-            RuntimeError,
-        ) as error:  # RuntimeError: it asks for a GPU at import
+        except Exception as error:  # at import it asks for the GPU's arch, and some builds compile
             tried.append(f"{name}: {type(error).__name__}: {error}")
     raise ImportError("; ".join(tried))
 
