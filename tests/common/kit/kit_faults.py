@@ -35,6 +35,15 @@ def _hang(*_):
         time.sleep(1)
 
 
+def _lost(words):
+    """What torch says of a GPU that answers no more; no fault of a CPU's."""
+
+    def act(*_):
+        raise RuntimeError(f"{words}: an illegal memory access was encountered")
+
+    return act
+
+
 def _illegal_access(*_):
     ctypes.string_at(0)
 
@@ -95,3 +104,4 @@ write_behind = _fault(_write_behind)
 forked_child = _fault(_forked_child)
 flood = _fault(_flood)
 process_left = _fault(_process_and_thread)
+cuda_lost, hip_lost, at_a_loss = _fault(_lost("CUDA error")), _fault(_lost("HIP error")), _fault(_lost("an error"))

@@ -54,6 +54,19 @@ def test_a_fault_is_contained_and_named(name, child):
     assert isolate.stray(token, 0) == [] if name in ENDS else child.started == before
 
 
+@pytest.mark.parametrize(("name", "costs"), [("cuda_lost", 1), ("hip_lost", 1), ("at_a_loss", 0)])
+def test_a_gpu_that_answers_no_more_costs_a_process(name, costs, child):
+    kit = Kit(f"kit_faults:{name}", 7, child)
+    assert kit.declared.supports
+    before = child.started
+    assert kit.once("batch-1").status == "crash"
+    deadline = time.monotonic() + 20.0
+    while costs and not child._child.ended and time.monotonic() < deadline:  # it answers before it ends
+        time.sleep(0.01)
+    assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
+    assert child.started == before + costs
+
+
 def test_a_kernel_that_is_not_there_is_unavailable_and_says_why(child):
     with pytest.raises(Unavailable, match="no_such_module"):
         _ = Kit("no_such_module:kernel", 7, child).declared

@@ -30,7 +30,7 @@ def diptych(tmp_path):
     def run(*words, folders=(), code=0, **more):
         environment = compiling(ROCM, *folders, ROOT, WALK_LOG=str(log), OMP_NUM_THREADS="1", COLUMNS="200", **more)
         command = [sys.executable, "-m", "compare", *words]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1500)
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=3600)
         assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
         assert not log.exists(), log.read_text()
         return done.stdout
