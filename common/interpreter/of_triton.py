@@ -32,24 +32,6 @@ def _bf16_dot() -> Patches:
     return [(interpreter.InterpreterBuilder, "create_dot", create_dot)]
 
 
-def _comparisons() -> Patches:
-    """A comparison of whole numbers carries their type: of two scalars it becomes a number of 32 bits where it meets a
-    block, which triton 3.9 refuses as the mask of a store.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    original = interpreter.InterpreterBuilder.binary_op
-
-    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
-        result = original(self, lhs, rhs, op)
-        if result.data.dtype == np.bool_ and result.dtype != tl.int1:
-            return interpreter.TensorHandle(result.data, tl.int1)
-        return result
-
-    return [(interpreter.InterpreterBuilder, "binary_op", binary_op)]
-
-
 def _bf16_rounding() -> Patches:
     """float32 to bf16 truncates; hardware rounds to nearest, ties to even. The way back is upstream's, as one shift.
 
@@ -255,7 +237,6 @@ def _spread_truth() -> Patches:
 
 REPAIRS: dict[str, Callable[[], Patches]] = {
     "bf16_dot": _bf16_dot,
-    "comparisons": _comparisons,
     "bf16_rounding": _bf16_rounding,
     "fp8_casts": _fp8_casts,
     "constexpr_rmod": _constexpr_rmod,

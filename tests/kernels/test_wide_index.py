@@ -1,12 +1,15 @@
 """Why primitives.wide_index is of rank 2: how Helion writes an index of rank 0, and which Triton reads that."""
 
 import helion.language as hl
+import pytest
 import torch
 import triton
 from packaging.version import Version
 
 from dsl_helion.binding import kernel
 from dsl_helion.primitives import wide_index
+
+pytestmark = pytest.mark.lane
 
 
 def _rows(x: torch.Tensor, rows: torch.Tensor, out: torch.Tensor, wide: hl.constexpr) -> None:

@@ -1,1 +1,1 @@
-"""The same configs through several releases of Triton: what compiles, and into what."""
+"""The same configs through several releases of Triton and Helion: what compiles, and into what."""

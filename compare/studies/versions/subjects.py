@@ -1,10 +1,12 @@
 """What compare.studies.versions.versions compiles: every config that the committed heuristics choose, and two rebuilt
-regressions."""
+regressions; and by which pairs of Triton and Helion."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,17 +20,62 @@ from compare.competitors import registry, sources
 from compare.static.compile import Compilation
 from compare.workloads import Workload, parse_lens
 
-RELEASES = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+RELEASES = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # of Triton
+HELIONS = ("1.5.0", "1.5.1")
 TARGETS = {
-    "gfx942": "mi300",
-    "gfx950": "mi350",
+    "sm_80": "a100",
     "sm_90": "h200",
     "sm_100": "b200",
+    "gfx942": "mi300",
+    "gfx950": "mi350",
 }  # arch: the GPU that configs are for
+KERNELS = "triton/*,helion/*,triton/native.sm90_prefill"
 ROWS = ("q1s2k", "32q1s2k", "128q1s8k", "8q4s4k", "q512", "q8k", "16q1s2k_16q512s1536")  # each class of batch
 SHAPES = {"32:8:128": AttentionShape(32, 8, 128, 16, torch.bfloat16)}
 WIDE = {"32:8:256": AttentionShape(32, 8, 256, 16, torch.bfloat16)}
+NATIVE_FOR = "sm_90"
 COMPILED = ((40, 90), (1, 70))  # lengths that make every launch of a kernel happen; no length is in the code
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What compiles. helion: "" for kernels that are no Helion."""
+
+    triton: str
+    helion: str = ""
+
+
+def pairs(releases: Sequence[str], helions: Sequence[str]) -> list[Pair]:
+    """Every Triton by the newest Helion, the newest Triton by every Helion: a change has one cause."""
+    newest = [Pair(releases[-1], helion) for helion in helions[:-1]]
+    return [Pair(release, helions[-1]) for release in releases] + newest
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one release to the next, the other package as it is."""
+
+    package: str
+    before: Pair
+    after: Pair
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        return getattr(self.before, self.package), getattr(self.after, self.package)
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.versions[0]} to {self.versions[1]}"
+
+    def of(self, is_helion: bool) -> tuple[Pair, Pair]:
+        """As the lines of a kernel have it."""
+        return (self.before, self.after) if is_helion else (Pair(self.before.triton), Pair(self.after.triton))
+
+
+def steps(releases: Sequence[str], helions: Sequence[str]) -> list[Step]:
+    """Newest first, Helion's before Triton's."""
+    of_helion = [Step("helion", Pair(releases[-1], a), Pair(releases[-1], b)) for a, b in itertools.pairwise(helions)]
+    of_triton = [Step("triton", Pair(a, helions[-1]), Pair(b, helions[-1])) for a, b in itertools.pairwise(releases)]
+    return of_helion[::-1] + of_triton[::-1]
 
 
 @dataclass(frozen=True)
@@ -42,6 +89,10 @@ class Subject:
     options: dict[str, Any]
     rebuilt: str = ""
     source: str = ""
+
+    @property
+    def is_helion(self) -> bool:
+        return self.kernel.startswith("helion/")
 
     @property
     def id(self) -> str:
@@ -74,21 +125,22 @@ REBUILT: dict[str, tuple[Subject, ...]] = {
 def subjects(gpu: Gpu, kernels: Sequence[str]) -> list[Subject]:
     """Every distinct config of these kernels for `gpu`, by each heuristics there is, and the rebuilt regressions.
 
-    `auto` has no config of its own; baselines are not compiled.
+    `auto` has no config of its own; baselines are not compiled; a native kernel for its own machine alone.
     """
     found: dict[str, Subject] = {}
-    hashes = {kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels if kernel_id in registry.OWN}
+    kernels = [one for one in kernels if registry.is_own(one) and not one.endswith("auto")]
+    kernels = [one for one in kernels if one not in registry.NATIVE or gpu.arch == NATIVE_FOR]
+    hashes = {kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels}
     chosen = [one for one in REBUILT.get(gpu.arch, ()) if one.kernel in kernels]
     rebuilt = [replace(one, source=hashes[one.kernel]) for one in chosen]
     for kernel_id in kernels:
-        if kernel_id not in registry.OWN or kernel_id.endswith("/auto"):
-            continue
         kernel = registry.load(kernel_id)
         for name, shape in SHAPES.items():
             for row in ROWS:
                 stats = BatchStats.of(parse_lens(row))
                 for heuristics in registry.HEURISTICS:
-                    config, origin = registry.default_config(kernel_id, kernel, shape, stats, gpu, heuristics)
+                    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a GPU without a tree
+                        config, origin = registry.default_config(kernel_id, kernel, shape, stats, gpu, heuristics)
                     if origin != "DEFAULT":
                         one = Subject(kernel_id, name, registry.config_dict(config), {}, source=hashes[kernel_id])
                         found.setdefault(one.id, one)

@@ -1,12 +1,15 @@
-"""Compile the same configs by several releases of Triton and say what changed for the worse. No GPU, no times.
+"""Compile the same configs by releases of Triton and Helion and say what changed for the worse. No GPU, no times.
 
-    python -m compare study versions --triton 3.6.0,3.7.1,3.8.0,3.9.0 --targets gfx942,gfx950,sm_90,sm_100
+    python -m compare study versions --triton 3.6.0,3.7.1,3.8.0,3.9.0 --helion 1.5.0,1.5.1 --targets gfx942,sm_90
 
-One `pip install --no-deps --target` per release, into a temporary folder in front of PYTHONPATH (about 700 MB each,
-removed afterwards; the release that is installed is used where it is); a release that cannot be had is `unavailable`.
-Every config that the committed heuristics of both DSLs choose for ROWS, and the two REBUILT regressions, becomes a line
-of docs/results/versions.jsonl; lines that are there are not compiled again unless a kernel's source changed, so an
-interrupted run goes on. The page docs/results/versions.md is written from the lines alone.
+One `pip install --no-deps --target` per release, into a temporary folder in front of PYTHONPATH (a Triton about 700 MB,
+removed afterwards; what is installed is used where it is); a release that cannot be had is `unavailable`. Every config
+that the committed heuristics of both DSLs choose for ROWS, the native kernel's for sm_90 and the two REBUILT
+regressions become lines of docs/results/versions.jsonl, by each Triton with the newest Helion and by the newest Triton
+with each Helion. Lines that are there are not compiled again, so an interrupted run goes on; those of older sources
+are dropped. The page docs/results/versions.md and the scripts of docs/results/versions/scripts, one a kind of
+regression, are written from the lines. 316 configs take half an hour of two cores: 790 times 3 s of Helion's, most of
+it tracing, which asks the Triton that is installed and is done anew for each, and 650 times 1 s of the others.
 Exit codes: 0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept.
 """
 
@@ -22,7 +25,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -35,9 +39,10 @@ from compare.exits import INTERRUPTED, USAGE, terminable
 from compare.record import folder as run_folder
 from compare.static.compile import Outcome, compile_in_child
 from compare.studies.versions import page as versions_page
-from compare.studies.versions.subjects import RELEASES, TARGETS, Subject, subjects
+from compare.studies.versions import scripts as versions_scripts
+from compare.studies.versions.subjects import HELIONS, KERNELS, RELEASES, TARGETS, Pair, Subject, pairs, steps, subjects
 
-HELP = "the committed configs over several releases of Triton"
+HELP = "the committed configs over several releases of Triton and Helion"
 
 DATA = run_folder.ROOT / "docs" / "results" / "versions.jsonl"
 PAGE = DATA.with_suffix(".md")
@@ -48,35 +53,61 @@ FACTS = ("kernel", "num_warps", "num_stages", "registers", "spills", "shared_byt
 
 
 class Unavailable(RuntimeError):
-    """A release that pip cannot give; the message is pip's last line."""
+    """A release that pip cannot give; the message is pip's last line. release: {"triton": "3.9.0"} or its like."""
+
+    def __init__(self, package: str, release: str, reason: str) -> None:
+        super().__init__(reason)
+        self.release = {package: release}
+
+
+class Shelf:
+    """Releases of packages, each installed into a folder when it is first asked for; `close` removes them all."""
+
+    def __init__(self) -> None:
+        self._stack, self._folders = contextlib.ExitStack(), {}
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def folder(self, package: str, release: str) -> str | None:
+        """For PYTHONPATH; None where it is the installed one. Raises Unavailable."""
+        if (package, release) not in self._folders:
+            self._folders[package, release] = self._stack.enter_context(installed(release, package))
+        return self._folders[package, release]
+
+    @contextlib.contextmanager
+    def compiling(self, pair: Pair, cache: str) -> Iterator[None]:
+        """Children started inside compile by that pair, and keep what they compile in `cache`. Raises Unavailable."""
+        named = [(package, release) for package, release in vars(pair).items() if release]
+        with _in_front([path for one in named if (path := self.folder(*one))], cache):
+            yield
 
 
 @contextlib.contextmanager
-def installed(release: str) -> Iterator[str | None]:
-    """A folder with that release of triton, for PYTHONPATH; None where it is the installed one. Raises Unavailable."""
-    if importlib.metadata.version("triton") == release:
+def installed(release: str, package: str = "triton") -> Iterator[str | None]:
+    """A folder with that release, for PYTHONPATH; None where it is the installed one. Raises Unavailable."""
+    if importlib.metadata.version(package) == release:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix=f"triton-{release}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{package}-{release}-") as folder:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
         try:
             done = subprocess.run(
-                [*command, f"triton=={release}"], capture_output=True, text=True, timeout=INSTALL_LIMIT_S
+                [*command, f"{package}=={release}"], capture_output=True, text=True, timeout=INSTALL_LIMIT_S
             )
         except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"pip took more than {INSTALL_LIMIT_S} s") from error
+            raise Unavailable(package, release, f"pip took more than {INSTALL_LIMIT_S} s") from error
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            raise Unavailable((lines or ["pip failed without a word"])[-1])
+            raise Unavailable(package, release, (lines or ["pip failed without a word"])[-1])
         yield folder
 
 
 @contextlib.contextmanager
-def _in_front(folder: str | None, cache: str) -> Iterator[None]:
-    """Children started inside import triton from `folder`, and keep what they compile in `cache`."""
+def _in_front(folders: Sequence[str], cache: str) -> Iterator[None]:
+    """Children started inside import from `folders` first, and keep what they compile in `cache`."""
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TRITON_CACHE_DIR")}
-    path = [folder, before["PYTHONPATH"]] if folder else [before["PYTHONPATH"]]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [before["PYTHONPATH"]])])
     os.environ["TRITON_CACHE_DIR"] = cache
     try:
         yield
@@ -88,7 +119,7 @@ def _in_front(folder: str | None, cache: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def line_of(release: str, gpu: Gpu, subject: Subject, outcome: Outcome) -> dict:
+def line_of(pair: Pair, gpu: Gpu, subject: Subject, outcome: Outcome) -> dict:
     """One line of the data file: plain values."""
     launches = []
     for fact in outcome.facts:
@@ -98,7 +129,7 @@ def line_of(release: str, gpu: Gpu, subject: Subject, outcome: Outcome) -> dict:
     last = (outcome.log_tail.strip().splitlines() or [""])[-1]  # a compiler's first line says where, its last one what
     reason = outcome.reason if last in outcome.reason else f"{outcome.reason} {last}"[:300]
     told = {"status": str(outcome.status), "reason": reason, "launches": launches}
-    return {"triton": release, "target": gpu.arch, **subject.as_dict(), **told}
+    return {**vars(pair), "target": gpu.arch, **subject.as_dict(), **told}
 
 
 def read_lines(path: Path) -> list[dict]:
@@ -107,6 +138,10 @@ def read_lines(path: Path) -> list[dict]:
         return []
     lines = path.read_text().split("\n")
     return [json.loads(line) for line in lines[:-1] if line]
+
+
+def _written(line: dict) -> str:
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 class Sweep:
@@ -118,74 +153,108 @@ class Sweep:
         if whole[2]:  # torn: the command was killed while it wrote
             os.truncate(path, len(whole[0]) + len(whole[1]))
         self.lines = read_lines(path)
-        self._done = {(line["triton"], line["target"], line["id"]) for line in self.lines}
         self._lock = threading.Lock()
 
-    def missing(self, release: str, gpu: Gpu, wanted: Sequence[Subject]) -> list[Subject]:
-        """What has no line yet."""
-        return [one for one in wanted if (release, gpu.arch, one.id) not in self._done]
+    def drop_stale(self, current: dict[str, set[str]]) -> int:
+        """Lines of other sources or configs than today's (ids by target), of no Helion that is named, and of releases
+        that could not be had: how many. The file is written anew, or left alone where it holds none."""
+        kept = [line for line in self.lines if "helion" in line and line["id"] in current.get(line["target"], ())]
+        dropped = len(self.lines) - len(kept)
+        if dropped:
+            new = self.path.with_suffix(".new")
+            new.write_text("".join(map(_written, kept)), encoding="utf-8")
+            new.replace(self.path)
+            self.lines = kept
+        return dropped
+
+    def missing(self, pair: Pair, gpu: Gpu, wanted: Sequence[Subject]) -> list[Subject]:
+        """What has no line yet by what compiles it: `pair`, without Helion where it takes no part."""
+        done = {(line["triton"], line["helion"], line["target"], line["id"]) for line in self.lines}
+        return [one for one in wanted if (*vars(_by(pair, one)).values(), gpu.arch, one.id) not in done]
 
     def add(self, line: dict) -> None:
         """Keep and write one line."""
         with self._lock, open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            file.write(_written(line))
             self.lines.append(line)
 
-    def compile(self, release: str, gpu: Gpu, wanted: Sequence[Subject], step) -> None:
-        """One lane: all subjects of one target, by the triton that children import. step: called behind each."""
-        left = self.missing(release, gpu, wanted)
+    def compile(self, pair: Pair, gpu: Gpu, wanted: Sequence[Subject], step: Callable[[], object]) -> None:
+        """All subjects of one target in one child. step: called behind each."""
+        left = self.missing(pair, gpu, wanted)
         jobs = [subject.job() for subject in left]
         for subject, outcome in zip(left, compile_in_child(jobs, gpu, limit_s=self.limit_s), strict=True):
             if not outcome.reason.endswith(INTERRUPTED_CHILD):
-                self.add(line_of(release, gpu, subject, outcome))
+                self.add(line_of(_by(pair, subject), gpu, subject, outcome))
             step()
 
 
-def _lanes(sweep: Sweep, release: str, wanted: dict[Gpu, list[Subject]], lanes: int, step) -> None:
-    """Targets dealt over `lanes` threads, each with a child of its own."""
-    targets = list(wanted)
-    stopped = threading.Event()
+def _by(pair: Pair, subject: Subject) -> Pair:
+    return pair if subject.is_helion else Pair(pair.triton)
 
-    def work(mine: list[Gpu]) -> None:
-        for gpu in mine:
-            if not stopped.is_set():
-                sweep.compile(release, gpu, wanted[gpu], step)
 
-    threads = [threading.Thread(target=work, args=(targets[n::lanes],), daemon=True) for n in range(lanes)]
+Wanted = dict[Gpu, list[Subject]]
+
+
+def _parts(wanted: Wanted) -> list[tuple[Gpu, list[Subject]]]:
+    """A child each: a target's Helion, which takes longer, before its other kernels."""
+    found = [
+        (gpu, [one for one in ones if one.is_helion is helion])
+        for helion in (True, False)
+        for gpu, ones in wanted.items()
+    ]
+    return [(gpu, ones) for gpu, ones in found if ones]
+
+
+def _lanes(sweep: Sweep, pair: Pair, wanted: Wanted, lanes: int, step: Callable[[], object]) -> None:
+    """Threads that take part by part, each part in a child of its own."""
+    parts = deque(_parts({gpu: sweep.missing(pair, gpu, ones) for gpu, ones in wanted.items()}))
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                gpu, mine = parts.popleft()
+                sweep.compile(pair, gpu, mine, step)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(lanes)]
     for thread in threads:
         thread.start()
     try:
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:
-        stopped.set()
+        parts.clear()
         raise
 
 
-def run(releases: Sequence[str], targets: Sequence[Gpu], kernels: str, out: Path, lanes: int, limit_s: float) -> Sweep:
-    """Compile what is missing, release by release. Unavailable ones become a line without a subject."""
-    sweep = Sweep(out, limit_s)
-    wanted = {gpu: subjects(gpu, registry.select(kernels)) for gpu in targets}
-    total = sum(len(sweep.missing(release, gpu, wanted[gpu])) for release in releases for gpu in targets)
+def run(sweep: Sweep, shelf: Shelf, asked: Sequence[Pair], wanted: Wanted, lanes: int) -> None:
+    """Compile what is missing, pair by pair. A release that cannot be had becomes a line without a subject."""
+
+    todo = {
+        (_by(pair, one), gpu, one.id)
+        for pair in asked
+        for gpu, ones in wanted.items()
+        for one in sweep.missing(pair, gpu, ones)
+    }
     with Progress(console=Console(stderr=True)) as shown:
-        task = shown.add_task("compiling", total=total)
-        for release in releases:
-            if not any(sweep.missing(release, gpu, wanted[gpu]) for gpu in targets):
+        task = shown.add_task("compiling", total=len(todo))
+        for pair in asked:
+            if not any(sweep.missing(pair, gpu, ones) for gpu, ones in wanted.items()):
                 continue
-            shown.update(task, description=f"triton {release}")
+            shown.update(task, description=f"triton {pair.triton}, helion {pair.helion}")
             try:
-                with installed(release) as folder, tempfile.TemporaryDirectory() as cache, _in_front(folder, cache):
-                    _lanes(sweep, release, wanted, lanes, lambda: shown.advance(task))
+                with tempfile.TemporaryDirectory() as cache, shelf.compiling(pair, cache):
+                    _lanes(sweep, pair, wanted, lanes, lambda: shown.advance(task))
             except Unavailable as error:
-                sweep.add({"triton": release, "target": "", "id": "", "status": "unavailable", "reason": str(error)})
-    return sweep
+                about = {"triton": "", "helion": "", **error.release, "target": "", "id": ""}
+                sweep.add(about | {"status": "unavailable", "reason": str(error)})
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triton", default=",".join(RELEASES), help="releases, oldest first")
+    parser.add_argument("--helion", default=",".join(HELIONS), help="releases, oldest first")
     parser.add_argument("--targets", default=",".join(TARGETS), help=f"of {', '.join(TARGETS)}")
-    parser.add_argument("--kernels", default="triton/*,helion/*", help="globs of kernel ids")
-    parser.add_argument("--out", type=Path, default=DATA, help="the data file; the page lies beside it")
+    parser.add_argument("--kernels", default=KERNELS, help="globs of kernel ids")
+    parser.add_argument("--out", type=Path, default=DATA, help="the data file; page and scripts lie beside it")
     parser.add_argument("--lanes", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one config may compile")
     parser.add_argument("--render", action="store_true", help="write the page from the lines that are there")
@@ -196,21 +265,39 @@ def main(args: argparse.Namespace) -> int:
     if unknown := set(args.targets.split(",")) - set(TARGETS):
         print(f"--targets: found {', '.join(sorted(unknown))}, allowed {', '.join(TARGETS)}", file=sys.stderr)
         return USAGE
-    releases, targets = args.triton.split(","), [gpus.resolve(TARGETS[name]) for name in args.targets.split(",")]
-    code = 0
-    lines = read_lines(args.out)
-    if not args.render:
-        try:
-            with terminable():  # a release's folder is removed then too
-                lines = run(releases, targets, args.kernels, args.out, args.lanes, args.limit).lines
-        except KeyboardInterrupt:
-            code, lines = INTERRUPTED, read_lines(args.out)
-    wanted = {
-        target.arch: [one.id for one in subjects(target, registry.select("triton/*,helion/*"))] for target in targets
-    }
-    page, missed = versions_page.render(lines, releases, wanted)
-    args.out.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(
-        f"{args.out.with_suffix('.md')}: {len(lines)} lines" + (f"; not flagged: {', '.join(missed)}" if missed else "")
+    try:
+        kernels = registry.select(args.kernels)
+    except registry.UnknownKernel as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    every = {arch: subjects(gpus.resolve(name), registry.select(KERNELS)) for arch, name in TARGETS.items()}
+    wanted = {arch: [one for one in every[arch] if one.kernel in kernels] for arch in args.targets.split(",")}
+    releases, helions = args.triton.split(","), args.helion.split(",")
+    asked, sweep, shelf, code = pairs(releases, helions), Sweep(args.out, args.limit), Shelf(), 0
+    folder = args.out.with_suffix("") / "scripts"
+    sweep.drop_stale({arch: {one.id for one in ones} for arch, ones in every.items()})
+    try:
+        with terminable():  # a release's folder is removed then too
+            if not args.render:
+                by_gpu = {gpus.resolve(TARGETS[arch]): ones for arch, ones in wanted.items()}
+                run(sweep, shelf, asked, by_gpu, args.lanes)
+                versions_scripts.write(folder, _worst(sweep, releases, helions), every, shelf)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        shelf.close()
+    asked_for = {arch: {one.id: one.is_helion for one in ones} for arch, ones in wanted.items()}
+    found = versions_scripts.found(folder, _worst(sweep, releases, helions), args.out.parent)
+    args.out.with_suffix(".md").write_text(
+        versions_page.render(sweep.lines, releases, helions, asked_for, found), encoding="utf-8"
     )
+    missed = versions_page.unflagged(versions_page.by_subject(sweep.lines), steps(releases, helions))
+    told = f"; not flagged: {', '.join(missed)}" if missed else ""
+    print(f"{args.out.with_suffix('.md')}: {len(sweep.lines)} lines{told}")
     return code or int(bool(missed))
+
+
+def _worst(sweep: Sweep, releases: Sequence[str], helions: Sequence[str]) -> list[versions_page.Regression]:
+    """Of each kind of regression the worst."""
+    found = versions_page.regressions(versions_page.by_subject(sweep.lines), steps(releases, helions))
+    return list(versions_page.worst_of_kinds(found).values())

@@ -58,23 +58,6 @@ def test_bf16_dot():
 
 
 @triton.jit
-def mask_kernel(x, y, found):
-    i = tl.arange(0, 4)
-    mask = (i < 3) & (tl.program_id(0) == 0)
-    found.append(mask.handle.data.dtype)
-    tl.store(y + i, tl.load(x + i), mask=mask)
-
-
-def test_comparisons():
-    def is_right():
-        found = []
-        mask_kernel[(1,)](torch.arange(4), torch.zeros(4, dtype=torch.int64), found)
-        return found == [bool]
-
-    expect_needed("comparisons", is_right)
-
-
-@triton.jit
 def cast_kernel(x, y, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(y + i, tl.load(x + i).to(y.dtype.element_ty))

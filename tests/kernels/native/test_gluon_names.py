@@ -13,6 +13,8 @@ from triton.experimental.gluon.language.nvidia.hopper import tma  # noqa: E402
 
 from dsl_triton.native import gluon_names  # noqa: E402
 
+pytestmark = pytest.mark.lane
+
 ROOT = Path(__file__).parents[3]
 # name -> where it lies, what it was called, and the first release with the new name
 NAMES = {
