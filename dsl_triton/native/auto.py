@@ -43,7 +43,7 @@ class Sm90Prefill:
 
     @staticmethod
     def launch(batch, features, out, config, workspace, *, lse=None) -> None:
-        if sm90_prefill.is_boxed(batch):
+        if sm90_prefill.is_boxed(batch, out):
             sm90_prefill.launch(batch, features, out, config, workspace, lse=lse)
         else:
             split.launch(batch, features, out, split.DEFAULT, None, lse=lse)

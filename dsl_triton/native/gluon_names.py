@@ -11,4 +11,5 @@ _memory = gl.shared_memory_descriptor
 
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 reinterpret = _memory.reinterpret if hasattr(_memory, "reinterpret") else _memory._reinterpret

@@ -1,13 +1,19 @@
-"""Prefill for sm_90 alone, in Gluon: page boxes by TMA, products in flight under the softmax, warps with roles (ours).
+"""Prefill for sm_90 alone, in Gluon: planned items, page boxes by TMA, softmax under products, warps with roles (ours).
 
-Grid: one program a multiprocessor; each takes items (a segment of a Q Block of 128 rows under one KV head) until none
-is left, forth and back so that long and short ones even out. New over unpaged.py: nothing is copied, for the four warps
-that only load fetch pages of the cache, a box of [BOX, 64] a time, straight into the tiles that the tensor cores read;
-and a tile's scores are computed while the values of the tile before are summed (FlashAttention 3, arXiv:2407.08608).
+Grid: one program a multiprocessor. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the order
+of the step's plan (step_plan.py): most tiles first, so that what is left at the end is small. Twelve warps have roles,
+and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
-Eight warps compute, four for each half of the rows: the halves drift apart, and the softmax of one runs under the
-products of the other. Tiles are taken from the last to the first: what needs a mask comes first. Heads are two halves
-of 64 lanes, as 128 bytes are what a box may be wide for a tensor core. Short queries: parallel_softmax.py beside it.
+    schedule      1 warp   the plan, a counter   -> items        sm90_load.py
+    load_queries  1 warp   items                 -> Q            boxes of heads
+    load_tiles    2 warps  items, block table    -> K, V         boxes of pages
+    compute       4+4      items, Q, K, V        -> the output   sm90_compute.py
+
+New over unpaged.py: nothing is copied, as boxes of [BOX keys, 64 lanes] go from pages straight into the tiles that the
+tensor cores read; a tile's scores are computed while the values of the tile before are summed; the two halves of the
+rows take turns, so that the softmax of one runs under the products of the other (FlashAttention 3, arXiv:2407.08608);
+queries come and full Q Blocks leave by TMA, beside the items before and behind. Heads are two halves of 64 lanes, as
+128 bytes are what a box may be wide for a tensor core. Short queries: parallel_softmax.py beside it.
 """
 
 from dataclasses import dataclass, field
@@ -17,31 +23,37 @@ import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv, num_q_blocks
-from dsl_triton import parallel_softmax, reduce_segments
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
+from dsl_triton import parallel_softmax, reduce_segments, step_plan
+from dsl_triton.binding import smallest_block_m
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_roles import add, compute, load
+from dsl_triton.native.sm90_compute import compute
+from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule
 from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset({"causal", "non_causal", "lse", "full_graph"})
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
-ROWS = 128  # of a Q Block
-MOST_SEQS = 8192  # their Q Blocks are counted in shared memory: 32 KB
+ROWS = 128  # of a Q Block: places for heads, a power of two, times tokens
+MOST_HEADS = 16  # of a KV head: Triton lays no box of fewer than eight tokens
+SLOTS, BUFFERS = 2, 2  # of the ring of items, and of queries: an item's land while the one before is computed
 LOG2E = gl.constexpr(1.4426950408889634)
 TILES = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled as TMA writes and tensor cores read them
-TILES_LAYOUT, FLAT = gl.constexpr(TILES), gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+HEADS = gl.NVMMASharedLayout(128, 16, 3)  # the same of one head among others
+TILES_LAYOUT, HEADS_LAYOUT = gl.constexpr(TILES), gl.constexpr(HEADS)
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """tile_size: keys. num_stages: tiles of K, and of V, in flight; two of 128 keys and Q fill 160 of 227 KB.
+    """tile_size: keys. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q fill 193 of 227 KB.
 
     num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
     overlap: the reduction of segments is launched when this kernel has ended.
@@ -81,97 +93,93 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
 class Workspace:
     """What each part needs beside the cache; nothing is copied out of it."""
 
+    plan: torch.Tensor  # i32, as step_plan.make_space: of long queries
+    counters: torch.Tensor  # i32 [2]: items claimed and programs done; zeros between launches
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
-    num_seqs: int  # the kernel is compiled for the next power of two
     side: torch.cuda.Stream | None = field(compare=False)
 
 
-@gluon.jit(do_not_specialize=["num_seqs"])
+@gluon.jit
+def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
+    """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(SLOTS):
+        mbarrier.init(full.index(slot), count=FULL)
+        mbarrier.init(empty.index(slot), count=EMPTY)
+    return full, empty
+
+
+@gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
-    query_ptr,  # [num_tokens, num_query_heads, 128]
+    query,  # descriptor of [num_tokens, num_query_heads, 128], a box of [TOKENS, 1, 64]
     key_cache,  # descriptor of [rows, row], a box of [BOX, 64]
     value_cache,  # the same
-    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
-    query_start_loc_ptr,  # i32 [num_seqs + 1]
-    seq_lens_ptr,  # i32 [num_seqs]
+    out,  # as query
     out_ptr,  # [num_tokens, num_query_heads, 128]
     lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
     acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, 128]; not read with one segment, nor m and l
     m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
     l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    num_seqs,
+    plan_ptr,  # i32 [items of one KV head, fields]
+    counters_ptr,  # i32 [2]
+    block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
+    total,  # items of all KV heads, at most
     softmax_scale,
-    query_strides, block_table_strides, key_strides, value_strides, out_strides, lse_strides, acc_strides, m_strides,
-    NUM_KV_HEADS: gl.constexpr, QUERIES_PER_KV: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr,
-    TILE: gl.constexpr, SHORT: gl.constexpr, NUM_SEGMENTS: gl.constexpr, CAUSAL: gl.constexpr, SEQS: gl.constexpr,
-    STAGES: gl.constexpr, LSE: gl.constexpr,
+    table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides, m_strides,
+    NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, HEADS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr,
+    TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
+    CAUSAL: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    BLOCK_Q: gl.constexpr = 128 // QUERIES_PER_KV
+    DTYPE: gl.constexpr = key_cache.dtype
+    TOKENS: gl.constexpr = box_tokens(HEADS)
     BOXES: gl.constexpr = STAGES * 2 * (TILE // BOX)
-    q_smem = gl.allocate_shared_memory(key_cache.dtype, [4, 64, 64], TILES_LAYOUT)
-    k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 64], TILES_LAYOUT)
-    v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 64], TILES_LAYOUT)
-    keys = reinterpret(k_boxes, key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
-    values = reinterpret(v_boxes, key_cache.dtype, [STAGES * 2, TILE, 64], TILES_LAYOUT)
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(v_clear, count=2)  # each half of the rows clears its half of the lanes
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=2)  # two warps load a tile
-        mbarrier.init(v_full.index(stage), count=2)
-        mbarrier.init(k_empty.index(stage), count=2)  # two halves of the rows read it
-        mbarrier.init(v_empty.index(stage), count=2)
-
-    # where each sequence's Q Blocks end among those of long queries: a batch's decodes cost no item
-    seq = gl.arange(0, SEQS, gl.BlockedLayout([SEQS // 128], [32], [4], [0]))
-    begin = gl.load(query_start_loc_ptr + seq, mask=seq < num_seqs, other=0)
-    query_len = gl.load(query_start_loc_ptr + seq + 1, mask=seq < num_seqs, other=0) - begin
-    blocks = gl.where(query_len > SHORT, (query_len + BLOCK_Q - 1) // BLOCK_Q, 0)
-    ends = gl.allocate_shared_memory(gl.int32, [SEQS], FLAT)
-    ends.store(gl.associative_scan(blocks, 0, add))
-    ends = reinterpret(ends, gl.int32, [SEQS, 1], FLAT)
-    total = gl.sum(blocks, 0) * NUM_SEGMENTS * NUM_KV_HEADS
+    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * 256 // TOKENS, TOKENS, 1, 64], HEADS_LAYOUT)
+    k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
+    v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
+    queries = reinterpret(q_boxes, DTYPE, [BUFFERS * 2, 64, 128], TILES_LAYOUT)
+    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
+    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
+    panels = reinterpret(v_boxes, DTYPE, [STAGES * 2, TILE, 64], TILES_LAYOUT)
+    entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
+    ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
+    s_full, s_empty = _barriers(SLOTS, 1, 5)
+    q_full, q_empty = _barriers(BUFFERS, 1, 2)
+    k_full, k_empty = _barriers(STAGES, 1, 2)
+    v_full, v_empty = _barriers(STAGES, 1, 2)
+    claim = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # K's loader wants the next item
+    v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # both halves have cleared a tail
+    mbarrier.init(claim, count=1)
+    mbarrier.init(v_clear, count=2)
     base2 = softmax_scale * LOG2E
-    # triton 3.6 hands total to the other warps in the four bytes that the sum is read from, with no barrier between: a
-    # late warp read total, and counted its heads twice; items behind the last one lie in no sequence
+    hopper.fence_async_shared()
     barrier()
     gl.warp_specialize(
         [
             (compute, (
-                0, q_smem, keys, values, k_full, k_empty, v_full, v_empty, v_clear, total, ends, query_ptr, out_ptr,
-                lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
-                query_strides, out_strides, lse_strides, acc_strides, m_strides,
-                NUM_KV_HEADS, QUERIES_PER_KV, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, STAGES, LSE,
+                0, queries, q_boxes, keys, values, panels, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
+                out_strides, lse_strides, acc_strides, m_strides,
+                GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
             )),
             (compute, (
-                1, q_smem, keys, values, k_full, k_empty, v_full, v_empty, v_clear, total, ends, query_ptr, out_ptr,
-                lse_ptr, acc_ptr, m_ptr, l_ptr, query_start_loc_ptr, seq_lens_ptr, base2,
-                query_strides, out_strides, lse_strides, acc_strides, m_strides,
-                NUM_KV_HEADS, QUERIES_PER_KV, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, STAGES, LSE,
+                1, queries, q_boxes, keys, values, panels, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
+                out_strides, lse_strides, acc_strides, m_strides,
+                GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
             )),
-            (load, (
-                0, key_cache, k_boxes, k_full, k_empty, total, ends, query_start_loc_ptr, seq_lens_ptr,
-                block_table_ptr, block_table_strides, key_strides,
-                NUM_KV_HEADS, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, PAGE, BOX, STAGES,
+            (load_tiles, (
+                True, key_cache, k_boxes, k_full, k_empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
+                key_strides, PAGE, BOX, TILE, STAGES, SLOTS,
             )),
-            (load, (
-                1, key_cache, k_boxes, k_full, k_empty, total, ends, query_start_loc_ptr, seq_lens_ptr,
-                block_table_ptr, block_table_strides, key_strides,
-                NUM_KV_HEADS, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, PAGE, BOX, STAGES,
+            (load_tiles, (
+                False, value_cache, v_boxes, v_full, v_empty, ring, s_full, s_empty, claim, block_table_ptr,
+                table_stride, value_strides, PAGE, BOX, TILE, STAGES, SLOTS,
             )),
-            (load, (
-                0, value_cache, v_boxes, v_full, v_empty, total, ends, query_start_loc_ptr, seq_lens_ptr,
-                block_table_ptr, block_table_strides, value_strides,
-                NUM_KV_HEADS, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, PAGE, BOX, STAGES,
-            )),
-            (load, (
-                1, value_cache, v_boxes, v_full, v_empty, total, ends, query_start_loc_ptr, seq_lens_ptr,
-                block_table_ptr, block_table_strides, value_strides,
-                NUM_KV_HEADS, BLOCK_Q, TILE, NUM_SEGMENTS, CAUSAL, SEQS, PAGE, BOX, STAGES,
+            (load_queries, (query, q_boxes, q_full, q_empty, ring, s_full, s_empty, GROUP, HEADS, SLOTS, BUFFERS)),
+            (schedule, (
+                plan_ptr, counters_ptr, entries, s_full, s_empty, claim, total, NUM_KV_HEADS, NUM_SEGMENTS, SLOTS,
             )),
         ],
         worker_num_warps=[4, 1, 1, 1, 1],
@@ -180,13 +188,19 @@ def _sm90_prefill_kernel(
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
-    """Scratch for the parts of segments, and for short queries."""
+    """The plan of long queries, scratch for the parts of their segments, and for short ones."""
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
-    decode = parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
-    return Workspace(parts, decode, capacity.num_seqs, side_stream(capacity.device))
+    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, _block_q(shape), SHORT_QUERY)
+    return Workspace(
+        step_plan.make_space(blocks, segments, capacity.device),
+        torch.zeros(2, dtype=torch.int32, device=capacity.device),
+        parts,
+        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
+        side_stream(capacity.device),
+    )
 
 
 def launch(
@@ -200,7 +214,7 @@ def launch(
 ) -> None:
     """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
     require(NAME, SUPPORTS, batch, features, out, lse)
-    _require_sm90(batch)
+    _require_sm90(batch, out)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     decode = (batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
@@ -209,33 +223,39 @@ def launch(
         return
     with beside(workspace.side):
         parallel_softmax.attend_segments(*decode)
-    _attend_long(batch, features, out, config.prefill, workspace.parts, lse, workspace.num_seqs)
+    _attend_long(batch, features, out, config.prefill, workspace, lse)
     join(workspace.side)
 
 
-def _attend_long(batch, features, out, config, parts, lse, num_seqs) -> None:
+def _attend_long(batch, features, out, config, workspace, lse) -> None:
     """The sequences of more than SHORT_QUERY query tokens; no other row is written."""
-    shape, segments = batch.shape, config.num_segments
+    shape, segments, parts = batch.shape, config.num_segments, workspace.parts
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
-    block_q = ROWS // shape.queries_per_kv
-    most = shape.num_kv_heads * segments * num_q_blocks(batch.num_tokens, batch.num_seqs, block_q)
+    block_q = _block_q(shape)
+    items = step_plan.make_plan(workspace.plan, batch, features, block_q, config.tile_size, segments, SHORT_QUERY)
+    total = items * shape.num_kv_heads
     box = min(shape.block_size & -shape.block_size, config.tile_size)  # keys that cannot leave a page
     (keys, key_strides), (values, value_strides) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
-    _sm90_prefill_kernel[(min(config.programs, most),)](
-        batch.query, keys, values, batch.block_table, batch.query_start_loc, batch.seq_lens, out,
-        out if lse is None else lse, acc, m, l, batch.num_seqs, batch.softmax_scale,
-        batch.query.stride(), batch.block_table.stride(), key_strides, value_strides, out.stride(),
-        (0, 0) if lse is None else lse.stride(), acc.stride(), m.stride(),
-        NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, PAGE=shape.block_size, BOX=box,
-        TILE=config.tile_size, SHORT=SHORT_QUERY, NUM_SEGMENTS=segments, CAUSAL=features.causal,
-        SEQS=triton.next_power_of_2(max(batch.num_seqs, num_seqs, 128)), STAGES=config.num_stages, LSE=lse is not None,
-        num_warps=4,
+    queries, result = (_head_boxes(x, min(block_q, ROWS // 2)) for x in (batch.query, out))
+    _sm90_prefill_kernel[(min(config.programs, total),)](
+        queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
+        workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
+        batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
+        acc.stride(), m.stride(),
+        NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.queries_per_kv, HEADS=ROWS // block_q, PAGE=shape.block_size,
+        BOX=box, TILE=config.tile_size, STAGES=config.num_stages, SLOTS=SLOTS, BUFFERS=BUFFERS, NUM_SEGMENTS=segments,
+        CAUSAL=features.causal, LSE=lse is not None, num_warps=4,
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
+
+
+def _block_q(shape: AttentionShape) -> int:
+    """Query tokens of a Q Block: a group takes a power of two of its rows."""
+    return ROWS // smallest_block_m(shape)
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, int, int]]:
@@ -245,16 +265,23 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, 
     return descriptor, (page // row, head // row, 0) if head % row == 0 else (page // row, 0, head)
 
 
+def _head_boxes(rows: torch.Tensor, tokens: int) -> TensorDescriptor:
+    """Queries, or outputs, in boxes of one head."""
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, 1, 64], HEADS)
+
+
 def serves(shape: AttentionShape, gpu: Gpu) -> bool:
     """Whether batches of these sizes and dtypes can take this kernel on `gpu`."""
     plain = shape.value_size is None and not shape.quantised
     return gpu.arch == "sm_90" and plain and all(_wanted(shape).values())
 
 
-def is_boxed(batch: PagedBatch) -> bool:
-    """Whether boxes can be laid over its caches: rows of pages, heads and lanes at multiples of 16 bytes."""
+def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
+    """Whether boxes can be laid over its caches, queries and outputs: what begins anew, does so at 16 bytes."""
     caches = batch.key_cache, batch.value_cache
-    return all(c.data_ptr() % 16 == 0 and _is_boxed(c.stride(), batch.shape) for c in caches)
+    even = all(x.data_ptr() % 16 == 0 for x in (*caches, batch.query, out))
+    rows = all(step > 0 and step % 8 == 0 for x in (batch.query, out) for step in x.stride()[:2])
+    return even and rows and all(_is_boxed(cache.stride(), batch.shape) for cache in caches)
 
 
 def _wanted(shape: AttentionShape) -> dict[str, bool]:
@@ -262,27 +289,26 @@ def _wanted(shape: AttentionShape) -> dict[str, bool]:
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
         f"head_size {shape.head_size}": shape.head_size == 128,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
-        f"{shape.queries_per_kv} query heads a KV head": shape.queries_per_kv <= ROWS,
+        f"{shape.queries_per_kv} query heads a KV head": shape.queries_per_kv <= MOST_HEADS,
     }
 
 
-def _require_sm90(batch: PagedBatch) -> None:
+def _require_sm90(batch: PagedBatch, out: torch.Tensor) -> None:
     """Refuse by name what this machine, or a box, does not do."""
     device = batch.device
     here = "of a CPU, where Gluon has no interpreter" if triton.knobs.runtime.interpret else (9, 0)
     if device.type == "cuda":
         here = "of AMD" if torch.version.hip else torch.cuda.get_device_capability(device)
-    strides = [cache.stride() for cache in (batch.key_cache, batch.value_cache)]
+    strides = [x.stride() for x in (batch.key_cache, batch.value_cache, batch.query, out)]
     wanted = {
         f"device {here}": here == (9, 0),  # a CPU that does not interpret can only compile
         **_wanted(batch.shape),
-        f"{batch.num_seqs} sequences": batch.num_seqs <= MOST_SEQS,
-        f"strides {strides}": is_boxed(batch),
+        f"strides {strides}": is_boxed(batch, out),
     }
     for found, ok in wanted.items():
         if not ok:
             raise UnsupportedFeature(
-                NAME, found, "sm_90, 2 bytes, heads of 128, rows of pages at multiples of 16 bytes"
+                NAME, found, "sm_90, 2 bytes, heads of 128, 16 to a KV head, rows at multiples of 16 bytes"
             )
 
 

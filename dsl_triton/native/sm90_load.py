@@ -1,0 +1,182 @@
+"""The roles of one warp of sm90_prefill.py: which items its program takes, and their Q, K and V by TMA.
+
+In: the step's plan, descriptors, and the barriers between warps. Out: items in a ring of shared memory, their queries
+and their tiles of K and V in buffers of it, each announced by a barrier.
+
+Barriers are pairs a slot: `full` when it holds what the readers wait for, `empty` when all have read it. A slot's
+n-th use waits for the phase n & 1 of `full`, and (n & 1) ^ 1 of `empty`, which passes at once the first time.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from dsl_triton.native.gluon_names import async_load, barrier
+from dsl_triton.step_plan import END, HOLE, SIZE
+
+ENTRY = gl.constexpr(16)  # int32 of a ring's slot: an item's fields, its KV head and what fills up a power of two
+EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
+FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
+
+
+@gluon.constexpr_function
+def box_tokens(heads):
+    """Query tokens of a box: all of a Q Block, but no more than half of the rows."""
+    return min(128 // heads, 64)
+
+
+@gluon.constexpr_function
+def box_head(half, b, heads):
+    """The head within its group of the b-th box of half of the rows: rows are (head, token)."""
+    return (half * 64 + b * box_tokens(heads)) // (128 // heads)
+
+
+@gluon.constexpr_function
+def box_token(half, b, heads):
+    """Its first query token within the Q Block."""
+    return (half * 64 + b * box_tokens(heads)) % (128 // heads)
+
+
+@gluon.jit
+def field(ring, slot, k: gl.constexpr, WARPS: gl.constexpr):
+    """The k-th of step_plan.FIELDS of the item in a slot of the ring; FIELDS: its KV head."""
+    return gl.max(ring.index(slot * ENTRY + k).load(gl.BlockedLayout([1], [32], [WARPS], [0])), 0)
+
+
+@gluon.jit
+def _count_up(counter_ptr):
+    """What a counter was before one more."""
+    lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    old = gl.atomic_add(counter_ptr + lane * 0, lane * 0 + 1, mask=lane == 0)
+    return gl.sum(gl.where(lane == 0, old, 0), 0)
+
+
+@gluon.jit
+def _item(plan_ptr, place, total, NUM_KV_HEADS: gl.constexpr):
+    """(the place-th item as an entry of the ring, its sequence); KV heads are fastest."""
+    k = gl.arange(0, ENTRY, gl.BlockedLayout([1], [32], [1], [0]))
+    ptrs = plan_ptr + place // NUM_KV_HEADS * FIELDS + k
+    entry = gl.load(ptrs, mask=(k < FIELDS) & (place < total), other=END)
+    return gl.where(k == FIELDS, place % NUM_KV_HEADS, entry), gl.sum(gl.where(k == 0, entry, 0), 0)
+
+
+@gluon.jit
+def schedule(
+    plan_ptr, counters_ptr, entries, full, empty, claim, total,
+    NUM_KV_HEADS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr,
+):  # fmt: skip
+    """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
+
+    counters: items claimed, programs done; the last one done leaves zeros.
+    """
+    programs = gl.num_programs(0)
+    place = gl.program_id(0)
+    n = 0
+    seq = place * 0
+    while seq >= 0:
+        if n > 0:
+            mbarrier.wait(claim, (n - 1) & 1)
+            place = programs + _count_up(counters_ptr)
+        entry, seq = _item(plan_ptr, place, total, NUM_KV_HEADS)
+        if NUM_SEGMENTS > 1:
+            while seq == HOLE:
+                place = programs + _count_up(counters_ptr)
+                entry, seq = _item(plan_ptr, place, total, NUM_KV_HEADS)
+        slot = n % SLOTS
+        mbarrier.wait(empty.index(slot), (n // SLOTS & 1) ^ 1)
+        entries.index(slot).store(entry)
+        barrier()
+        mbarrier.arrive(full.index(slot), count=1)
+        n += 1
+    if _count_up(counters_ptr + 1) == programs - 1:
+        lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+        gl.store(counters_ptr + lane, lane * 0, mask=lane < 2)
+
+
+@gluon.jit
+def load_queries(
+    query, boxes, q_full, q_empty, ring, s_full, s_empty,
+    GROUP: gl.constexpr, HEADS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
+):  # fmt: skip
+    """An item's queries: boxes of [TOKENS, 1 head, 64 lanes] for both halves of its rows and of the lanes.
+
+    Of the HEADS places for heads the first GROUP are real; the others keep what they held.
+    """
+    TOKENS: gl.constexpr = box_tokens(HEADS)
+    n = 0
+    seq = n
+    while seq >= 0:
+        slot = n % SLOTS
+        mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
+        seq = field(ring, slot, 0, 1)
+        row = field(ring, slot, 1, 1)
+        head_0 = field(ring, slot, FIELDS, 1) * GROUP
+        barrier()
+        mbarrier.arrive(s_empty.index(slot), count=1)
+        if seq >= 0:
+            buffer = n % BUFFERS
+            mbarrier.wait(q_empty.index(buffer), (n // BUFFERS & 1) ^ 1)
+            mbarrier.expect(q_full.index(buffer), 128 // HEADS * GROUP * 128 * 2)
+            for half in gl.static_range(2):
+                for panel in gl.static_range(2):
+                    for b in gl.static_range(64 // TOKENS):
+                        if box_head(half, b, HEADS) < GROUP:
+                            at = [row + box_token(half, b, HEADS), head_0 + box_head(half, b, HEADS), panel * 64]
+                            box = boxes.index((buffer * 4 + half * 2 + panel) * (64 // TOKENS) + b)
+                            async_load(query, at, q_full.index(buffer), box)
+        n += 1
+
+
+@gluon.jit
+def _find_boxes(j, table_ptr, last_key, page_rows, head_row, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
+    """Rows of the cache at which the boxes of tile j begin, int32 [32]; behind the sequence its last page again.
+
+    A sequence without keys has no page: it takes the first of the cache, and a mask hides it.
+    """
+    box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    key = gl.maximum(gl.minimum(j * TILE + box * BOX, last_key), 0)
+    page = gl.load(table_ptr + key // PAGE, mask=(box < TILE // BOX) & (last_key >= 0), other=0).to(gl.int32)
+    return page * page_rows + head_row + key % PAGE // BOX * BOX
+
+
+@gluon.jit
+def load_tiles(
+    CLAIMS: gl.constexpr, cache, boxes, full, empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
+    cache_strides, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+):  # fmt: skip
+    """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes."""
+    N: gl.constexpr = TILE // BOX
+    box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    loaded = 0
+    n = 0
+    seq = n
+    while seq >= 0:
+        slot = n % SLOTS
+        mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
+        seq = field(ring, slot, 0, 1)
+        last_key = field(ring, slot, 4, 1) - 1
+        start = field(ring, slot, 5, 1)
+        stop = field(ring, slot, 6, 1)
+        kv_head = field(ring, slot, FIELDS, 1)
+        barrier()
+        mbarrier.arrive(s_empty.index(slot), count=1)
+        if seq >= 0:
+            table_ptr = block_table_ptr + seq.to(gl.int64) * table_stride
+            head_row = kv_head * cache_strides[1]
+            lane = kv_head * cache_strides[2]
+            ahead = _find_boxes(stop - 1, table_ptr, last_key, cache_strides[0], head_row, PAGE, BOX, TILE)
+            ask = gl.maximum(stop - start - EARLY, 0)
+            for i in range(0, stop - start):
+                rows = ahead
+                ahead = _find_boxes(stop - 2 - i, table_ptr, last_key, cache_strides[0], head_row, PAGE, BOX, TILE)
+                if CLAIMS:
+                    mbarrier.arrive(claim, count=1, pred=i == ask)
+                stage = loaded % STAGES
+                mbarrier.wait(empty.index(stage), (loaded // STAGES & 1) ^ 1)
+                mbarrier.expect(full.index(stage), TILE * 128 * 2)
+                for b in gl.static_range(N):
+                    row = gl.sum(gl.where(box == b, rows, 0), 0)  # one instruction, and the scalar that TMA wants
+                    async_load(cache, [row, lane], full.index(stage), boxes.index(stage * (2 * N) + b))
+                    async_load(cache, [row, lane + 64], full.index(stage), boxes.index(stage * (2 * N) + N + b))
+                loaded += 1
+        n += 1

@@ -1,0 +1,123 @@
+"""The plan of a step: segments of its Q Blocks, those with the most tiles first; made on the device by one small launch.
+
+Grid: bounds of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
+sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how many
+they are is one division (_longer). Order: most tiles first; of as many, the sequence that comes first; in a sequence the
+last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same items.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from common.spec import Features, PagedBatch, SpecError
+from common.spec.metadata import cdiv
+
+# of an item, int32: its sequence (or END, HOLE), first query row of the batch, query tokens of the sequence from there
+# on, position of that row (negative where nothing is before it), keys of the sequence, tiles [start, stop), and which
+# part of its Q Block's sums it is; -1 where it is all of them
+FIELDS = ("seq", "row", "left", "position", "seq_len", "start", "stop", "part")
+SIZE = tl.constexpr(len(FIELDS))
+END, HOLE = tl.constexpr(-1), tl.constexpr(-2)  # no item from here on; a segment that its Q Block is too short for
+BLOCKS, SEQUENCES = 16, 128  # Q Blocks a program, sequences that they are compared with at a time
+
+
+@triton.jit
+def _sequences(seq, there, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q: tl.constexpr, SHORT: tl.constexpr):
+    """First query row, query_len, seq_len and number of Q Blocks: none of short queries."""
+    start = tl.load(query_start_loc_ptr + seq, mask=there, other=0)
+    query_len = tl.load(query_start_loc_ptr + seq + 1, mask=there, other=0) - start
+    seq_len = tl.load(seq_lens_ptr + seq, mask=there, other=0)
+    return start, query_len, seq_len, tl.where(query_len > SHORT, tl.cdiv(query_len, BLOCK_Q), 0)
+
+
+@triton.jit
+def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr):
+    """How many of a sequence's Q Blocks have more than T tiles; each has one, even where there is no key."""
+    count = blocks
+    if CAUSAL:
+        count = blocks - tl.minimum(tl.maximum(T * TILE - context, 0) // BLOCK_Q, tl.maximum(blocks - 1, 0))
+    return tl.where(T <= 0, blocks, tl.where(seq_len > T * TILE, count, 0))
+
+
+@triton.jit(do_not_specialize=["num_seqs", "blocks"])
+def _plan_kernel(
+    plan_ptr,  # i32 [blocks * SEGMENTS, SIZE]
+    query_start_loc_ptr,  # i32 [num_seqs + 1]
+    seq_lens_ptr,  # i32 [num_seqs]
+    num_seqs,
+    blocks,  # at most that many Q Blocks; what is left of them is END
+    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CAUSAL: tl.constexpr, SHORT: tl.constexpr,
+    BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
+):  # fmt: skip
+    number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
+    seq = number * 0
+    before = number * 0  # Q Blocks of the sequences before its own
+    total = 0
+    for begin in range(0, num_seqs, SEQUENCES):
+        index = begin + tl.arange(0, SEQUENCES)
+        _, _, _, count = _sequences(index, index < num_seqs, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
+        ends = total + tl.cumsum(count, 0)
+        ended = ends[None, :] <= number[:, None]
+        seq += tl.sum(ended.to(tl.int32), 1)
+        before = tl.maximum(before, tl.max(tl.where(ended, ends[None, :], 0), 1))
+        total += tl.sum(count, 0)
+    live = number < total
+    start, query_len, seq_len, count = _sequences(seq, live, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
+    first = (number - before) * BLOCK_Q
+    end_key = seq_len
+    if CAUSAL:
+        end_key = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len)
+    tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
+
+    rank = count - 1 - (number - before)  # Q Blocks that come before this one: here those of its own sequence
+    for begin in range(0, num_seqs, SEQUENCES):
+        index = begin + tl.arange(0, SEQUENCES)
+        _, q, s, c = _sequences(index, index < num_seqs, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q, SHORT)
+        as_many = index[None, :] < seq[:, None]  # those too come first that have as many tiles
+        more = _longer(
+            tiles[:, None] - as_many.to(tl.int32), (s - q)[None, :], s[None, :], c[None, :], BLOCK_Q, TILE, CAUSAL
+        )
+        rank += tl.sum(tl.where(index[None, :] == seq[:, None], 0, more), 1)
+
+    place = tl.where(live, rank, number)
+    each = tl.cdiv(tiles, SEGMENTS)
+    used = tl.cdiv(tiles, each)
+    for segment in tl.static_range(SEGMENTS):
+        item = plan_ptr + (place * SEGMENTS + segment) * SIZE
+        keep = number < blocks
+        tl.store(item, tl.where(live, tl.where(segment < used, seq, HOLE), END), mask=keep)
+        tl.store(item + 1, start + first, mask=keep)
+        tl.store(item + 2, query_len - first, mask=keep)
+        tl.store(item + 3, seq_len - query_len + first, mask=keep)
+        tl.store(item + 4, seq_len, mask=keep)
+        tl.store(item + 5, tl.minimum(segment * each, tiles), mask=keep)
+        tl.store(item + 6, tl.minimum(segment * each + each, tiles), mask=keep)
+        tl.store(item + 7, tl.where(used > 1, segment, -1), mask=keep)
+
+
+def most_blocks(num_tokens: int, num_seqs: int, block_q: int, short: int) -> int:
+    """Q Blocks, at most, of sequences with more than `short` query tokens; needs no lengths."""
+    return num_tokens // block_q + min(num_seqs, num_tokens // (short + 1))
+
+
+def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Tensor:
+    """int32 [items, fields] for the plan of so many Q Blocks."""
+    return torch.empty((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
+
+
+def make_plan(
+    plan: torch.Tensor, batch: PagedBatch, features: Features, block_q: int, tile_size: int, segments: int, short: int
+) -> int:
+    """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them. Returns how many
+    entries were written, at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
+    """
+    blocks = most_blocks(batch.num_tokens, batch.num_seqs, block_q, short)
+    if plan.shape[0] < blocks * segments:
+        raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {blocks * segments}")
+    _plan_kernel[(cdiv(blocks, BLOCKS),)](
+        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks,
+        BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal, SHORT=short,
+        BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
+    )  # fmt: skip
+    return blocks * segments

@@ -1,0 +1,97 @@
+"""The plan of a step against a list made and sorted on the host."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from common.spec import Features, SpecError
+from common.spec.metadata import cdiv, query_start_loc, seq_lens
+from dsl_triton import step_plan
+from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
+
+TILE, SHORT = 16, 3
+
+
+def planned(lens, block_q, segments, causal):
+    """The items that are written, as rows of ints, where every entry held something else before."""
+    tokens = sum(query for query, _ in lens)
+    batch = SimpleNamespace(
+        query_start_loc=query_start_loc(lens), seq_lens=seq_lens(lens), num_tokens=tokens, num_seqs=len(lens)
+    )
+    plan = make_space(most_blocks(tokens, len(lens), block_q, SHORT) + 1, segments, torch.device("cpu")).fill_(77)
+    features = Features(causal=causal)
+    count = make_plan(plan, batch, features, block_q, TILE, segments, SHORT)
+    assert (plan[count:] == 77).all(), "written beyond what is said"
+    return plan[:count].tolist()
+
+
+def expected(lens, block_q, segments, causal):
+    """Fields as FIELDS says, in the documented order."""
+    blocks, start = [], 0
+    for seq, (query, keys) in enumerate(lens):
+        for block in range(cdiv(query, block_q) if query > SHORT else 0):
+            first = block * block_q
+            end = keys - query + min(first + block_q, query) if causal else keys
+            tiles = max(cdiv(max(end, 0), TILE), 1)
+            blocks.append((-tiles, seq, -block, [seq, start + first, query - first, keys - query + first, keys]))
+        start += query
+    items = []
+    for tiles, _, _, fields in sorted(blocks):
+        each = cdiv(-tiles, segments)
+        for segment in range(segments):
+            begin, end = (min(at * each, -tiles) for at in (segment, segment + 1))
+            items.append([*fields, begin, end, segment if each < -tiles else -1] if begin < end else None)
+    return items
+
+
+def random_lens(rng):
+    lens = []
+    for _ in range(rng.choice([1, 2, 7, 40])):
+        query = rng.choice([0, 1, 3, 4, 16, rng.randint(0, 90)])
+        lens.append((query, rng.choice([query, query + rng.randint(0, 200), rng.randint(0, 90)])))
+    return lens
+
+
+def same(found, wanted):
+    for item, want in zip(found, wanted, strict=False):
+        assert item == want if want else item[0] == HOLE.value
+    assert all(item[0] == END.value for item in found[len(wanted) :])
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_plan_is_the_sorted_list(seed, causal, segments):
+    rng = random.Random(seed)
+    for _ in range(4):
+        lens, block_q = random_lens(rng), rng.choice([8, 16, 32])
+        wanted = expected(lens, block_q, segments, causal)
+        found = planned(lens, block_q, segments, causal)
+        assert len(found) >= len(wanted)
+        same(found, wanted)
+
+
+@pytest.mark.parametrize("count", [step_plan.SEQUENCES, step_plan.SEQUENCES + 1, 3 * step_plan.SEQUENCES + 5])
+def test_sequences_are_compared_some_at_a_time(count):
+    rng = random.Random(count)
+    lens = [rng.choice([(1, 50), (4, 20), (17, 17), (9, 60)]) for _ in range(count)]
+    same(planned(lens, 8, 1, True), expected(lens, 8, 1, True))
+
+
+def test_every_key_is_in_one_item_of_its_q_block():
+    for seq, _, left, position, _, start, stop, part in planned([(40, 150), (5, 5), (30, 31)], 16, 3, True):
+        if seq >= 0:
+            assert start < stop <= cdiv(position + min(left, 16), TILE) and (part >= 0 or start == 0)
+
+
+def test_nothing_is_planned_for_short_queries_alone():
+    assert all(item[0] == END.value for item in planned([(1, 90), (3, 10), (0, 0)], 16, 2, True))
+
+
+def test_a_plan_without_room_is_refused_before_any_launch():
+    batch = SimpleNamespace(num_tokens=64, num_seqs=2)
+    plan = make_space(5, 2, torch.device("cpu"))
+    with pytest.raises(SpecError, match="a plan of 10 items.*room for 12"):
+        make_plan(plan, batch, Features(), 16, TILE, 2, SHORT)
