@@ -1,9 +1,10 @@
-"""The plan of a step: segments of its Q Blocks, those with the most tiles first; made on the device by one small launch.
+"""The plan of a step: segments of its Q Blocks, most tiles first, made on the device by one small launch.
 
-Grid: bounds of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
-sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how many
-they are is one division (_longer). Order: most tiles first; of as many, the sequence that comes first; in a sequence the
-last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the same items.
+Grid: bound of Q Blocks / BLOCKS, from numbers that a captured graph knows; lengths are read on the device. Nothing is
+sorted: every Q Block counts those before it. A sequence's Q Blocks with more than T tiles are its last ones, so how
+many they are is one division (_longer). Order: most tiles first; of as many, the sequence that comes first; in a
+sequence the last Q Block first. Segments of a Q Block stand side by side; KV heads are not planned, as each has the
+same items.
 """
 
 import torch

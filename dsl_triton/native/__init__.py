@@ -1,8 +1,8 @@
 """Kernels for one vendor's machine alone, in columns of their own; nothing portable imports them.
 
-sm90_prefill.py has the config, the launch and the kernel that sets up shared memory, sm90_roles.py what its warps do:
-two files of 260 lines where one of 250 was planned, for Gluon states every layout, barrier and wait. auto.py has the
-public calls that may choose it.
+sm90_prefill.py has the config, the launch and the kernel that sets up shared memory; what its warps do then stands in
+sm90_load.py (items, Q, K, V) and sm90_compute.py (products, softmax, the output). auto.py has the public calls that may
+choose it.
 """
 
 from typing import Any

@@ -36,7 +36,7 @@ FEW_KEYS = 2048
 
 
 class Sm90Prefill:
-    """sm90_prefill.py, and `split`, which has no scratch, for caches over which no boxes can be laid."""
+    """sm90_prefill.py, and `split`, which has no scratch, for tensors over which no boxes can be laid."""
 
     SUPPORTS, CONTRACT, DEFAULT = sm90_prefill.SUPPORTS, sm90_prefill.CONTRACT, sm90_prefill.DEFAULT
     workspace = staticmethod(sm90_prefill.workspace)
@@ -74,11 +74,7 @@ class NativeFamily(Family):
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
             stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-            if (
-                stats.max_query_len > SHORT_QUERY
-                and stats.max_seq_len > FEW_KEYS
-                and stats.num_seqs <= sm90_prefill.MOST_SEQS
-            ):
+            if stats.max_query_len > SHORT_QUERY and stats.max_seq_len > FEW_KEYS:
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 

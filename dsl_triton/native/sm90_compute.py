@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from dsl_triton.native.gluon_names import async_store, barrier
+from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
 from dsl_triton.native.sm90_load import FIELDS, box_head, box_token, box_tokens, field
 
 LN2 = gl.constexpr(0.6931471805599453)
@@ -87,7 +87,7 @@ def _step(
 
 
 @gluon.jit
-def _clear_tail(HALF: gl.constexpr, panels, stage, first_key, seq_len, v_clear, cleared, TILE: gl.constexpr):
+def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, cleared, TILE: gl.constexpr):
     """Zeros in V's tile behind the sequence: its slots may hold NaN, and 0 * NaN would reach the output.
 
     Each half of the rows clears half of the lanes and waits for the other, for the cleared-th time.
@@ -95,8 +95,9 @@ def _clear_tail(HALF: gl.constexpr, panels, stage, first_key, seq_len, v_clear, 
     BLOCKED: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     key = gl.expand_dims(first_key + gl.arange(0, TILE, gl.SliceLayout(1, BLOCKED)), 1)
     lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, BLOCKED)), 0)
+    panels = reinterpret(values, values.dtype, [values.shape[0] * 2, TILE, 64], values.layout)
     tile = panels.index(stage * 2 + HALF)
-    tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(panels.dtype))
+    tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
     hopper.fence_async_shared()
     barrier()
     mbarrier.arrive(v_clear, count=1)
@@ -136,15 +137,16 @@ def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROU
 
 @gluon.jit
 def compute(
-    HALF: gl.constexpr, queries, q_boxes, keys, values, panels, k_full, k_empty, v_full, v_empty, v_clear, q_full,
+    HALF: gl.constexpr, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full,
     q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
-    out_strides, lse_strides, acc_strides, m_strides,
+    out_strides, lse_strides, acc_strides,
     GROUP: gl.constexpr, HEADS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
     O: gl.constexpr = products(128)
+    queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, 128], keys.layout)
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if HALF == 1:
         _hand_on(0)
@@ -193,7 +195,7 @@ def compute(
             p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
             if stop * TILE > seq_len:
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
-                _clear_tail(HALF, panels, stage, (stop - 1) * TILE, seq_len, v_clear, cleared, TILE)
+                _clear_tail(HALF, values, stage, (stop - 1) * TILE, seq_len, v_clear, cleared, TILE)
                 cleared += 1
             done += 1
             for i in range(1, masked):
@@ -226,9 +228,9 @@ def compute(
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
             else:
-                acc_part = acc_ptr + part.to(gl.int64) * acc_strides[0]
-                _store_rows(acc_part, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, O)
-                place = part.to(gl.int64) * m_strides[0] + (row_0 + token).to(gl.int64) * m_strides[1] + head_0 + head
+                begin = part.to(gl.int64) * acc_strides[0]
+                _store_rows(acc_ptr + begin, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, O)
+                place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // 128 + head_0 + head  # m, l: no lanes
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)
         n += 1

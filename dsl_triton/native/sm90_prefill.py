@@ -1,8 +1,8 @@
-"""Prefill for sm_90 alone, in Gluon: planned items, page boxes by TMA, softmax under products, warps with roles (ours).
+"""Prefill for sm_90 alone, in Gluon: planned items, pages by TMA, softmax under products, warps with roles (ours).
 
-Grid: one program a multiprocessor. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the order
-of the step's plan (step_plan.py): most tiles first, so that what is left at the end is small. Twelve warps have roles,
-and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
+Grid: one program a multiprocessor. Each claims items, a segment of a Q Block of 128 rows under one KV head, in the
+order of the step's plan (step_plan.py): most tiles first, so that what is left at the end is small. Twelve warps have
+roles, and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
     schedule      1 warp   the plan, a counter   -> items        sm90_load.py
     load_queries  1 warp   items                 -> Q            boxes of heads
@@ -127,7 +127,7 @@ def _sm90_prefill_kernel(
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     total,  # items of all KV heads, at most
     softmax_scale,
-    table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides, m_strides,
+    table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, HEADS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr,
     TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
     CAUSAL: gl.constexpr, LSE: gl.constexpr,
@@ -138,10 +138,8 @@ def _sm90_prefill_kernel(
     q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * 256 // TOKENS, TOKENS, 1, 64], HEADS_LAYOUT)
     k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
     v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    queries = reinterpret(q_boxes, DTYPE, [BUFFERS * 2, 64, 128], TILES_LAYOUT)
     keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
     values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
-    panels = reinterpret(v_boxes, DTYPE, [STAGES * 2, TILE, 64], TILES_LAYOUT)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
     s_full, s_empty = _barriers(SLOTS, 1, 5)
@@ -158,15 +156,15 @@ def _sm90_prefill_kernel(
     gl.warp_specialize(
         [
             (compute, (
-                0, queries, q_boxes, keys, values, panels, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
+                0, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
                 ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
-                out_strides, lse_strides, acc_strides, m_strides,
+                out_strides, lse_strides, acc_strides,
                 GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
             )),
             (compute, (
-                1, queries, q_boxes, keys, values, panels, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
+                1, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
                 ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
-                out_strides, lse_strides, acc_strides, m_strides,
+                out_strides, lse_strides, acc_strides,
                 GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
             )),
             (load_tiles, (
@@ -243,7 +241,7 @@ def _attend_long(batch, features, out, config, workspace, lse) -> None:
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
-        acc.stride(), m.stride(),
+        acc.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.queries_per_kv, HEADS=ROWS // block_q, PAGE=shape.block_size,
         BOX=box, TILE=config.tile_size, STAGES=config.num_stages, SLOTS=SLOTS, BUFFERS=BUFFERS, NUM_SEGMENTS=segments,
         CAUSAL=features.causal, LSE=lse is not None, num_warps=4,

@@ -93,5 +93,5 @@ def test_nothing_is_planned_for_short_queries_alone():
 def test_a_plan_without_room_is_refused_before_any_launch():
     batch = SimpleNamespace(num_tokens=64, num_seqs=2)
     plan = make_space(5, 2, torch.device("cpu"))
-    with pytest.raises(SpecError, match="a plan of 10 items.*room for 12"):
+    with pytest.raises(SpecError, match=r"a plan of 10 items.*room for 12"):
         make_plan(plan, batch, Features(), 16, TILE, 2, SHORT)

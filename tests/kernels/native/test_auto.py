@@ -91,13 +91,21 @@ def test_without_a_gpu_the_calls_are_dsl_tritons():
         native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
 
 
-def test_caches_without_boxes_are_served_by_split():
+def odd(tensor):
+    """The same numbers, an element behind where a box may begin."""
+    return torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:].view_as(tensor).copy_(tensor)
+
+
+@pytest.mark.parametrize("name", ["key_cache", "query", "out"])
+def test_tensors_without_boxes_are_served_by_split(name):
     shape = AttentionShape(4, 2, 128, 16, torch.bfloat16)
     batch = make_batch([(20, 60), (1, 30)], shape)
-    odd = torch.empty(batch.key_cache.numel() + 1, dtype=shape.dtype)[1:].view_as(batch.key_cache)
-    batch = batch.replace(key_cache=odd.copy_(batch.key_cache))
     choice = auto.choose(LLAMA, BatchStats.of(LONG), H200)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
+    if name == "out":
+        out = odd(out)
+    else:
+        batch = batch.replace(**{name: odd(getattr(batch, name))})
     auto.launch(batch, Features(), out, choice, auto.workspace(shape, Capacity.of(batch), choice), lse=lse)
     verdict = check(out, lse, batch, Features(), auto.CONTRACT, reference(batch, Features()))
     assert verdict.ok, verdict.reason

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 NAMES = {
     "barrier": (gl, "thread_barrier", "3.7"),
     "async_load": (tma, "async_copy_global_to_shared", "3.8"),
+    "async_store": (tma, "async_copy_shared_to_global", "3.8"),
     "reinterpret": (gl.shared_memory_descriptor, "_reinterpret", "3.9"),
 }
 
