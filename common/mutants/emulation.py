@@ -159,6 +159,14 @@ class Edits:
         """Scaled logits [heads, rows, keys], soft-capped."""
         return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
+    def exp2(self, at: At, x: Tensor) -> Tensor:
+        """P of a tile from what its scores are above the maximum; -inf where a key is hidden."""
+        return torch.exp2(x)
+
+    def total(self, at: At, l: Tensor) -> Tensor:
+        """The running sum of P after a tile, and after the merge."""
+        return l
+
     def sink(self, at: At, sinks: Tensor) -> Tensor:
         """[heads]: the logit of the sink that this segment begins with; -inf for none."""
         return sinks if at.segment == 0 else torch.full_like(sinks, -math.inf)
@@ -297,7 +305,7 @@ def _step(at: At, edits: Edits, query: Tensor, state: State, key: Tensor) -> Sta
     scores = torch.where(seen, scores * LOG2E, -math.inf)
     m = edits.maximum(at, torch.maximum(state.m, scores.amax(-1)))
     shift = edits.shift(at, m)
-    p = torch.exp2(scores - shift[..., None])
+    p = edits.exp2(at, scores - shift[..., None])
     fade = torch.exp2(state.m - shift)
     value, of_values = _load(at, edits, "value", key)
     wanted = edits.wanted(at, key, seen)
@@ -307,7 +315,7 @@ def _step(at: At, edits: Edits, query: Tensor, state: State, key: Tensor) -> Sta
     gain = _FP8_GAIN.get(dtype, 1.0)
     rounded = edits.rounded(at, edits.probabilities(at, weights) * gain, dtype)
     acc = edits.accumulator(at, state.acc * fade[..., None] + _dot(rounded, value, at, edits) / gain)
-    return State(m, state.l * fade + p.sum(-1), acc)
+    return State(m, edits.total(at, state.l * fade + p.sum(-1)), acc)
 
 
 def _segment(at: At, edits: Edits, query: Tensor) -> State:
@@ -348,7 +356,7 @@ def _merge(at: At, edits: Edits, states: list[State]) -> State:
     weights = edits.weights(at, torch.exp2(m - torch.where(top == -math.inf, 0.0, top)))
     l = sum(w * state.l for w, state in zip(weights, states, strict=True))
     acc = sum(w[..., None] * state.acc for w, state in zip(weights, states, strict=True))
-    return State(top, l, acc)
+    return State(top, edits.total(at, l), acc)
 
 
 def _sequence(at: At, edits: Edits, out: Tensor, lse: Tensor | None) -> None:

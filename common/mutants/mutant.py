@@ -17,9 +17,10 @@ from common.mutants.emulation import Edits, Schedule, emulate
 from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Precision
 from common.spec.metadata import Lens
+from common.spec.precision import Precision
 
+DEFAULT = Precision()
 Scope = Literal["all", "one sequence", "one head", "long"]  # long: sequences past 2,048 keys only
 
 
@@ -100,8 +101,8 @@ class Mutant:
     case: Case | Named
     edits: Callable[[], Edits]
 
-    def run(self) -> Judgement:
-        return judge(self.case, self.edits())
+    def run(self, contract: Precision = DEFAULT) -> Judgement:
+        return judge(self.case, self.edits(), contract)
 
 
 def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable[[type[Edits]], type[Edits]]]:
@@ -118,12 +119,12 @@ def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable
     return mutant
 
 
-def judge(case: Case | Named, edits: Edits) -> Judgement:
+def judge(case: Case | Named, edits: Edits, contract: Precision = DEFAULT) -> Judgement:
     """Run the emulation with `edits` on `case` between guards and poison, and judge it as any kernel is."""
     trial = case.trial()
     expected = reference(trial.batch, trial.features)  # first: an edit may change the inputs
     emulate(trial.batch, trial.features, trial.out, case.schedule, lse=trial.lse, edits=edits)
-    return trial.judge(Precision(), expected)
+    return trial.judge(contract, expected)
 
 
 LONG = Case([(1, 2605), (1, 40), (2, 90)], segments=4)

@@ -9,6 +9,18 @@ that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
 eps: of the products. fp32 operands declared as tf32 have 10 bits; Hopper's fp8 products keep about 14 bits of their
 sums (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
 
+What a contract may have instead of float32 (`common.spec.precision`):
+- exp2 by a polynomial: each P is off by a part of itself, at most 8.77e-5 with the coefficients of FlashAttention 4
+  (flash_attn/cute/utils.py, POLY_EX2 of degree 3; measured over [0, 1] in tests/common/oracle/test_precisions.py):
+  2^-13. A logit that is off by as much would give the same P, so it is added to delta.
+- a fast tanh: 1.113e-5 of itself for MUFU.TANH (N. Juffa over all inputs, forums.developer.nvidia.com/t/173291): 2^-16
+  of the capped logit, also added to delta.
+- a running sum in bf16: one rounding, 2^-8, a tile of 64 keys, and one of the merge or the sink. All of them are
+  errors of the one denominator: of `out` itself, and of the LSE.
+`spread` is what such an error of a logit, or that of tf32, amounts to where the errors of many keys are independent:
+without the factor sqrt(head_size) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
+average, a factor of 1 - 2^-10 of the logit, and 0.41 * 2^-10 of the norm of its products around that: 1.5 * 2^-10 S.
+
 What features cost in float32, each rounding at most 2^-24 of what it rounds:
 - scales of Q or K: their product with the softmax scale, two roundings, and one of a column's: 3 S
 - a bias b, of ALiBi or a tree: three of log2(e) * slope * distance or two for a square root's last place, one of the
@@ -24,13 +36,17 @@ from dataclasses import dataclass
 import torch
 
 from common.spec import Features, PagedBatch, is_per_token
-from common.spec.kernel import Precision
 from common.spec.paged_batch import FP8
+from common.spec.precision import Precision
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
 FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
+EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
+SUMMED_TILE = 64  # keys to each rounding of a running sum
+NARROW = 2.0**-11  # the unit roundoff of a P whose own rounding is what counts: of 16 bits, or fewer
+TF32_SPREAD = 1.5 * 2.0**-10
 P_FACTOR = {torch.float8_e4m3fn: 256.0, torch.float8_e4m3fnuz: 128.0}  # of P before it is cut to fp8
 
 
@@ -65,6 +81,8 @@ class Rounding:
     """u, eta, u_out, eta_out, u_acc, eps: as above. statistical: whether S may judge.
 
     bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
+    exp2, tanh: of P, and of a capped logit, as parts of them. spread: the part of a logit that independent errors of
+    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32.
     sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
     is under 2^-8.
     """
@@ -80,15 +98,22 @@ class Rounding:
     scales: float = 0.0
     sums: float = 4.0
     spill: float = 1.0
+    exp2: float = 0.0
+    tanh: float = 0.0
+    spread: float = 0.0
+    u_sum: float = 0.0
 
     @classmethod
     def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
-        """For `out` of that dtype; raises TypeError if the contract names something that is no float dtype."""
+        """For `out` of that dtype."""
         query, probabilities = batch.query.dtype, probabilities_of(contract, batch, features)
         tf32 = contract.dot == "tf32" and query == torch.float32
         u = max(unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0)
         fp8_sums = FP8_SUM_ROUNDOFF if query in FP8 else 0.0
         scaled = features.key_scale is not None or features.query_scale is not None
+        exp2 = EXP2_POLYNOMIAL if contract.exp2 == "polynomial" else 0.0
+        tanh = FAST_TANH if contract.tanh == "fast" and features.softcap is not None else 0.0
+        u_sum = unit_roundoff(contract.sums) if contract.sums != torch.float32 else 0.0
         ends_scaled = features.value_scale is not None or features.out_scale is not None
         return cls(
             u=u,
@@ -97,8 +122,12 @@ class Rounding:
             eta_out=half_subnormal(out),
             u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),
             eps=max(2.0**-10 if tf32 else 2.0**-24, fp8_sums),
-            statistical=unit_roundoff(probabilities) >= 2.0**-11 and not tf32,
+            statistical=u >= NARROW or exp2 + tanh + u_sum > 0.0,
             scales=3.0 if scaled else 0.0,
             sums=8.0 if ends_scaled else 4.0,
             spill=1.0 + unit_roundoff(out) if out in FP8 else 1.0,
+            exp2=exp2,
+            tanh=tanh,
+            spread=TF32_SPREAD if tf32 else 0.0,
+            u_sum=u_sum,
         )

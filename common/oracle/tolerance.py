@@ -3,11 +3,16 @@
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
 8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
 
-S  random inputs    element  |e| <= u_o |o| + 3 u B + 3 eta W2 + eta_o
-                    row      ||e|| <= ||(u_o o, u B, eta W2, eta_o)||
-W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o
-LSE                 |e| <= delta + 2^-22 max(1, |lse|)
+S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + tau |o|
+                    row      ||e|| <= ||(u_o o, (u + sigma) B, eta W2, eta_o, tau o)||
+W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o + tau |o|
+LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
 with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
+
+What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
+1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
+bits is off by: u of it times the tiles of 64 keys in the worst case, times 1.5 times their root where roundings are
+independent. sigma and tau are 0 under the default contract.
 
 3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
@@ -17,9 +22,10 @@ o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_
 `denominator`; eps is 2^-24, or 2^-10 where fp32 operands are declared to be multiplied as tf32. The last term of delta
 is what tanh(x) = 1 - 2 / (e^2x + 1) and sink * log2(e) lose in float32, however small the logits are.
 
-S assumes many independent rounding errors. So it judges neither structured inputs nor a P of more than 16 bits nor
-rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its row rule no head size under 32. Where V
-has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10 norm(B)^2 count as such.
+S assumes many independent rounding errors. So it judges neither structured inputs nor a P of more than 16 bits, unless
+the contract is weaker elsewhere, nor rows that see fewer than 10 keys (there A <= 3 B: W is the tighter one), and its
+row rule no head size under 32. Where V has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10
+norm(B)^2 count as such.
 
 Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is.
 """
@@ -33,10 +39,10 @@ import torch
 from torch import Tensor
 
 from common.oracle.reference import Expected
-from common.oracle.rounding import Rounding
+from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding
 from common.spec import Features, PagedBatch, SpecError, is_per_token
-from common.spec.kernel import Precision
 from common.spec.paged_batch import FP8
+from common.spec.precision import Precision
 from common.spec.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
@@ -89,12 +95,16 @@ class _Rows:
     w1: Tensor
     w2: Tensor
     delta: Tensor  # [tokens, heads]
+    sigma: Tensor  # [tokens, heads]
+    tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
     blind: Tensor  # bool [tokens]: sees no key
     few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
     zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
 
     @classmethod
-    def of(cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, uneven: bool) -> _Rows:
+    def of(
+        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, uneven: bool, rounding: Rounding
+    ) -> _Rows:
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
         most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
@@ -111,10 +121,29 @@ class _Rows:
             w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
             w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
             delta=delta,
+            sigma=_sigma(expected.logit_size[tokens], delta, rounding),
+            tiles=_tiles(expected.num_visible[tokens])[:, None],
             blind=expected.num_visible[tokens] == 0,
             few=few,
             zero=(found == 0) & ~torch.signbit(found),
         )
+
+
+def _sigma(size: Tensor, delta: Tensor, r: Rounding) -> Tensor:
+    """What errors of logits of this size that are independent amount to, beside the u of a P of 16 bits."""
+    if r.u < NARROW:
+        return delta + r.sums * r.u_acc
+    return r.exp2 + (r.tanh + r.spread) * size
+
+
+def _tiles(num_visible: Tensor) -> Tensor:
+    """float64: the roundings of a running sum over so many keys, that of a merge or a sink among them."""
+    return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
+
+
+def _tau(tiles: Tensor, r: Rounding, statistical: bool) -> Tensor:
+    """What a running sum is off by, as a part of it."""
+    return r.u_sum * (1.5 * tiles.sqrt() if statistical else tiles)
 
 
 def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:
@@ -124,7 +153,8 @@ def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: 
         beside = beside + features.sinks.double().abs().masked_fill(features.sinks == -math.inf, 0.0)
     size = expected.logit_size
     products = rounding.eps * size * (math.sqrt(batch.shape.head_size) + 8)
-    return products + 2.0**-24 * (8 * beside + rounding.bias * expected.bias_size + rounding.scales * size)
+    float32 = 2.0**-24 * (8 * beside + rounding.bias * expected.bias_size + rounding.scales * size)
+    return products + float32 + rounding.exp2 + rounding.tanh * size
 
 
 def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
@@ -136,7 +166,8 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
     u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
-    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1) + r.eta_out
+    tau = _tau(rows.tiles, r, False)[..., None]
+    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + tau * rows.o.abs()) + r.eta_out
 
 
 def budgets(
@@ -150,8 +181,8 @@ def budgets(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     delta = _delta(expected, batch, features, rounding)
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
-    rows = _Rows.of(out, expected, tokens, delta[tokens], False)
-    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse
+    rows = _Rows.of(out, expected, tokens, delta[tokens], False, rounding)
+    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + _tau(rows.tiles, rounding, False)
 
 
 def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
@@ -163,24 +194,26 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
         few = rows.few
-        budget = output + 3 * r.spill * (r.u * rows.b + r.eta * rows.w2) + r.eta_out
+        ub = (r.u + rows.sigma[..., None]) * rows.b
+        summed = _tau(rows.tiles, r, True)[..., None] * rows.o.abs()
+        budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
-            before = (r.u * rows.b).square() + (r.eta * rows.w2).square()
+            before = ub.square() + (r.eta * rows.w2).square() + summed.square()
             terms = output.square() + r.spill**2 * before + r.eta_out**2
             norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
             parts["row"] = _part(error.square().sum(-1).sqrt(), norm, broken.any(-1)).masked_fill(few, 0.0)
     return parts
 
 
-def _lse_part(lse: Tensor, expected: Expected, tokens: slice, delta: Tensor) -> Tensor:
-    """[tokens, heads]: the error of the LSE as a part of its budget."""
+def _lse_part(lse: Tensor, expected: Expected, tokens: slice, budget: Tensor) -> Tensor:
+    """[tokens, heads]: the error of the LSE as a part of its budget, which is 2^-22 of it more."""
     wanted, found = expected.lse[tokens], lse[tokens].double()
     blind = expected.num_visible[tokens, None] == 0
     finite = wanted.isfinite()
     broken = (finite != found.isfinite()) | (blind & (found != -math.inf))
     error = (found - wanted).abs().masked_fill(~finite, 0.0)
-    return _part(error, delta + 2.0**-22 * wanted.abs().clamp(min=1.0), broken)
+    return _part(error, budget + 2.0**-22 * wanted.abs().clamp(min=1.0), broken)
 
 
 def _worst(parts: dict[str, Tensor], first: int, worst: dict[str, tuple[float, tuple[int, ...]]]) -> None:
@@ -234,9 +267,11 @@ def check(
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
-        parts = _parts(_Rows.of(out, expected, tokens, delta[tokens], uneven), rounding, statistical)
+        rows = _Rows.of(out, expected, tokens, delta[tokens], uneven, rounding)
+        parts = _parts(rows, rounding, statistical)
         if lse is not None:
-            parts["lse"] = _lse_part(lse, expected, tokens, delta[tokens])
+            budget = delta[tokens] + _tau(rows.tiles, rounding, statistical)
+            parts["lse"] = _lse_part(lse, expected, tokens, budget)
         _worst(parts, first, worst)
     ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}
     rule = max(worst, key=lambda name: worst[name][0], default=None)

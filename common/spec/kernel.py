@@ -1,4 +1,4 @@
-"""What a kernel module must define, and the precision it promises.
+"""What a kernel module must define.
 
 A kernel is a module (PEP 544: modules fulfil protocols), in `dsl_triton`, in `dsl_helion`, among the baselines, or
 anybody's own.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -25,24 +25,9 @@ from common.spec.paged_batch import (
     UnsupportedFeature,
     is_per_token,
 )
+from common.spec.precision import Precision
 from common.spec.toolchain import expect_compiler
 from common.spec.validation import validate, validate_output
-
-
-@dataclass(frozen=True)
-class Precision:
-    """What the checker holds a kernel to; declared, so that a silent downgrade is a failure and not a speed-up.
-
-    probabilities: dtype of P when it enters P.V; None = the query's, but bf16 for an fp16 query where V has a scale per
-        token, which P is multiplied by.
-    accumulator: dtype of the running sums.
-    dot: how fp32 operands are multiplied: "ieee", or "tf32" with 10 bits of mantissa.
-    """
-
-    probabilities: torch.dtype | None = None
-    accumulator: torch.dtype = torch.float32
-    dot: Literal["ieee", "tf32"] = "ieee"
-
 
 MEMBERS = frozenset({
     "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",

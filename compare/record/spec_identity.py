@@ -17,13 +17,10 @@ import common
 # In common/: what may be asked, how a right answer is found and how far from it is right, how batches are drawn.
 FILES = (
     *("spec/paged_batch.py", "spec/features.py", "spec/feature_rules.py", "spec/validation.py", "spec/refusals.py"),
-    *("spec/metadata.py", "spec/kernel.py", "spec/cache.py", "spec/states.py", "spec/quantise.py"),
+    *("spec/metadata.py", "spec/kernel.py", "spec/precision.py", "spec/cache.py", "spec/states.py", "spec/quantise.py"),
     *("oracle/reference.py", "oracle/visibility.py", "oracle/tolerance.py", "oracle/rounding.py"),
     *("oracle/integrity.py", "oracle/cache.py", "cases/batch.py"),
 )
-# Hash of the statements -> the name that runs have for them. Those of before this hash read six files byte by byte. It
-# goes when the spec next changes.
-EARLIER = {"1fa79e1c19dda536": "490c5965e51a5f24"}
 _OURS = ("common", "__future__")
 
 
@@ -31,8 +28,7 @@ _OURS = ("common", "__future__")
 def spec_hash() -> str:
     """The spec's name in manifests, fingerprints and messages: two are one spec where their names are equal."""
     folder = Path(common.__file__).parent
-    found = hash_of((folder / name).read_text(encoding="utf-8") for name in FILES)
-    return EARLIER.get(found, found)
+    return hash_of((folder / name).read_text(encoding="utf-8") for name in FILES)
 
 
 def hash_of(sources: Iterable[str]) -> str:

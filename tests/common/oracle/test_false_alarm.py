@@ -6,44 +6,19 @@ The worst ratios are asserted from both sides: a budget that right results never
 from __future__ import annotations
 
 import math
-import random
 from collections import defaultdict
 
 import pytest
 import torch
+from right_kernels import RULES, random_case
 
 from common.cases.batch import make_batch
-from common.mutants.emulation import Schedule, emulate
+from common.mutants.emulation import emulate
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
-from common.spec import AttentionShape, Features
-from common.spec.kernel import Precision
+from common.spec.precision import Precision
 
 BATCHES = 1000  # about 12 s on one core
-RULES = ("element", "row", "worst_case", "lse")
-
-
-def random_case(seed: int):
-    """(lens, shape, features, schedule): a handful of sequences, one in 25 of them up to 2,500 keys long."""
-    rng = random.Random(seed)
-    dtype = rng.choice([torch.float16, torch.bfloat16, torch.bfloat16, torch.float32])
-    kv_heads, group = rng.choice([1, 2, 3]), rng.choice([1, 2, 3, 4, 5, 8])
-    shape = AttentionShape(
-        kv_heads * group, kv_heads, rng.choice([32, 64, 80, 128, 256]), rng.choice([8, 16, 24]), dtype
-    )
-    lens = []
-    for _ in range(rng.randint(1, 4)):
-        query_len = rng.choice([1, 1, 1, 2, 4, 17, 33])
-        context_len = rng.choice([0, 1, 15, 16, 31, rng.randint(0, 200)])
-        if rng.random() < 0.04:
-            context_len = rng.randint(200, 2500)
-        lens.append((query_len, query_len + context_len))
-    window = rng.choice([None, None, 1, 7, 33, 128])
-    sees = min(max(seq_len for _, seq_len in lens), window or 10**9)
-    sinks = torch.randn(shape.num_query_heads, generator=torch.Generator().manual_seed(seed)) + math.log(sees)
-    features = Features(rng.random() < 0.8, window, rng.choice([None, None, 5.0, 30.0]), rng.choice([None, sinks]))
-    dot = rng.choice(["ieee", "tf32"]) if dtype == torch.float32 else "ieee"
-    return lens, shape, features, Schedule(rng.choice([16, 32, 64, 128]), rng.choice([1, 2, 3, 5]), dot=dot)
 
 
 def run(seed: int, prepare=None):

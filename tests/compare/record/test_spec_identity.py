@@ -1,14 +1,13 @@
 """The spec's name changes with what is computed or correct, and with nothing else."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
 
 import common
 from compare.record import folder as run_folder
-from compare.record.spec_identity import EARLIER, FILES, hash_of, spec_hash
+from compare.record.spec_identity import FILES, hash_of, spec_hash
 
 COMMON = Path(common.__file__).parent
 SOURCES = {name: (COMMON / name).read_text() for name in FILES}
@@ -84,8 +83,5 @@ def test_whatever_the_files_import_of_common_is_among_them():
     assert imported - {name.removesuffix(".py").replace("/", ".") for name in FILES} == {"gpus", "spec"}
 
 
-def test_runs_of_before_this_hash_are_of_the_spec_that_they_were_made_under():
-    """An entry of EARLIER that today's statements do not have, or that no committed run needs, goes."""
-    runs = [json.loads(path.read_text()) for path in (run_folder.ROOT / "docs/results").glob("**/manifest.json")]
-    assert set(EARLIER) <= {NOW} and set(EARLIER.values()) <= {run.get("spec") for run in runs}
-    assert spec_hash() == EARLIER.get(NOW, NOW) == run_folder.manifest([], "", {})["spec"]
+def test_a_run_names_the_spec_of_todays_statements():
+    assert spec_hash() == NOW == run_folder.manifest([], "", {})["spec"]

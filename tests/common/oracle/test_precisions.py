@@ -1,0 +1,130 @@
+"""Under every precision that a contract may name, right kernels pass near their budgets and nonsense does not."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+from right_kernels import RULES, Rounded, exp2_by_polynomial, random_case, schedule
+
+from common.cases.batch import make_batch
+from common.mutants import MUTANTS
+from common.mutants.emulation import emulate
+from common.oracle.reference import gather, reference
+from common.oracle.rounding import EXP2_POLYNOMIAL
+from common.oracle.tolerance import check
+from common.spec import AttentionShape, Features
+from common.spec.precision import Precision
+
+B, HALF, FP8, FNUZ = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e4m3fnuz
+WEAKEST = Precision(FP8, dot="tf32", exp2="polynomial", tanh="fast", sums=B)
+# Beside each the least part of its budget that the rules come to: one that right kernels never come near is too wide.
+SHIPPED = {
+    "tf32": (Precision(dot="tf32"), torch.float32, 0.5),
+    "P in bf16": (Precision(B), HALF, 0.7),
+    "P in fp8": (Precision(FP8), B, 0.7),
+    "P in fp8 of AMD": (Precision(FNUZ), B, 0.7),
+    "polynomial exp2": (Precision(exp2="polynomial"), B, 0.6),
+    "polynomial exp2, P in fp32": (Precision(torch.float32, exp2="polynomial"), torch.float32, 0.5),
+    "fast tanh": (Precision(tanh="fast"), HALF, 0.5),
+    "fast tanh, P in fp32": (Precision(torch.float32, tanh="fast"), torch.float32, 0.4),
+    "running sum in bf16": (Precision(sums=B), B, 0.5),
+    "all at once": (WEAKEST, HALF, 0.7),
+}
+
+
+def worst_of(contract: Precision, seeds: range) -> dict[torch.dtype, float]:
+    """The largest part of a budget that right kernels of this precision use, by the dtype of the query."""
+    worst: dict[torch.dtype, float] = defaultdict(float)
+    for seed in seeds:
+        lens, shape, features, _ = random_case(seed)
+        batch = make_batch(lens, shape, seed=seed)
+        out, lse = torch.full_like(batch.query, math.nan), torch.full(batch.query.shape[:2], math.nan)
+        emulate(batch, features, out, schedule(contract, seed), lse=lse, edits=Rounded(contract))
+        verdict = check(out, lse, batch, features, contract, reference(batch, features))
+        assert verdict.ok, f"seed {seed}, {shape}, {lens}, {features}: {verdict.reason}"
+        worst[shape.dtype] = max(worst[shape.dtype], *(getattr(verdict, rule) for rule in RULES))
+    return worst
+
+
+@pytest.mark.parametrize(("contract", "dtype", "near"), SHIPPED.values(), ids=SHIPPED)
+def test_right_kernels_of_a_precision_pass_and_come_near_its_budget(contract, dtype, near):
+    assert near <= worst_of(contract, range(70))[dtype] <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contract", [contract for contract, _, _ in SHIPPED.values()], ids=SHIPPED)
+def test_no_false_alarm_on_a_thousand_batches(contract):
+    assert max(worst_of(contract, range(70, 1070)).values()) <= 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "all at once"])
+def test_what_a_precision_allows_is_wrong_where_it_is_not_declared(name):
+    contract, dtype, _ = SHIPPED[name]
+    lens = [(1, 2), (1, 700), (5, 300)]
+    batch, features = make_batch(lens, AttentionShape(4, 2, 64, 16, dtype)), Features(softcap=5.0)
+    batch.query.mul_(3)  # logits that a cap of 5 bends
+    out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
+    emulate(batch, features, out, schedule(contract, 0), lse=lse, edits=Rounded(contract))
+    expected = reference(batch, features)
+    assert [check(out, lse, batch, features, one, expected).ok for one in (contract, Precision())] == [True, False]
+
+
+def zeros(batch, expected):
+    return torch.zeros_like(expected.out)
+
+
+def mean_of_v(batch, expected):
+    return _rows(batch, lambda values: values.mean(0))
+
+
+def last_row_of_v(batch, expected):
+    return _rows(batch, lambda values: values[-1])
+
+
+def _rows(batch, of):
+    group = batch.shape.queries_per_kv
+    lens = batch.seq_lens.tolist()
+    rows = [of(gather(batch.value_cache, batch.block_table[i], n)) for i, n in enumerate(lens)]
+    return torch.stack(rows).repeat_interleave(group, 1)
+
+
+@pytest.mark.parametrize("dtype", [HALF, B, torch.float32], ids=str)
+@pytest.mark.parametrize("wrong", [zeros, mean_of_v, last_row_of_v])
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_no_contract_lets_nonsense_pass(wrong, dtype, softcap):
+    """Each row by itself, with the LSE right, from 2 keys to 40,000."""
+    features = Features(softcap=softcap)
+    for length in (2, 12, 45, 300, 2000, 40_000):
+        batch = make_batch([(1, length)], AttentionShape(2, 1, 64, 16, dtype), seed=length)
+        expected = reference(batch, features)
+        out, lse = wrong(batch, expected).to(dtype), expected.lse.float()
+        for contract in Precision.all():
+            assert not check(out, lse, batch, features, contract, expected).ok, f"{length} keys under {contract}"
+
+
+# One key of 2,605, one percent of a scale, and what the weakest contract allows by its words.
+ALLOWED_BY_IT = {
+    "last_key_dropped", "first_key_dropped", "segment_boundary_key_dropped", "key_counted_in_two_segments",
+    "scale_one_percent_off", "accumulator_in_bf16", "probabilities_in_e4m3", "tf32_undeclared",
+}  # fmt: skip
+BUGS = [mutant for mutant in MUTANTS if mutant.name not in ALLOWED_BY_IT]
+
+
+@pytest.mark.parametrize("mutant", BUGS[::9], ids=lambda mutant: mutant.name)
+def test_a_bug_dies_under_the_weakest_contract(mutant):
+    assert not mutant.run(WEAKEST).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_which_bugs_die_under_the_weakest_contract(mutant):
+    assert mutant.run(WEAKEST).ok == (mutant.name in ALLOWED_BY_IT)
+
+
+def test_the_polynomial_is_the_published_one():
+    x = torch.linspace(-20.0, 0.0, 200_001)
+    error = float((exp2_by_polynomial(x).double() / torch.exp2(x.double()) - 1).abs().max())
+    assert 8.7e-5 < error < EXP2_POLYNOMIAL
