@@ -85,6 +85,11 @@ class Precision:
         other = [name for name in ALLOWED if getattr(self, name) != getattr(default, name)]
         return {n: self.words()[n] for n in other if not (n == "probabilities" and self.probabilities in _STRONGER)}
 
+    @property
+    def weaker_words(self) -> str:
+        """`weaker` in one phrase, as `dot tf32, tanh fast`; empty where nothing is."""
+        return ", ".join(f"{name} {word}" for name, word in self.weaker.items())
+
     def __str__(self) -> str:
         """What differs from the default, as `dot tf32, tanh fast`."""
         default = Precision().words()

@@ -8,13 +8,14 @@ be intact.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
 
 from common.oracle.integrity import bits, same_bits
 from common.oracle.tolerance import Verdict, check
-from common.spec.kernel import Precision
+from common.spec.precision import Precision
 from compare.bench.arena import Arena
 from compare.record.records import GateResult, Status
 
@@ -94,7 +95,7 @@ def before(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract:
         if not same_bits(arena.outs[number][live], first):
             raise Rejected(*_why_different(first, arena.outs[number][live], number))
     _padding_intact(arena, sets, OTHER)
-    return GateResult(tier=verdicts[0].tier, worst=_worst(verdicts), page_sets=len(sets), value_sets=1, bit_equal=True)
+    return GateResult(verdicts[0].tier, _worst(verdicts), len(sets), 1, True, contract.weaker_words)
 
 
 def once(arena: Arena, run: Callable[[], None], sets: Sequence[int], contract: Precision) -> None:
@@ -131,4 +132,4 @@ def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Preci
 
 def _merged(first: GateResult, verdicts: Sequence[Verdict]) -> GateResult:
     worst = {rule: max(first.worst[rule], part) for rule, part in _worst(verdicts).items()}
-    return GateResult(first.tier, worst, first.page_sets, first.value_sets + 1, first.bit_equal)
+    return dataclasses.replace(first, worst=worst, value_sets=first.value_sets + 1)

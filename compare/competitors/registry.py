@@ -16,6 +16,7 @@ from common.serving.choice import UNTUNED
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import EVERY_KEY, BatchStats
+from common.spec.precision import Precision
 from common.versions import ensure
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
@@ -151,6 +152,9 @@ def load(kernel_id: str) -> Any:
     missing = [name for name in ("SUPPORTS", "CONTRACT", "DEFAULT", "workspace", "launch") if not hasattr(kernel, name)]
     if missing:
         raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.spec.kernel.Kernel defines")
+    if not isinstance(kernel.CONTRACT, Precision):
+        found = type(kernel.CONTRACT).__name__
+        raise TypeError(f"{kernel_id}: CONTRACT: found a {found}, allowed a common.spec.precision.Precision")
     return kernel
 
 

@@ -169,13 +169,15 @@ class WorkloadInfo:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What the checker saw. `worst`: the largest error/budget ratios by name (element, row, lse); above 1 rejects."""
+    """What the checker saw. `worst`: the largest error/budget ratios by name (element, row, lse); above 1 rejects.
+    `contract`: what the kernel declares that asks less of it than the default precision; empty where nothing does."""
 
     tier: str
     worst: dict[str, float]
     page_sets: int
     value_sets: int
     bit_equal: bool  # two runs over differently poisoned outputs gave the same bits
+    contract: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,12 +78,21 @@ def coverage(run: RunData) -> Section:
     counted = ", ".join(f"{seen[str(kind)]} {kind}" for kind in Evidence if seen[str(kind)])
     words = f"{done} of {planned} planned cells finished, {len(ok)} ok" + (f" ({counted})." if counted else ".")
     blocks: list = [Text(words)] + ([Text(f"**{run.note}**")] if run.note else [])
+    if weaker := _weaker(run.records):
+        blocks.append(Text(weaker))
     if not run.rows.empty:
         statuses, counts = summary.coverage(run.rows)
         columns = [("kernel", False), *((status, True) for status in statuses)]
         body = [[f"`{kernel}`", *(count or "" for count in of)] for kernel, of in counts]
         blocks.append(Table(columns, body))
     return Section("coverage", "Coverage", tuple(blocks))
+
+
+def _weaker(records: Sequence[Record]) -> str:
+    """Whose contracts ask less of them than the default; empty where none does."""
+    found = {record.kernel: record.gate.contract for record in records if record.gate and record.gate.contract}
+    told = "; ".join(f"`{kernel}`: {contract}" for kernel, contract in found.items())
+    return f"Declared a weaker precision than the default, and were judged by it: {told}." if told else ""
 
 
 def means(run: RunData) -> Section | None:

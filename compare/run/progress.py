@@ -60,6 +60,7 @@ class Show:
         if self._quiet or (self._bar and not failed):
             return
         what = f"{record.timing.median_us:.1f} us" if record.timing else str(record.status)
+        what += f" under {record.gate.contract}" if record.gate and record.gate.contract else ""
         why = f": {record.reason}" if record.reason else ""
         line = f"[{self._done}/{self._total}] {self._process}{record.kernel} on {record.workload.label}: {what}{why}"
         print(line + f" ({record.seconds:.1f} s)", file=sys.stderr, flush=True)

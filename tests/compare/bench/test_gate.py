@@ -33,7 +33,7 @@ def judged(name, sets=(0, 1), row=BF16, pad_tokens=0):
 
 def test_an_honest_kernel_passes_on_every_set_of_pages_and_values():
     result = judged("honest")
-    assert (result.page_sets, result.value_sets, result.bit_equal) == (2, 2, True)
+    assert (result.page_sets, result.value_sets, result.bit_equal, result.contract) == (2, 2, True, "")
     assert 0.0 < max(result.worst.values()) <= 1.0
 
 

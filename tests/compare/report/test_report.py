@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -47,6 +48,14 @@ def test_the_first_line_says_that_the_gpu_is_absent(absent):
 def test_the_manifests_own_headline_wins(tmp_path):
     folder = synthetic_run.write(tmp_path, [], headline="interrupted after 0 cells")
     assert report.write(folder).read_text().startswith("interrupted after 0 cells\n")
+
+
+def test_a_contract_weaker_than_the_default_is_named(tmp_path):
+    rows = [synthetic_run.checked(synthetic_run.workload(*synthetic_run.LOADS[0][:5]), "triton/naive", 0.4)]
+    assert "weaker precision" not in report.write(synthetic_run.write(tmp_path / "default", rows)).read_text()
+    rows[0] = rows[0].replace(gate=replace(rows[0].gate, contract="sums bfloat16"))
+    text = report.write(synthetic_run.write(tmp_path / "weak", rows)).read_text()
+    assert "Declared a weaker precision than the default, and were judged by it: `triton/naive`: sums bfloat16." in text
 
 
 def test_an_untimed_run_has_no_time_anywhere(absent):
