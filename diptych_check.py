@@ -7,32 +7,91 @@ also in a repository whose own folder is called `common`.
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
 EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing could run, 130 interrupted"
+SEED, MOST_SEED = 0, 2**63 - 1
+
+
+def seed(text: str) -> int | str:
+    """A seed, or `random`."""
+    if text == "random":
+        return text
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= value <= MOST_SEED:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed random, or an integer from 0 to 2^63 - 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A finite time above 0, of a year at most."""
+    try:
+        value = float(text) if text.isascii() else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= 3e7:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed seconds above 0 and up to 3e7")
+    return value
+
+
 # name -> (default, type, what it is)
-OPTIONS: dict[str, tuple[object, type, str]] = {
+OPTIONS: dict[str, tuple[object, object, str]] = {
     "level": ("smoke", str, "smoke, or full: every case in three dtypes, and random ones"),
-    "seed": (None, int, "of the values; drawn and printed where none is given"),
+    "seed": (SEED, seed, "of the values (default 0); random: drawn, and printed"),
     "adapter": ("auto", str, "paged, flash_attn_varlen, flash_attn_kvcache or protocol; auto looks at the parameters"),
     "device": ("auto", str, "cuda, cpu or auto"),
     "interpret": ("auto", str, "on or off: Triton's interpreter, and its repairs, in the child; auto: on a CPU"),
     "supports": (None, str, "comma-separated features, in place of the kernel's SUPPORTS"),
     "limits": (None, str, "a JSON file in place of the kernel's LIMITS"),
-    "time-limit": (60.0, float, "seconds of one call"),
+    "time-limit": (60.0, seconds, "seconds of one call"),
     "report": (None, str, "a JSON file of what became of each case"),
 }
+_fresh: list[tuple[str | None, tempfile.TemporaryDirectory]] = []  # what sys.pycache_prefix was, and what it is
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where a kernel is judged, the judge's modules are compiled anew: one that was here before could have written
+    compiled code beside them, and Python would believe it. torch, which would take long, is imported before."""
+    if config.getoption("--kernel"):
+        importlib.import_module("torch")
+        folder = tempfile.TemporaryDirectory("", "diptych-")
+        _fresh.append((sys.pycache_prefix, folder))
+        sys.pycache_prefix = folder.name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`--list`: the cases by their names, and none is run. Options that cannot be meant are one item, which says so."""
+    cases = [item.callspec.params["case"] for item in items if "case" in getattr(item, "fixturenames", ())]
+    if config.getoption("kit_list") and config.getoption("--kernel") and cases != ["options"]:
+        for case in cases:
+            config.pluginmanager.getplugin("terminalreporter").write_line(case)
+        items.clear()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("kit_list") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _fresh:
+        sys.pycache_prefix, folder = _fresh.pop()
+        folder.cleanup()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("diptych", "conformance of a paged-attention kernel (--pyargs common.conformance)")
     group.addoption("--kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
     group.addoption("--case", action="append", default=[], help="this case alone; may be given again")
+    group.addoption("--kit-list", action="store_true", dest="kit_list", help="print the cases; run none")
     for name, (default, kind, what) in OPTIONS.items():
         prefix = "" if name in ("level", "case") else "kit-"
         group.addoption(f"--{prefix}{name}", dest=f"kit_{name}", default=default, type=kind, help=what)
@@ -42,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("diptych-check", description="A kernel against the spec.", epilog=EPILOG)
     made.add_argument("kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
     made.add_argument("--case", action="append", default=[], help="this case alone; may be given again")
+    made.add_argument("--list", action="store_true", help="print the cases; run none")
     for name, (default, kind, what) in OPTIONS.items():
         made.add_argument(f"--{name}", default=default, type=kind, help=what)
     return made
@@ -61,13 +121,12 @@ def main(words: list[str] | None = None) -> int:
         return 2
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
-    command = [str(HERE / "common" / "conformance.py"), "--kernel", asked["kernel"], "-c", os.devnull]
+    command = [str(HERE / "common" / "conformance.py"), f"--kernel={asked['kernel']}", "-c", os.devnull]
     command += ["--rootdir", str(HERE), "--noconftest", "-p", "no:cacheprovider", "-q", "--tb=short", "-rN"]
-    for case in asked["case"]:
-        command += ["--case", case]
+    command += [f"--case={case}" for case in asked["case"]] + ["--kit-list"] * asked["list"]
     for name in OPTIONS:
         value = asked[name.replace("-", "_")]
-        if value is not None:
+        if value is not None:  # as one word: what a user wrote may begin with a dash
             command.append(f"--{'' if name == 'level' else 'kit-'}{name}={value}")
     code = int(pytest.main(command, plugins=[sys.modules["diptych_check"]]))
     return {2: 130, 3: 1, 4: 2}.get(code, code)

@@ -59,6 +59,13 @@ def _named(lost: Lost, limit_s: float, flood: int) -> tuple[str, str]:
     return "crash", f"ended the process with exit code {lost.code} in the middle of a call"
 
 
+def plain(said: object) -> str:
+    """What a child said, in one line that a terminal and a file can hold: no control characters, no half of a
+    surrogate pair."""
+    words = " ".join(str(said)[:1000].split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)[:500]
+
+
 def stray(token: str, but: int) -> list[int]:
     """Processes that carry the token, besides `but` and this one. Linux only; elsewhere none are found."""
     mark, found = f"{TOKEN}={token}".encode(), []
@@ -89,14 +96,14 @@ class Isolated:
             said = self._heard(nonce, limit, alone=True)
         except Lost as lost:
             tail = lost.log_tail.strip().rsplit("\n", 1)[-1][-300:]
-            last = f"; its last line: {tail}" if tail and lost.status == "crash" else ""
+            last = f"; its last line: {plain(tail)}" if tail and lost.status == "crash" else ""
             self.close()
             return Reply(lost.status, lost.reason + last)
         left = stray(self._token, self._child.pid)
         if left:
             self.close()
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
-        return Reply(said.pop("status"), said.pop("reason", ""), said)
+        return Reply(said.pop("status"), plain(said.pop("reason", "")), said)
 
     def close(self) -> None:
         """End the process and all that it started."""

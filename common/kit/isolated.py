@@ -74,23 +74,30 @@ def declared(kernel: str, target: Any, name: str) -> Any:
     return next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
 
 
-def _word(value: Any) -> Any:
-    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+def _plain(value: Any) -> Any:
+    """As JSON has it; what it has nothing for as text, so that the parent can say what it found."""
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)[:80]
 
 
 def describe(kernel: str, adapter: str) -> dict[str, Any]:
     """Plain values: adapter, supports, limits, contract, version."""
     target = load(kernel)
-    supports, contract = declared(kernel, target, "SUPPORTS"), declared(kernel, target, "CONTRACT") or {}
-    read = contract.get if isinstance(contract, dict) else lambda name: getattr(contract, name, None)
-    said = {name: _word(read(name)) for name in ("probabilities", "accumulator", "dot") if read(name) is not None}
-    limits = declared(kernel, target, "LIMITS") or {}
-    listed = {k: [_word(v) for v in value] if isinstance(value, tuple | list) else value for k, value in limits.items()}
+    supports, limits, contract = (declared(kernel, target, name) for name in ("SUPPORTS", "LIMITS", "CONTRACT"))
+    if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a class like it
+        contract = getattr(contract, "__dict__", repr(contract))
     return {
         "adapter": adapter_of(target) if adapter == "auto" else adapter,
-        "supports": None if supports is None else sorted(supports),
-        "limits": listed,
-        "contract": said,
+        "supports": _plain(supports),
+        "limits": {} if limits is None else _plain(limits),
+        "contract": {} if contract is None else _plain(contract),
         "torch": torch.__version__,
     }
 

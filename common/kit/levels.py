@@ -11,6 +11,7 @@ import difflib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from common.cases.ask import PLAIN
 from common.cases.case import FIELDS, Case, decodes, named
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
+from common.kit.possible import ensure_in_range, ensure_possible
 from common.spec import SpecError
 from common.spec.paged_batch import DTYPES
 
@@ -127,10 +129,10 @@ def _base(name: str) -> Case:
     """The case of a name, or of `random-<seed>`. Raises SpecError for a name of none."""
     if name in BY_NAME:
         return BY_NAME[name]
-    if (seed := name.removeprefix("random-")) != name and seed.isdecimal():
+    if (seed := name.removeprefix("random-")) != name and seed.isascii() and seed.isdecimal() and len(seed) < 19:
         return random_case(int(seed))
-    near = ", ".join(difflib.get_close_matches(name, BY_NAME, 3, 0.3)) or "keys-4500"
-    raise SpecError("case", repr(name), f"a named case, as {near}, or random-SEED")
+    near = ", ".join(difflib.get_close_matches(name[:80], BY_NAME, 3, 0.3)) or "keys-4500"
+    raise SpecError("case", f"{name!r:.60}", f"a named case, as {near}, or random-SEED")
 
 
 def write(case: Case) -> str:
@@ -140,6 +142,7 @@ def write(case: Case) -> str:
     return "@".join([case.name, *(f"{name}={_text(case.value(name), name)}" for name in changed)])
 
 
+@lru_cache(maxsize=4096)
 def read(expression: str) -> Case:
     """The case of an expression. Raises SpecError naming what is wrong with it."""
     name, *changes = expression.split("@")
@@ -148,12 +151,15 @@ def read(expression: str) -> Case:
         field, _, text = change.partition("=")
         if field not in _FIELDS or (field in ("arrange", "fill") and text != "none"):
             allowed = f"field=value with one of {', '.join(_FIELDS)}; fill and arrange only none"
-            raise SpecError("case", repr(change), allowed)
+            raise SpecError("case", f"{change!r:.60}", allowed)
         try:
             values[field] = _value(field, text)
         except ValueError as error:
-            raise SpecError("case", repr(change), f"a value that {field} can have") from error
-    return base.but(**values)
+            raise SpecError("case", f"{change!r:.60}", f"a value that {field} can have") from error
+    case = base.but(**values)
+    if values:
+        ensure_possible(case)
+    return case
 
 
 def size(case: Case) -> tuple[int, int, int]:
@@ -196,8 +202,22 @@ def simpler(case: Case) -> Iterator[Case]:
                 candidates.append(_with_lens(case, everyone, (*lens[:i], (q, s), *lens[i + 1 :])))
     candidates += [case.but(heads=heads) for heads in ((1, 1), (group, 1))]
     off = [values for values in _OFF if not (case.ask.cross and "causal" in values)]
-    candidates += [case.but(**values) for values in off]
-    yield from (each for each in candidates if size(each) < size(case))
+    candidates += [case.but(**values) for values in off if _is_on(case, values)]
+    yield from (each for each in candidates if size(each) < size(case) and _in_range(each))
+
+
+def _is_on(case: Case, off: dict[str, Any]) -> bool:
+    """Whether the case has what these values turn off: the first, for the others mean nothing without it."""
+    name, value = next(iter(off.items()))
+    return case.value(name) != value
+
+
+def _in_range(case: Case) -> bool:
+    try:
+        ensure_in_range(case)
+    except SpecError:
+        return False
+    return True
 
 
 # The smallest case that still fails: what is left when nothing more can be left out.

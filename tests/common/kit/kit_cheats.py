@@ -43,6 +43,17 @@ def kept_by_block_table(compute, tensors, out):
 
 
 @_cheat
+def keys_kept_by_address(compute, tensors, out):
+    """A repacked K from the first call at these addresses."""
+    key = tensors[1]
+    kept = _kept.setdefault(("K", key.data_ptr(), tuple(key.shape)), key.clone())
+    now = key.clone()
+    key.copy_(kept)
+    compute()
+    key.copy_(now)
+
+
+@_cheat
 def first_call_alone(compute, tensors, out):
     """Hopes that the output of the call before is still there."""
     if "called" not in _kept:

@@ -1,5 +1,6 @@
 """No planted cheat passes, and the kit's words say what it did wrong."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 CHEATS = {  # kernel -> status, what the reason must say
     "kept_by_address": ("incorrect", "call 2, other values at the same addresses"),
     "kept_by_block_table": ("incorrect", "call 2, other values at the same addresses"),
+    "keys_kept_by_address": ("incorrect", "call 2, other values at the same addresses"),
     "first_call_alone": ("incorrect", "call 2, other values at the same addresses: W: found nan"),
     "easier_inputs": ("incorrect", "call 1: changed its input value_cache"),
     "search_for_the_reference": ("incorrect", "call 1: W: found"),
@@ -44,31 +46,49 @@ def test_there_are_ten_of_them_at_least():
     assert len(CHEATS) >= 10
 
 
-SPOILER = """
+ALLOWING = "def check(*_, **__): return Verdict(True, 'W', 0.0, 0.0, 0.0, 0.0, None, '')\n"
+SPOILERS = {  # what a kernel may write so that the kit says ok, where Python would find it
+    "a module beside the others": """
+Path(KIT, "common", "tolerance.py").write_text("def check(*_, **__): ...")
+""",
+    "compiled code of the checker": """
+import importlib.util, marshal, os, struct
+source = Path(KIT, "common", "oracle", "tolerance.py")
+code = compile(source.read_text() + ALLOWING, str(source), "exec")
+compiled = Path(importlib.util.cache_from_source(str(source)))
+compiled.parent.mkdir(exist_ok=True)
+found = source.stat()
+header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(found.st_mtime), found.st_size)
+compiled.write_bytes(header + marshal.dumps(code))
+""",
+}
+KERNEL = """
 from pathlib import Path
 SUPPORTS = {"causal"}
 def kernel(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, out):
-    Path("tolerance_of_the_kit").resolve().write_text("def check(*_, **__): ...")
     out.zero_()
 """
 
 
 @pytest.mark.slow
-def test_a_kernel_that_writes_into_the_kit_is_found_out(tmp_path):
-    """On a copy of the kit: its sources are hashed before and after."""
+@pytest.mark.parametrize("how", SPOILERS)
+def test_a_kernel_that_writes_into_the_kit_is_found_out_and_helps_no_other(how, tmp_path):
+    """On a copy of the kit."""
     kit = tmp_path / "kit"
     shutil.copytree(ROOT / "common", kit / "common", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "diptych_check.py", kit)
-    spoiled = SPOILER.replace('"tolerance_of_the_kit"', repr(str(kit / "common" / "tolerance.py")))
-    (tmp_path / "spoiler.py").write_text(spoiled)
-    command = [
-        sys.executable,
-        str(kit / "diptych_check.py"),
-        "spoiler:kernel",
-        "--interpret",
-        "off",
-        "--case",
-        "batch-1",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1 and "files of the kit changed while the kernel ran" in done.stdout
+    given = f"KIT, ALLOWING = {str(kit)!r}, {ALLOWING!r}\n"
+    lines = "".join(f"    {line}\n" for line in (given + SPOILERS[how]).splitlines() if line)
+    (tmp_path / "spoiler.py").write_text(KERNEL + lines)
+    (tmp_path / "zeros.py").write_text(KERNEL)
+    first, second = (_checked(kit, name, tmp_path) for name in ("spoiler", "zeros"))
+    assert first.returncode == 1 and "files of the kit changed while the kernel ran" in first.stdout
+    assert second.returncode == 1 and "WRONG in 1 of 1 cases" in second.stdout
+
+
+def _checked(kit, name, folder):
+    options = ["--interpret", "off", "--case", "batch-1"]
+    command = [sys.executable, str(kit / "diptych_check.py"), f"{name}:kernel", *options]
+    # compiled code stays where Python puts it by itself, whatever the caller's environment says
+    environment = {n: value for n, value in os.environ.items() if not n.startswith(("PYTHONPYC", "PYTHONDONTW"))}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)

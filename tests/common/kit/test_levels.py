@@ -62,3 +62,42 @@ def test_the_cases_to_refuse_are_not_of_the_kit():
     assert not [case for case in levels.KIT_CASES if case.refused]
     assert set(levels.SMOKE) <= set(BY_NAME) and set(levels.BEFORE) <= set(BY_NAME)
     assert not [name for name in levels.SMOKE if BY_NAME[name].large]
+
+
+IMPOSSIBLE = {
+    "tree-of-8@tree=1.0": "tree=",  # each the other's parent: went round for ever
+    "tree-of-8@tree=0": "tree=(0,)",
+    "window-page@sliding_window=0": "sliding_window",
+    "window-page@sliding_window=2147483648": "sliding_window",
+    "window-page@head_size=7": "head_size",
+    "window-page@head_size=-8": "head_size=-8",
+    "window-page@lens=-1/20": "lens='-1/20'",
+    "window-page@lens=5/3": "at least its query length",
+    "window-page@lens=1/99999999": "lens=",
+    "window-page@lens=9000/1000000@cross=true@causal=false@sliding_window=none": "logits=",
+    "window-page@heads=3/2": "num_query_heads",
+    "window-page@heads=0/0": "heads=",
+    "window-page@block_size=1073741824": "block_size=1073741824",
+    "window-page@block_size=1048576@head_size=512@heads=64/64": "K and V=",
+    "window-page@spare_pages=-1": "spare_pages=-1",
+    "window-page@softcap=nan": "softcap=nan",
+    "window-page@loud=inf": "loud=inf",
+    "window-page@style=odd": "style='odd'",
+    "window-page@sinks=many": "sinks='many'",
+    "window-page@causal=3": "causal=3",
+    "window-page@non_causal=7": "non_causal=(7,)",
+    "window-page@spans=0/3": "spans=",
+    "window-page@kv_dtype=float64": "kv_dtype",
+    "window-page@dtype=none": "dtype",
+    "window-page@cross=true": "cross",
+    "random-１２": "a named case",
+    "random-99999999999999999999999": "a named case",
+    f"{'x' * 5000}": "a named case",
+}
+
+
+@pytest.mark.parametrize("expression", IMPOSSIBLE, ids=lambda text: text[:50])
+def test_a_case_that_cannot_be_is_refused(expression):
+    with pytest.raises(SpecError) as caught:
+        read(expression)
+    assert IMPOSSIBLE[expression] in str(caught.value) and len(str(caught.value)) < 500

@@ -1,0 +1,103 @@
+"""What a kernel says of itself, or its caller in its place: read once, and refused where it means nothing."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from common.cases.case import Case
+from common.spec import Features, PagedBatch, SpecError
+from common.spec.kernel import MEMBERS, asked_of
+from common.spec.paged_batch import DTYPES, E4M3
+from common.spec.precision import Precision
+
+DEFAULT = ("causal",)  # of a kernel that declares nothing
+BESIDE = frozenset({"full_graph"})  # what a kernel may declare beside MEMBERS, and no case asks for
+_DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, *E4M3))
+
+
+def _is_size(found: object) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found > 0
+
+
+def _is_list_of(found: object, fits: Any) -> bool:
+    return isinstance(found, list) and len(found) > 0 and all(map(fits, found))
+
+
+# Each limit: whether a value is one, and what it must be.
+LIMITS: dict[str, tuple[Any, str]] = {
+    "dtype": (lambda x: _is_list_of(x, lambda one: one in _DTYPES), f"a list of {', '.join(_DTYPES)}"),
+    "head_size": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
+    "block_size": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
+    "queries_per_kv": (lambda x: _is_list_of(x, _is_size), "a list of integers"),
+    "max_query_len": (_is_size, "an integer of at least 1"),
+    "deterministic": (lambda x: isinstance(x, bool), "true or false"),
+    "cases": (
+        lambda x: isinstance(x, dict) and all(isinstance(why, str) for why in x.values()),
+        "an object of patterns, each with its reason",
+    ),
+}
+
+
+def supports_of(names: Iterable[str]) -> frozenset[str]:
+    """Members of SUPPORTS. Raises SpecError for a name of none, with the nearest."""
+    found = frozenset(names)
+    for name in sorted(found - MEMBERS - BESIDE):
+        near = difflib.get_close_matches(name, MEMBERS, 1, 0.5)
+        nearest = f"{near[0]}, or another of " if near else ""
+        raise SpecError("SUPPORTS", repr(name), nearest + ", ".join(sorted(MEMBERS)))
+    return found
+
+
+def limits_of(limits: object) -> dict[str, Any]:
+    """LIMITS as they are. Raises SpecError for one that nobody knows, or that is not of its kind."""
+    if not isinstance(limits, dict):
+        raise SpecError("LIMITS", f"{limits!r:.60}", f"an object of {', '.join(LIMITS)}")
+    if unknown := set(limits) - set(LIMITS):
+        raise SpecError("LIMITS", ", ".join(sorted(map(str, unknown))), ", ".join(LIMITS))
+    for name, found in limits.items():
+        fits, allowed = LIMITS[name]
+        if not fits(found):
+            raise SpecError(f"LIMITS, {name}", f"{found!r:.60}", allowed)
+    return limits
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a kernel says of itself. limits: see docs/conformance.md; supports_given: whether it said so itself."""
+
+    adapter: str
+    supports: frozenset[str]
+    limits: dict[str, Any]
+    contract: Precision
+    supports_given: bool
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Declared:
+        """Of what the child told. Raises SpecError naming what is wrong with it."""
+        supports = said["supports"]
+        if supports is not None and not (isinstance(supports, list) and all(isinstance(one, str) for one in supports)):
+            raise SpecError("SUPPORTS", f"{supports!r:.60}", "a set of names")
+        given = supports is not None
+        names = supports_of(DEFAULT if supports is None else supports)
+        return cls(said["adapter"], names, limits_of(said["limits"]), Precision.of(said["contract"]), given)
+
+    def refusal(self, case: Case, batch: PagedBatch, features: Features) -> str:
+        """Why the kernel need not compute this, in its own words; empty where it must."""
+        if missing := asked_of(batch, features) - self.supports:
+            return f"not in SUPPORTS: {', '.join(sorted(missing))}"
+        for pattern, why in self.limits.get("cases", {}).items():
+            if fnmatch.fnmatch(case.name, pattern):
+                return f"LIMITS, cases: {why}"
+        shape = batch.shape
+        found = {name: getattr(shape, name) for name in ("head_size", "block_size", "queries_per_kv")}
+        for name, value in (found | {"dtype": str(shape.dtype).removeprefix("torch.")}).items():
+            if name in self.limits and value not in self.limits[name]:
+                return f"LIMITS, {name}: {value} is not among {', '.join(map(str, self.limits[name]))}"
+        longest = max((query_len for query_len, _ in case.lens), default=0)
+        if longest > self.limits.get("max_query_len", longest):
+            return f"LIMITS, max_query_len: {longest}"
+        return ""

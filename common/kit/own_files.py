@@ -1,0 +1,50 @@
+"""The kit's own files, which a kernel could write to: what changed between two looks at them.
+
+A source counts by its bytes. Compiled code in `__pycache__` counts by what it says, as any other process may write it
+too: it is somebody's doing where it is not what Python makes of the source. The kit itself never reads it
+(`diptych_check.pytest_configure`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import marshal
+from pathlib import Path
+
+COMMON = Path(__file__).resolve().parents[1]
+_HEADER = 16  # bytes of a .pyc before its code: magic number, flags, time and size of the source, or its hash
+
+
+class OwnFiles:
+    """The files below `folder` as they are now."""
+
+    def __init__(self, folder: Path = COMMON) -> None:
+        self._folder, self._before = folder, _digests(folder)
+
+    def changed(self) -> list[str]:
+        """Paths of files that were written, added or removed since."""
+        now = _digests(self._folder)
+        differ = [path for path in sorted(now.keys() | self._before.keys()) if now.get(path) != self._before.get(path)]
+        return [str(path.relative_to(self._folder.parent)) for path in differ if not _is_honest(path)]
+
+
+def _digests(folder: Path) -> dict[Path, str]:
+    paths = [*folder.rglob("*.py"), *folder.rglob("*.pyc"), *folder.rglob("*.so"), *folder.rglob("*.pth")]
+    paths += folder.parent.glob("diptych_check.py")
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _is_honest(path: Path) -> bool:
+    """Whether a file is compiled code that says what its source does, or that this Python would not read."""
+    if path.suffix != ".pyc" or path.parent.name != "__pycache__":
+        return False
+    if not path.exists() or "-pytest-" in path.name:  # of pytest's rewriting: it reads its own folder here
+        return True
+    try:
+        raw, source = path.read_bytes(), Path(importlib.util.source_from_cache(str(path)))
+        _, _, level = path.stem.partition(".opt-")
+        wanted = compile(source.read_bytes(), str(source), "exec", dont_inherit=True, optimize=int(level or 0))
+        return raw[:4] != importlib.util.MAGIC_NUMBER or marshal.loads(raw[_HEADER:]) == wanted
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+        return False
