@@ -1,0 +1,179 @@
+"""What a run of the kit says at its end: the verdict first, and what it stands on."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import diptych_check
+from common import conformance
+from common.conformance import Summary
+from common.kit.declared import Declared
+from common.kit.isolate import Isolated, plain
+from common.kit.kit import Kit, Result
+from common.kit.own_files import OwnFiles
+from common.spec.precision import Precision
+
+ROOT = Path(__file__).parents[3]
+PLAIN = Declared("paged", frozenset({"causal", "lse", "alibi", "sinks"}), {}, Precision(), True)
+
+
+def summary_of(results, declared=PLAIN, report=None):
+    said = []
+    kit = Kit("somebody:kernel", 3, Isolated(), _declared=declared)
+    made = Summary(kit, report, 43, said.append)
+    for result in results:
+        made.add(result)
+    return made, said
+
+
+OK = [Result("batch-1", "ok"), Result("keys-4500", "ok"), Result("page-24", "unsupported", "LIMITS", declared=True)]
+
+
+def test_ok_names_what_was_asked_and_warns_of_what_was_not():
+    lines = summary_of(OK)[0].lines()
+    assert lines[0] == "right in all 2 cases that were asked"
+    assert "asked in 2 cases: causal 2, lse 2" in lines
+    assert any("keys 30 to 4500" in line and line.startswith("of ") for line in lines)
+    assert "warning: declared and not asked: alibi, sinks" in lines
+
+
+def test_a_weaker_contract_stands_in_the_verdict():
+    declared = replace(PLAIN, contract=Precision(dot="tf32", tanh="fast"))
+    made = summary_of(OK, declared)[0]
+    assert made.lines()[0].endswith("under a precision weaker than the default: dot tf32, tanh fast")
+    assert made.to_dict()["weaker_than_default"] == {"dot": "tf32", "tanh": "fast"}
+
+
+def test_a_failure_comes_first_in_less_than_200_characters():
+    wrong = Result("batch-1", "incorrect", "call 1: " + "W: found nan " * 40, repro="diptych-check x --case batch-1")
+    first = summary_of([*OK, wrong])[0].lines()[0]
+    assert first.startswith("WRONG in 1 of 3 cases; batch-1: call 1: W: found nan") and len(first) < 200
+
+
+def test_nothing_asked_is_not_right():
+    assert summary_of(OK[2:])[0].lines()[0] == conformance.NOTHING
+
+
+def test_the_report_has_what_the_terminal_has(tmp_path):
+    made, _ = summary_of(OK, report=str(tmp_path / "report.json"))
+    made.close()
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["asked"]["features"] == {"causal": 2, "lse": 2} and found["asked"]["sizes"]["keys"] == [30, 4500]
+    assert found["declared_and_not_asked"] == ["alibi", "sinks"] and found["weaker_than_default"] == {}
+    assert (found["tampered"], found["changed"]) == (False, [])
+
+
+def test_progress_is_told_at_times(monkeypatch):
+    monkeypatch.setattr(conformance, "TELL_S", 0.0)
+    _, said = summary_of(OK[:2])
+    assert [line.split(";")[0] for line in said] == ["1 of 43 cases, 0 wrong", "2 of 43 cases, 0 wrong"]
+
+
+@pytest.mark.parametrize("said", ["a\x1b[31m\nb\ud800", 7, None, ["x"], "y" * 5000])
+def test_what_a_child_says_is_one_line_that_can_be_printed(said):
+    found = plain(said)
+    assert found.isprintable() and len(found) <= 500 and found.encode("utf-8")
+
+
+def compiled(folder: Path, source: str, text: str) -> Path:
+    """Code of `text` where Python looks for that of `source`."""
+    import importlib.util
+    import marshal
+
+    path = Path(importlib.util.cache_from_source(str(folder / source)))
+    path.parent.mkdir(exist_ok=True)
+    header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0)
+    path.write_bytes(header + marshal.dumps(compile(text, str(folder / source), "exec", dont_inherit=True)))
+    return path
+
+
+def test_compiled_code_counts_by_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    common = tmp_path / "common"
+    common.mkdir()
+    (common / "a.py").write_text("X = 1\n")
+    own = OwnFiles(common)
+    assert own.changed() == []
+    path = compiled(common, "a.py", "X = 1\n")
+    assert own.changed() == []  # another process imported it
+    compiled(common, "a.py", "X = 2\n")
+    assert own.changed() == [str(path.relative_to(tmp_path))]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert own.changed() == [str(path.relative_to(tmp_path))]
+    path.write_bytes(b"junk")  # Python looks at its first bytes, and reads the source
+    assert own.changed() == []
+    path.unlink()
+    (common / "b.py").write_text("")
+    (common / "a.py").write_text("X = 2\n")
+    assert own.changed() == ["common/a.py", "common/b.py"]
+
+
+MISUSED = {
+    "--case=tree-of-8@tree=1.0": "--case: found tree=(1, 0), allowed of each token the parent",
+    "--case=window-page@sliding_window=0": "--case: found sliding_window",
+    "--supports=alibbi": "--SUPPORTS: found 'alibbi'",
+    "--report=nowhere/report.json": "a file that can be written",
+    "--limits=nowhere.json": "--limits: found",
+    "--level=most": "--level: found 'most', allowed smoke, full",
+    "--device=cuda": "torch finds no GPU here; allowed cpu",
+    "--device=tpu": "--device: found 'tpu'",
+    "--adapter=x": "--adapter: found 'x'",
+}
+
+
+class Config:
+    """What `diptych-check` makes of its words."""
+
+    def __init__(self, *words):
+        self.asked = {"kernel": "kit_callables:right", **vars(diptych_check.parser().parse_args(["x", *words]))}
+
+    def getoption(self, name):
+        return self.asked[name.removeprefix("--").removeprefix("kit_").replace("-", "_")]
+
+
+@pytest.mark.parametrize("word", MISUSED)
+def test_an_option_that_cannot_be_meant_is_told_by_its_name(word, monkeypatch):
+    monkeypatch.setattr(conformance.torch.cuda, "is_available", lambda: False)
+    assert MISUSED[word] in conformance._misused(Config(word))
+
+
+def test_options_that_can_be_meant_are():
+    words = ("--supports= causal, lse,", "--case=batch-1@dtype=float16", "--device=cpu", "--seed=random", "--list")
+    assert conformance._misused(Config(*words)) == ""
+    assert conformance._outside(Config(*words)) == {"supports": ["causal", "lse"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--list", "--case", "batch-1", "--case", "page-24"], 0, "batch-1\npage-24\n"),
+        (["--case", "tree-of-8@tree=1.0"], 2, "of each token the parent"),
+    ],
+)
+def test_a_command_line_ends_in_an_exit_code_of_the_table(options, code, words, tmp_path):
+    command = [sys.executable, str(ROOT / "diptych_check.py"), "kit_callables:right", *options]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, words in done.stdout, "Traceback" in done.stdout) == (code, True, False), done.stdout
+
+
+NUMBERS = {
+    diptych_check.seconds: (["nan", "inf", "-inf", "0", "-1", "1e400", "１２", "", "x", "4e7"], ["1", "0.5", "1e3"]),
+    diptych_check.seed: (["-1", "1.5", "9223372036854775808", "１２", "", "nan", "²"], ["0", "9223372036854775807"]),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_number_that_means_nothing_is_refused(kind):
+    wrong, right = NUMBERS[kind]
+    for text in wrong:
+        with pytest.raises(diptych_check.argparse.ArgumentTypeError, match="found"):
+            kind(text)
+    assert all(kind(text) >= 0 for text in right)
+    assert diptych_check.seed("random") == "random"
