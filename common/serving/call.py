@@ -133,8 +133,8 @@ class PagedAttention:
     softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
-    validate: "host": types, shapes, dtypes, strides and devices, no wait for the device; "full": every value too, with
-    one wait; "off": what the kernel refuses by itself, alone.
+    validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
+    every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
     Raises SpecError or UnsupportedFeature before any launch.
     """
 
@@ -263,7 +263,7 @@ class PagedAttention:
             validate_output(batch, out, lse, features)
         if buffer is not None:
             check_buffer(buffer, 0, batch.device)
-        if validate == "full":
+        if validate == "full" or (validate == "host" and batch.device.type == "cpu"):
             check_values(batch, features)
         with tape.on(batch.device):
             if prepared is None:

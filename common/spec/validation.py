@@ -103,6 +103,8 @@ def _validate_shapes(batch: PagedBatch) -> None:
         _validate_new_tokens(batch, shape)
     rows, entries, num_seqs = batch.block_table.shape[0], batch.query_start_loc.shape[0], batch.num_seqs
     expect(rows == num_seqs, "block_table", f"{rows} rows", f"{num_seqs}, one per sequence")
+    if batch.block_table.shape[1] == 0 and rows:  # kernels read the first entry of a row before they know its length
+        raise SpecError("block_table", "0 columns", "at least 1")
     expect(entries == num_seqs + 1, "query_start_loc", f"{entries} entries", f"num_seqs + 1 = {num_seqs + 1}")
 
 

@@ -20,12 +20,14 @@ from triton.runtime.jit import JITFunction
 
 from common import gpus
 from common.serving import arguments, prepared, tape
+from common.serving import call as public_call
 from common.serving.call import PagedAttention
 from compare.static.crosscompile import code_key
 from compare.static.helion_target import helion_as
 from compare.static.jit import Launch, flatten
 
 GPU = gpus.resolve(sys.argv[2])
+public_call.check_values = lambda *_: None  # the tensors stand for those of a GPU, whose values no call looks at
 driven: list = []  # what reached the driver: code, grid, stream, pointers and integers
 dispatched: list = []  # codes that the JIT was asked for
 
