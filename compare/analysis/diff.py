@@ -403,7 +403,8 @@ def against(folder: Path, after: RunData, thresholds: Thresholds, fail_on: str |
     """
     before = read(folder)
     allowed, said = limits(thresholds, before, after)
-    planned = {(load["id"], kernel) for load in after.manifest["workloads"] for kernel in after.manifest["kernels"]}
+    loads, kernels = (after.manifest.get(name, []) for name in ("workloads", "kernels"))
+    planned = {(load.get("id"), kernel) for load in loads for kernel in kernels}
     found = [d for d in differences(before, after, allowed) if (d.workload.id, d.kernel) in planned]
     show(before, after, found, said, everything=False)
     return gate(found, fail_on)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 from compare.analysis import summary
 from compare.analysis.cells import combined
 from compare.record.folder import NotARun
+from compare.record.manifest import read as read_manifest
 from compare.record.records import Record, Status, latest
 from compare.record.store import load
 
@@ -94,28 +94,11 @@ class RunData:
         return f"Checked and timed on {self.gpu_title}"
 
 
-_OBJECTS = ("gpu", "contract", "versions", "machine", "trace", "parts")  # of a manifest, where they are
-
-
-def _ensure_manifest(found: Any) -> None:
-    """Raise ValueError naming what of a manifest is not of its kind: it may be of another tool, or damaged."""
-    if not isinstance(found, dict):
-        raise ValueError(f"manifest.json: found {type(found).__name__}, allowed an object")
-    for name in _OBJECTS:
-        if not isinstance(found.get(name) or {}, dict):
-            raise ValueError(f"manifest.json: found {name} {found[name]!r:.60}, allowed an object")
-    for name, part in (found.get("parts") or {}).items():
-        if not isinstance(part, dict):
-            raise ValueError(f"manifest.json: found part {name} {part!r:.60}, allowed an object")
-        _ensure_manifest(part)
-
-
 def read(folder: Path) -> RunData:
     """The run in a folder. Raises NotARun."""
     folder = Path(folder)
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        _ensure_manifest(manifest)
+        manifest = read_manifest(folder / "manifest.json")
         if "module" in manifest:
             raise ValueError(f"manifest.json: found a run of {manifest['module']}, which reports by itself")
         if (folder / "graphs.jsonl").exists():

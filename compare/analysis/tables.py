@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,25 @@ def share(value: Any) -> str:
     return "" if pd.isna(value) else f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.1f}%"
 
 
+class Said(str):
+    """What a kernel or a library said: words in nobody's markup, which a page shows as they are."""
+
+    @property
+    def markdown(self) -> str:
+        """In one line, with a backslash before whatever markdown, or HTML inside of it, would read as its own."""
+        line = " ".join(self.split())
+        line = re.sub(r"[\\`*<>|\[&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
+        return re.sub(r"^([-+=#]|\d+(?=[.)]))", lambda m: f"\\{m[0]}" if not m[0].isdigit() else f"{m[0]}\\", line)
+
+
+def words(text: Any) -> str:
+    """As markdown: what was said escaped, everything else in the report's own markup."""
+    return text.markdown if isinstance(text, Said) else str(text)
+
+
 def cell(text: Any) -> str:
+    if isinstance(text, Said):
+        return text.markdown
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 

@@ -29,6 +29,7 @@ from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
 from compare.exits import NOTHING, OK, USAGE
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
+from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
 
@@ -154,9 +155,9 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="auto", help="h200, mi300, ...; auto (default): the one that is here")
     new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
     new.add_argument("--shape", default="llama-3-8b", help="heads:kv_heads:head_size or a model (default llama-3-8b)")
-    new.add_argument("--block-size", type=int, default=16, help="tokens of a KV-cache page (default 16)")
+    new.add_argument("--block-size", type=page, default=16, help="tokens of a KV-cache page (default 16)")
     new.add_argument("--dtype", default="bf16", help="bf16 (default), fp16, fp32")
-    new.add_argument("--window", type=int, help="sliding window, the query's own token included")
+    new.add_argument("--window", type=window, help="sliding window, the query's own token included")
 
 
 def main(arguments: argparse.Namespace) -> int:

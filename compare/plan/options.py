@@ -1,9 +1,7 @@
-"""What a plan is asked, and what a number on a command line may be, for every command that has such an option."""
+"""What a plan is asked."""
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from compare.competitors.registry import HEURISTICS
 from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, Contract
 from compare.workloads import GrammarError
+from compare.workloads.numbers import MOST_WINDOW
 
 OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # where the command line says nothing
 OF_A_TRACE = ("batches", "step_ms", "token_us")
@@ -37,8 +36,8 @@ class RowOptions:
 
     def __post_init__(self) -> None:
         """Raise GrammarError for an option that the rows asked for would not read, and for no window at all."""
-        if self.window is not None and self.window < 1:
-            raise GrammarError(f"window: found {self.window}, allowed at least 1")
+        if self.window is not None and not 1 <= self.window <= MOST_WINDOW:
+            raise GrammarError(f"window: found {self.window}, allowed 1 to {MOST_WINDOW}")
         traced = self.trace is not None
         of_a_suite = not traced and (self.suite is not None or self.workload is None)
         for name, found in self.given(["suite"] if traced else OF_A_TRACE).items():
@@ -95,32 +94,3 @@ class TimingOptions:
 def flag(name: str) -> str:
     """How an option is written."""
     return f"--{name.replace('_', '-')}"
-
-
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed a finite number above 0")
-    return value
-
-
-def at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed 1 or more")
-    return value
-
-
-def count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    """`0.5%` or `0.005`: above 0 and below 1."""
-    value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    if not 0.0 < value < 1.0:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed a share above 0 and below 1, as 0.5%")
-    return value

@@ -7,7 +7,7 @@ timed again together. What does not count moves to `superseded.jsonl`; nothing t
 
 from __future__ import annotations
 
-import json
+import datetime
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compare.record.manifest import read as read_manifest
 from compare.record.records import Record, Status, latest
 from compare.record.store import Lines, Loaded, load
 
@@ -142,6 +143,23 @@ class Former:
         entry = {"at": now, "commit": self.manifest.get("commit", ""), "kept": len(kept.records)}
         return [*self.manifest.get("resumed", []), entry]
 
+    @property
+    def seconds(self) -> float:
+        """What all parts so far took. One that was killed wrote no end: it lasted until its last row."""
+        known, begun, rows = self.manifest.get("seconds", 0.0), _begun(self.manifest), self.folder / "cells.jsonl"
+        if "exit_code" in self.manifest or begun is None or not rows.exists():
+            return known
+        return known + max(0.0, rows.stat().st_mtime - begun)
+
+
+def _begun(manifest: Mapping[str, Any]) -> float | None:
+    """When the last part of a run began, in seconds since 1970; None where its manifest does not say."""
+    parts = [manifest.get("started"), *(part.get("at") for part in manifest.get("resumed", ()))]
+    try:
+        return datetime.datetime.fromisoformat(parts[-1]).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
 
 def find(plan: Plan, named: str | None, results: Path = Path("results")) -> Former | None:
     """The run in the folder `named`, None where it holds none yet; without a name, the last of this plan and contract.
@@ -170,7 +188,6 @@ def _same(folder: Path, plan: Plan) -> Former:
 def _manifest(path: Path) -> Mapping[str, Any]:
     """What a manifest says; nothing where it cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_manifest(path)
+    except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}

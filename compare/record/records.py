@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import os
+import re
 import types
 import typing
 import zlib
@@ -99,6 +100,7 @@ def _matches(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+_KERNEL = re.compile(r"[\w./:@+-]{1,200}")  # an id, or package.module:name; pages and commands have it as it is
 SCHEMA = 2  # 2 adds `process` and `fingerprint`; rows of schema 1 are read as those of process 0
 READABLE = (1, SCHEMA)
 MAX_SAMPLES = 256  # raw samples kept per cell and process; a line stays below a few KB
@@ -274,6 +276,9 @@ class Record:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
+        for name in ("reason", "log_tail", "command"):  # a kernel's words may hold half of a surrogate pair
+            if isinstance(text := getattr(self, name), str) and not text.isascii():
+                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
         timed = [name for name in ("timing", "derived", "search") if getattr(self, name) is not None]
         if timed and self.status is not Status.OK:
             raise ValueError(f"{timed[0]}: found a time, allowed None where status is {self.status}")
@@ -287,6 +292,8 @@ class Record:
             raise ValueError(f"timing.median_us: found {self.timing.median_us}, allowed a finite number above 0")
         if self.timing is not None and self.estimate is not None:
             raise ValueError("estimate: found one beside a time, allowed None where a GPU measured")
+        if isinstance(self.kernel, str) and not _KERNEL.fullmatch(self.kernel):
+            raise ValueError(f"kernel: found {self.kernel!r:.60}, allowed letters, digits and any of _ . / : @ + -")
         if self.process < 0:
             raise ValueError(f"process: found {self.process}, allowed 0 or more")
         if self.timing is not None and len(self.timing.samples_us) > MAX_SAMPLES:

@@ -104,7 +104,9 @@ def overview(runs: Sequence[RunData]) -> tables.Table:
 
 
 def inline_markup(text: Any) -> str:
-    """`code` and **strong** as HTML, everything else escaped."""
+    """`code` and **strong** as HTML, everything else escaped; all of what was `Said`."""
+    if isinstance(text, tables.Said):
+        return html.escape(text)
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))
     return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped)
 
@@ -120,6 +122,6 @@ def _environment(escapes: bool = False) -> Any:
         lstrip_blocks=escapes,
         autoescape=escapes,
     )
-    found.filters |= {"inline": inline_markup, "cell": tables.cell}
+    found.filters |= {"inline": inline_markup, "cell": tables.cell, "words": tables.words}
     found.globals["svg"] = inline
     return found

@@ -218,7 +218,7 @@ def failures(run: RunData) -> Section | None:
 
 
 def _failure(record: Record) -> Fold:
-    blocks: list = [Text(record.reason)]
+    blocks: list = [Text(tables.Said(record.reason))]
     if record.command:
         blocks.append(Code(record.command, "Repeat this cell:"))
     log = "\n".join(record.log_tail.strip().splitlines()[-LOG_LINES:])
@@ -231,7 +231,7 @@ def _failure(record: Record) -> Fold:
 def others(run: RunData) -> Section | None:
     """What was not run for a declared reason."""
     counted = Counter(
-        (f"`{r.kernel}`", str(r.status), r.reason)
+        (f"`{r.kernel}`", str(r.status), tables.Said(r.reason))
         for r in run.records
         if r.status is not Status.OK and not r.status.is_failure
     )

@@ -87,7 +87,7 @@ class Run:
         self.rows.done = kept.done
         self.manifest["resumed"] = former.told(kept, self.manifest["started"])
         self.manifest["started"] = former.manifest.get("started", self.manifest["started"])
-        self.seconds = former.manifest.get("seconds", 0.0)
+        self.seconds = self.manifest["seconds"] = round(former.seconds, 1)
         print(f"{self.folder}: {kept.line}", flush=True)
 
     def _facts(self) -> dict[str, Any]:

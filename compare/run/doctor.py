@@ -35,7 +35,6 @@ from compare.bench.clocks import Clocks, readers, vendor
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
 from compare.exits import NO_GPU, OK, WRONG, ending
-from compare.plan.options import at_least_one, positive
 from compare.plan.plan import Plan
 from compare.plan.selection import Selection
 from compare.plan.situation import Situation, situation
@@ -47,6 +46,7 @@ from compare.record.records import Timing, WorkloadInfo
 from compare.run import tested
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.cost import info
+from compare.workloads.numbers import at_least_one, positive
 
 HELP = "can this machine measure"
 

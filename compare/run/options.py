@@ -12,9 +12,10 @@ from compare.analysis import diff
 from compare.analysis.diff import Thresholds
 from compare.competitors.registry import HEURISTICS
 from compare.plan.job import Cell
-from compare.plan.options import RowOptions, TimingOptions, WhereOptions, at_least_one, count, flag, positive, share
+from compare.plan.options import RowOptions, TimingOptions, WhereOptions, flag
 from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS
 from compare.workloads import NEW_KV, GrammarError, suites
+from compare.workloads.numbers import at_least_one, count, number, page, positive, seed, share, window
 
 
 def _add_where(new: argparse.ArgumentParser) -> None:
@@ -93,20 +94,20 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--shape", help="heads:kv_heads:head_size or a model, of --workload and --trace (default llama-3-8b)"
     )
-    what.add_argument("--block-size", type=int, help="tokens of a KV-cache page, of these (default 16)")
+    what.add_argument("--block-size", type=page, help="tokens of a KV-cache page, of these (default 16)")
     what.add_argument("--dtype", help="bf16 (default), fp16, fp32, of these")
-    what.add_argument("--window", type=int, help="sliding window, the query's own token included")
+    what.add_argument("--window", type=window, help="sliding window, the query's own token included")
     what.add_argument(
         "--new-kv", action="store_true", help="give kernels the step's new K and V too; the rows get +kv as a suffix"
     )
-    what.add_argument("--seed", type=int, default=0, help="of the values; lengths do not move with it")
+    what.add_argument("--seed", type=seed, default=0, help="of the values; lengths do not move with it")
     _add_where(new)
     _add_timing(new)
     _add_again(new)
     steps = new.add_argument_group("assumptions of --trace")
-    steps.add_argument("--batches", type=int, help="steps kept, at even quantiles of KV tokens (default 16)")
-    steps.add_argument("--step-ms", type=float, help="fixed part of a step (default 5 ms)")
-    steps.add_argument("--token-us", type=float, help="per scheduled token (default 25 us)")
+    steps.add_argument("--batches", type=at_least_one, help="steps kept, at even quantiles of KV tokens (default 16)")
+    steps.add_argument("--step-ms", type=number, help="fixed part of a step (default 5 ms)")
+    steps.add_argument("--token-us", type=number, help="per scheduled token (default 25 us)")
     show = new.add_argument_group("what to print")
     show.add_argument("--list", action="store_true", help="kernels, suites and the selected rows; runs nothing")
     show.add_argument("--dry-run", action="store_true", help="the cells that would run; runs nothing")

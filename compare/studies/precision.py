@@ -19,10 +19,10 @@ from pathlib import Path
 from compare.analysis.verdict import unit_of
 from compare.bench.timing import quantile
 from compare.exits import USAGE
-from compare.plan.options import share
 from compare.record.contract import PRECISION
 from compare.record.records import Record, latest
 from compare.record.store import load
+from compare.workloads.numbers import share
 
 HELP = "how many rounds a precision takes on a GPU that was measured"
 

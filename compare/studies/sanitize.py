@@ -26,10 +26,10 @@ from common import process
 from common.process import Lost
 from compare.competitors import registry, sources
 from compare.exits import USAGE
-from compare.plan.options import at_least_one, positive
 from compare.record import folder as run_folder
 from compare.record.store import Busy
 from compare.tune.records import Log
+from compare.workloads.numbers import at_least_one, positive
 
 HELP = "accesses out of bounds and races, by compute-sanitizer"
 

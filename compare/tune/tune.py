@@ -28,7 +28,6 @@ from common.spec import SpecError
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
-from compare.plan.options import count, positive
 from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
@@ -40,6 +39,7 @@ from compare.tune.fit import Fitted
 from compare.tune.records import Log, NotThisRun, together
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload, suites
+from compare.workloads.numbers import count, positive, seed
 from compare.workloads.suites import least_ms
 
 HELP = "find configs for the GPU that is here; --rank for one that is not; --fit from logs"
@@ -57,7 +57,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
     new.add_argument("--rows", type=count, default=24, metavar="N", help="rows of the suite (default 24; 0: all)")
     new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
-    new.add_argument("--seed", type=int, default=0, help="of the draw of candidates")
+    new.add_argument("--seed", type=seed, default=0, help="of the draw of candidates")
     new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
     new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")

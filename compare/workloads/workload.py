@@ -58,7 +58,7 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
 NEW_KV = "+kv"  # behind the label of a row that has the step's new K and V
 MOST_SEQUENCES, MOST_KEYS = 2**16, 2**31 - 1  # of a group; lengths are int32 on the device
 SPECULATIVE_MAX = 16  # query tokens; more over a context is a chunk of a prompt
-_GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)")
+_GROUP = re.compile(r"(?P<count>\d+)?q(?P<query>\d+)(?P<qk>k?)(?:s(?P<seq>\d+)(?P<sk>k?))?(?P<vary>~?)", re.ASCII)
 
 
 class GrammarError(ValueError):
@@ -212,7 +212,7 @@ def parse_shape(text: str, block_size: int, dtype: str) -> AttentionShape:
     """`32:8:128` (query heads : KV heads : head size) or a model's name. Raises GrammarError or SpecError."""
     sizes = MODELS.get(text.lower())
     if sizes is None:
-        if not re.fullmatch(r"\d+:\d+:\d+", text):
+        if not re.fullmatch(r"[0-9]{1,5}:[0-9]{1,5}:[0-9]{1,5}", text):
             near = difflib.get_close_matches(text.lower(), MODELS, n=3, cutoff=0.4)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             raise GrammarError(f"shape: found {text!r}, allowed heads:kv_heads:head_size or {', '.join(MODELS)}{hint}")

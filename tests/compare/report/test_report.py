@@ -10,7 +10,7 @@ import pytest
 
 import synthetic_run
 from compare.__main__ import main as diptych
-from compare.analysis import summary
+from compare.analysis import summary, tables
 from compare.competitors import registry
 from compare.record.records import Status
 from compare.record.store import read_records
@@ -237,3 +237,31 @@ def test_a_performance_profile_is_drawn_from_five_rows_on(timed, tmp_path):
     few = [synthetic_run.timed(load, kernel, 8.0) for kernel in ("triton/naive", "helion/naive")]
     report.write(synthetic_run.write(tmp_path, few))
     assert not (tmp_path / "figures" / "profile.svg").exists()
+
+
+RUDE = "ValueError: a|b <script>x</script> ![p](http://e) *x* `y` _z_ snake_case & # \x1b[31m \ud800"
+
+
+@pytest.mark.parametrize("status", [Status.CRASH, Status.UNSUPPORTED])
+def test_what_a_kernel_says_is_nobodys_markup(tmp_path, status):
+    row = synthetic_run.failed(synthetic_run.workload(*synthetic_run.LOADS[0][:5]), "outside.kernel:x", status)
+    written = report.write(synthetic_run.write(tmp_path, [row.replace(reason=RUDE)]))
+    lines = [line for line in written.read_text(encoding="utf-8").splitlines() if "ValueError" in line]
+    said = r"a\|b \<script\>x\</script\> !\[p](http://e) \*x\* \`y\` \_z\_ snake_case \& #"
+    assert lines and all(said in line for line in lines)
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;x&lt;/script&gt;" in html and "<script>x" not in html and "`y`" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"), [("# no heading", r"\# no heading"), ("- x", r"\- x"), ("1. x", r"1\. x")]
+)
+def test_the_first_character_of_what_is_said_is_no_block(text, markdown):
+    assert tables.Said(text).markdown == markdown
+
+
+@pytest.mark.parametrize("kernel", ["a`b", "a|b", "a b", "<b>", "", "x" * 300])
+def test_no_record_has_a_kernel_whose_name_is_markup(kernel):
+    row = synthetic_run.failed(synthetic_run.workload(*synthetic_run.LOADS[0][:5]), "triton/naive")
+    with pytest.raises(ValueError, match="kernel: found"):
+        row.replace(kernel=kernel)

@@ -1,0 +1,49 @@
+"""What a number on a command line may be, for every command that has such an option: digits of ASCII, in a range."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def number(text: str) -> float:
+    """A number in the digits of ASCII. Raises ArgumentTypeError."""
+    try:
+        return float(text if text.isascii() else "")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed a number") from None
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """Of an integer on the command line, in the digits of ASCII, from `low` to `high`."""
+
+    def read(text: str) -> int:
+        digits = text.removeprefix("-")
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 30 else None
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"found {text:.40}, allowed an integer from {low} to {high}")
+        return value
+
+    return read
+
+
+MOST_SEED = 2**62  # torch's generators take 64 bits, and rows add to it
+MOST_WINDOW, MOST_PAGE, MOST_COUNT = 2**31 - 1, 2**16, 2**31 - 1  # pages of 2^16 tokens: 256 MiB of Llama-3-8B
+at_least_one, count, seed = integer(1, MOST_COUNT), integer(0, MOST_COUNT), integer(0, MOST_SEED)
+window, page = integer(1, MOST_WINDOW), integer(1, MOST_PAGE)
+
+
+def positive(text: str) -> float:
+    value = number(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed a finite number above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """`0.5%` or `0.005`: above 0 and below 1."""
+    value = number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed a share above 0 and below 1, as 0.5%")
+    return value
