@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.cases.case import Case
-from common.spec import Features, PagedBatch, SpecError
+from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import MEMBERS, asked_of
 from common.spec.paged_batch import DTYPES, E4M3
 from common.spec.precision import Precision
@@ -92,12 +92,14 @@ class Declared:
         for pattern, why in self.limits.get("cases", {}).items():
             if fnmatch.fnmatch(case.name, pattern):
                 return f"LIMITS, cases: {why}"
-        shape = batch.shape
+        return self.beyond(batch.shape, max((query_len for query_len, _ in case.lens), default=0))
+
+    def beyond(self, shape: AttentionShape, longest: int) -> str:
+        """Which limit a batch of this shape, with queries up to so many tokens, is beyond; empty where it is none."""
         found = {name: getattr(shape, name) for name in ("head_size", "block_size", "queries_per_kv")}
         for name, value in (found | {"dtype": str(shape.dtype).removeprefix("torch.")}).items():
             if name in self.limits and value not in self.limits[name]:
                 return f"LIMITS, {name}: {value} is not among {', '.join(map(str, self.limits[name]))}"
-        longest = max((query_len for query_len, _ in case.lens), default=0)
         if longest > self.limits.get("max_query_len", longest):
             return f"LIMITS, max_query_len: {longest}"
         return ""

@@ -89,7 +89,11 @@ def _plain(value: Any) -> Any:
 
 def describe(kernel: str, adapter: str) -> dict[str, Any]:
     """Plain values: adapter, supports, limits, contract, version."""
-    target = load(kernel)
+    return described(kernel, load(kernel), adapter)
+
+
+def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
+    """`describe` of a target that is here."""
     supports, limits, contract = (declared(kernel, target, name) for name in ("SUPPORTS", "LIMITS", "CONTRACT"))
     if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a class like it
         contract = getattr(contract, "__dict__", repr(contract))

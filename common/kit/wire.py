@@ -20,6 +20,19 @@ def _bytes(tensor: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
+def arguments(
+    batch: PagedBatch, features: Features, written: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a call by name, and what is no tensor: what the adapters of `common.kit.isolated` take."""
+    tensors = {name: getattr(batch, name) for name in _INPUTS if getattr(batch, name) is not None}
+    asked = {field.name: getattr(features, field.name) for field in fields(features)}
+    tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
+    call = {name: value for name, value in asked.items() if not isinstance(value, Tensor)}
+    call |= {"softmax_scale": batch.softmax_scale, "layout": batch.layout.value, "stats": asdict(batch.stats)}
+    call |= {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
+    return tensors, call
+
+
 @dataclass(frozen=True)
 class Image:
     """The tensors of one call by name, the storages under them, and what is no tensor."""
@@ -33,17 +46,12 @@ class Image:
     @classmethod
     def of(cls, batch: PagedBatch, features: Features, written: dict[str, Tensor]) -> Image:
         """written: out, and lse where it is asked for, filled with poison."""
-        tensors = {name: getattr(batch, name) for name in _INPUTS if getattr(batch, name) is not None}
-        asked = {field.name: getattr(features, field.name) for field in fields(features)}
-        tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
+        tensors, call = arguments(batch, features, written)
         storages: dict[int, Tensor] = {}
         for tensor in tensors.values():
             storages.setdefault(tensor.untyped_storage().data_ptr(), _bytes(tensor))
         order = list(storages)
         place = {name: order.index(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
-        call = {name: value for name, value in asked.items() if not isinstance(value, Tensor)}
-        call |= {"softmax_scale": batch.softmax_scale, "layout": batch.layout.value, "stats": asdict(batch.stats)}
-        call |= {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
         return cls(tensors, frozenset(written), list(storages.values()), place, call)
 
     def request(self, folder: Path) -> dict[str, Any]:

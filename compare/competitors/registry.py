@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import fnmatch
 import importlib
+import importlib.util
 import random
 from collections.abc import Iterable
 from functools import partial
@@ -18,6 +19,7 @@ from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.precision import Precision
 from common.versions import ensure
+from compare.competitors.functions import Function
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 DSLS = ("triton", "helion")
@@ -74,10 +76,13 @@ class Unavailable(ImportError):
 
 
 def _is_outsider(name: str) -> bool:
-    """`package.module[:name]`: a dotted path of identifiers, never an id (ids have a slash)."""
+    """`package.module[:name]`: a path of identifiers, never an id (ids have a slash). A name alone is one where there
+    is such a module, and else a slip of an id."""
     module, _, attribute = name.partition(":")
     parts = module.split(".") + ([attribute] if attribute else [])
-    return "/" not in name and ("." in module or bool(attribute)) and all(part.isidentifier() for part in parts)
+    if "/" in name or not all(part.isidentifier() for part in parts):
+        return False
+    return len(parts) > 1 or importlib.util.find_spec(module) is not None
 
 
 def split(kernel_id: str) -> tuple[str, str | None]:
@@ -136,8 +141,8 @@ def module_path(kernel_id: str) -> tuple[str, str | None]:
 
 
 def load(kernel_id: str) -> Any:
-    """The kernel, imported now. Raises Unavailable where an import fails or a package is absent or too old, TypeError
-    where it is not a kernel."""
+    """The kernel, imported now; a plain function as one. Raises Unavailable where an import fails or a package is absent
+    or too old, TypeError for what is no kernel, SpecError where a function declares what means nothing."""
     path, attribute = module_path(kernel_id)
     try:
         if is_own(kernel_id):
@@ -149,6 +154,8 @@ def load(kernel_id: str) -> Any:
         if not hasattr(kernel, attribute):
             raise Unavailable(f"{path} has no {attribute}")
         kernel = getattr(kernel, attribute)
+    if callable(kernel) and not isinstance(kernel, type) and not hasattr(kernel, "launch"):
+        return Function(kernel_id, kernel)
     missing = [name for name in ("SUPPORTS", "CONTRACT", "DEFAULT", "workspace", "launch") if not hasattr(kernel, name)]
     if missing:
         raise TypeError(f"{kernel_id}: found no {', '.join(missing)}, allowed what common.spec.kernel.Kernel defines")
