@@ -17,8 +17,9 @@ from common.spec.validation import validate
 
 MOST_BYTES = 2**30  # of K and V, or of the queries
 MOST_LOGITS = 2**32  # a minute of the reference
-_COUNTS = {"shared_pages": 2**20, "pad_tokens": 2**20, "extra_columns": 2**20, "spare_pages": 2**20, "tile_size": 2**20}
-_COUNTS |= {"block_size": 2**20, "head_size": 2**10, "value_size": 2**10, "chunk_lookback": 2**30}
+_COUNTS = dict.fromkeys(("shared_pages", "pad_tokens", "extra_columns", "spare_pages", "tile_size"), (0, 2**20))
+_COUNTS |= {"block_size": (1, 2**20), "head_size": (1, 2**10), "value_size": (1, 2**10), "chunk_lookback": (0, 2**30)}
+_COUNTS |= dict.fromkeys(("sliding_window", "chunk"), (1, 2**31 - 1))
 _FACTORS = ("loud", "softcap", "scale_factor", "out_scale")
 _WORDS = {
     "style": get_args(CacheStyle),
@@ -34,10 +35,11 @@ def _refuse(field: str, found: object, allowed: str) -> None:
 
 def _ranges(case: Case) -> None:
     """Each field by itself."""
-    for field, most in _COUNTS.items():
+    for field, (least, most) in _COUNTS.items():
         found = case.value(field)
-        if found is not None and not (isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= most):
-            _refuse(field, found, f"an integer from 0 to {most}")
+        whole = isinstance(found, int) and not isinstance(found, bool)
+        if found is not None and not (whole and least <= found <= most):
+            _refuse(field, found, f"an integer from {least} to {most}")
     for field in _FACTORS:
         found = case.value(field)
         if found is not None and not (isinstance(found, int | float) and 0.0 < found < math.inf):
