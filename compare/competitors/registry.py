@@ -141,8 +141,8 @@ def module_path(kernel_id: str) -> tuple[str, str | None]:
 
 
 def load(kernel_id: str) -> Any:
-    """The kernel, imported now; a plain function as one. Raises Unavailable where an import fails or a package is absent
-    or too old, TypeError for what is no kernel, SpecError where a function declares what means nothing."""
+    """The kernel, imported now; a plain function as one. Raises Unavailable where an import fails, or a package is
+    absent or too old, TypeError for what is no kernel, SpecError where a function declares what means nothing."""
     path, attribute = module_path(kernel_id)
     try:
         if is_own(kernel_id):
