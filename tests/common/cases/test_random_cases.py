@@ -13,12 +13,11 @@ import torch
 
 from common.cases import random_cases
 from common.cases.case import build, outputs
+from common.cases.covering import covering, legal_pairs
 from common.cases.random_cases import (
     ALL_AXES,
     AXES,
     FEATURE_AXES,
-    covering,
-    legal_pairs,
     may_go_together,
     random_case,
     values_of,
