@@ -1,7 +1,8 @@
-"""One kernel from outside against the spec: three calls a case in a child, judged here from the bytes that come back.
+"""One kernel from outside against the spec: four calls a case in a child, judged here from the bytes that come back.
 
-1. values A, outputs filled with NaN.  2. the same addresses and block table, other values.  3. values A again, outputs
-filled with 7.0: the bits of call 1. So an output that was kept from another call, or was not written, is wrong.
+1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A but for one tensor, or one
+number.  4. values A again, outputs filled with 7.0: the bits of call 1. So an output that was kept from another call,
+or was not written, is wrong (`common.cases.calls`).
 The reference is computed in this process, on its CPU, after the child has answered.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
 from common.kit.isolate import Isolated, Reply
 from common.kit.levels import BEFORE, read, seeded, simpler, write
@@ -27,7 +29,6 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, refusals
 from common.spec.kernel import Precision, asked_of
-from common.spec.quantise import negate
 
 SUPPORTS = ("causal",)  # of a kernel that declares nothing
 OTHER = 7.0
@@ -173,7 +174,7 @@ class Kit:
                 earlier = seeded(BEFORE[case.name], self.seed)
                 room = Guards("cpu")
                 self._call(earlier, *build(earlier, "cpu", room), room, math.nan)
-            self._thrice(run, batch, features, guards)
+            self._calls(run, batch, features, guards)
         except _Wrong as wrong:
             return Result(name, wrong.status, wrong.reason)
         return Result(name, "ok")
@@ -184,17 +185,14 @@ class Kit:
         own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
         return case if own else read(f"{expression}@dtype={known[0]}")
 
-    def _thrice(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
-        first = self._judged(case, batch, features, guards, math.nan, "call 1")
-        flipped = [t for t in (batch.query, batch.value_cache, batch.value) if t is not None]
-        for tensor in flipped:
-            negate(tensor)
-        self._judged(case, batch, features, guards, math.nan, "call 2, other values at the same addresses")
-        for tensor in flipped:
-            negate(tensor)
-        third = self._judged(case, batch, features, guards, OTHER, "call 3, the values of call 1")
-        if self.declared.limits.get("deterministic", True) and not same_bits(first, third):
-            raise _Wrong("nondeterministic", "call 3 gave other bits than call 1 for the same values")
+    def _calls(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
+        first = None
+        for call in calls(case, batch, features):
+            poison = OTHER if call.again else math.nan
+            found = self._judged(case, call.batch, call.features, guards, poison, call.name)
+            first = found if first is None else first
+        if self.declared.limits.get("deterministic", True) and not same_bits(first, found):
+            raise _Wrong("nondeterministic", "call 4 gave other bits than call 1 for the same values")
 
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
