@@ -8,24 +8,45 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Rows = list[dict[str, Any]]
+Values = dict[str, Any]  # one value per axis, or of some axes
+Rows = list[Values]
 Axes = Mapping[str, tuple[Any, ...]]
-Legal = Callable[[dict[str, Any]], bool]
 Pair = tuple[str, int, str, int]  # axis and place of its value, twice, in the order of the axes
 TRIES = 20  # orders of the axes in which a row is completed before what it begins with is refused
 
 
-def legal_pairs(axes: Axes, may_go_together: Legal) -> set[Pair]:
+class Rule(NamedTuple):
+    """Values of two axes that may not stand together: those for which `apart` holds."""
+
+    one: str
+    other: str
+    apart: Callable[[Any, Any], bool]
+
+    def broken(self, some: Values) -> bool:
+        return self.one in some and self.other in some and self.apart(some[self.one], some[self.other])
+
+
+def both(one: str, holds_one: Callable[[Any], bool], other: str, holds_other: Callable[[Any], bool]) -> Rule:
+    """A value of one axis for which something holds, beside a value of another for which something else holds."""
+    return Rule(one, other, lambda a, b: bool(holds_one(a) and holds_other(b)))
+
+
+def legal_pairs(axes: Axes, rules: Iterable[Rule]) -> set[Pair]:
     """Every pair of places on two axes whose values may go together."""
+    of: dict[frozenset[str], list[Rule]] = {}
+    for rule in rules:
+        of.setdefault(frozenset((rule.one, rule.other)), []).append(rule)
     pairs = set()
     for one, other in itertools.combinations(axes, 2):
+        mine = of.get(frozenset((one, other)), ())
         for i, j in itertools.product(range(len(axes[one])), range(len(axes[other]))):
-            if may_go_together({one: axes[one][i], other: axes[other][j]}):
+            some = {one: axes[one][i], other: axes[other][j]} if mine else {}
+            if not any(rule.broken(some) for rule in mine):
                 pairs.add((one, i, other, j))
     return pairs
 
@@ -33,15 +54,14 @@ def legal_pairs(axes: Axes, may_go_together: Legal) -> set[Pair]:
 class _Array:
     """What is missing, as a table of `strength` dimensions over the values of all axes, one behind the other."""
 
-    def __init__(self, axes: Axes, may_go_together: Legal, strength: int, of: Collection[str] | None) -> None:
+    def __init__(self, axes: Axes, rules: Iterable[Rule], strength: int, of: Collection[str] | None) -> None:
         self.axes, self.strength = axes, strength
         ends = np.cumsum([0, *map(len, axes.values())])
         self.first = dict(zip(axes, ends.tolist(), strict=False))
         self.legal = np.zeros((ends[-1], ends[-1]), bool)
-        pairs = legal_pairs(axes, may_go_together)
-        for a, i, b, j in pairs:
-            one, other = self.first[a] + i, self.first[b] + j
-            self.legal[one, other] = self.legal[other, one] = True
+        pairs = legal_pairs(axes, rules)
+        one, other = np.array([self._places(pair) for pair in pairs], int).reshape(-1, 2).T
+        self.legal[one, other] = self.legal[other, one] = True
         self.wanted = sorted(self._wanted(pairs, of))
         self.at = np.array([self._places(start) for start in self.wanted], int).reshape(-1, strength)
         self.missing = np.zeros((ends[-1],) * strength, bool)
@@ -73,42 +93,55 @@ class _Array:
         """Numbers of what is still missing."""
         return np.flatnonzero(self.missing[tuple(self.at.T)]) if len(self.at) else np.empty(0, int)
 
-    def complete(self, start: tuple[Any, ...], rng: random.Random) -> dict[str, int] | None:
-        """A row through `start`; None where some axis has no value left for it."""
-        row = dict(zip(start[::2], start[1::2], strict=True))
-        chosen = self._places(start)
+    def complete(self, start: tuple[Any, ...], rng: random.Random, plain: bool) -> dict[str, int] | None:
+        """A row through `start`; None where some axis has no value left for it. plain: of equals the first value."""
+        row: dict[str, int] = {}
+        chosen: list[int] = []
+        gain = self.missing.astype(int) if self.strength == 1 else np.zeros(len(self.legal), int)
+        legal = np.ones(len(self.legal), bool)
+
+        def take(axis: str, place: int) -> None:
+            at = self.first[axis] + place
+            if self.strength == 2:
+                gain[:] += self.missing[at]
+            elif self.strength == 3 and chosen:
+                gain[:] += self.missing[at, chosen].sum(0)
+            legal[:] &= self.legal[at]
+            row[axis] = place
+            chosen.append(at)
+
+        for axis, place in zip(start[::2], start[1::2], strict=True):
+            take(axis, place)
         for axis in rng.sample([axis for axis in self.axes if axis not in row], len(self.axes) - len(row)):
             order = rng.sample(range(len(self.axes[axis])), len(self.axes[axis]))
-            values = np.array(order) + self.first[axis]
-            gain = self.missing[np.ix_(values, *[chosen] * (self.strength - 1))]
-            gain = gain.reshape(len(values), -1).sum(1)
-            gain[~self.legal[np.ix_(values, chosen)].all(1)] = -1
-            best = int(gain.argmax())
-            if gain[best] < 0:
+            order = sorted(order, key=bool) if plain else order
+            first = self.first[axis]
+            free = [place for place in order if legal[first + place]]
+            if not free:
                 return None
-            row[axis] = order[best]
-            chosen.append(int(values[best]))
+            take(axis, max(free, key=lambda place: gain[first + place]))
         return row
 
     def hold(self, row: dict[str, int]) -> None:
         """What a row has is no longer missing."""
-        places = [self.first[axis] + place for axis, place in row.items()]
-        self.mark(np.array(list(itertools.combinations(places, self.strength))), False)
+        places = np.array([self.first[axis] + place for axis, place in row.items()])
+        self.missing[np.ix_(*[places] * self.strength)] = False
 
 
 def covering(
-    axes: Axes, may_go_together: Legal, seed: int = 0, of: Collection[str] | None = None, strength: int = 2
+    axes: Axes, rules: Iterable[Rule], seed: int = 0, of: Collection[str] | None = None, strength: int = 2,
+    plain: bool = False,
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).
 
-    `may_go_together` judges two axes at a time; a triple is legal where its pairs are. Raises ValueError for what no
-    row can hold.
+    A triple is legal where its pairs are. Raises ValueError for what no row can hold.
     of: only values and pairs with a value of one of these axes need be held, and triples of three of them.
+    plain: where several values of an axis add as much, the first one is taken if it is among them, else any.
     """
-    array, rng, rows = _Array(axes, may_go_together, strength, of), random.Random(seed), []
+    array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
     while (left := array.left()).size:
         start = array.wanted[left[rng.choice(range(left.size))]]
-        row = next(filter(None, (array.complete(start, rng) for _ in range(TRIES))), None)
+        row = next(filter(None, (array.complete(start, rng, plain) for _ in range(TRIES))), None)
         if row is None:
             raise ValueError(f"axes: found {start}, which no row can hold, allowed what one can")
         array.hold(row)

@@ -22,7 +22,8 @@ import torch
 from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
 from common.kit.isolate import Isolated, Reply
-from common.kit.levels import BEFORE, read, seeded, simpler, write
+from common.kit.fitting import fitted
+from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, same_bits
 from common.oracle.reference import reference
@@ -180,8 +181,11 @@ class Kit:
         return Result(name, "ok")
 
     def _fitting(self, expression: str) -> Case:
-        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for."""
+        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for; one that
+        was made by axes without what the kernel does not declare."""
         case, known = read(expression), self.declared.limits.get("dtype")
+        if is_made(case):
+            return fitted(case, self.declared.supports, self.declared.limits)
         own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
         return case if own else read(f"{expression}@dtype={known[0]}")
 
