@@ -108,8 +108,8 @@ _PLAIN = {axis: values[:1] for axis, values in AXES.items()}
 _MOST = {
     ("query", "context"): 2_000_000, ("query", "ratio"): 3_300, ("query", "kv_heads"): 2_200,
     ("query", "head_size"): 80_000, ("query", "sequences"): 20_000, ("query", "value_size"): 80_000,
-    ("context", "ratio"): 130_000, ("context", "kv_heads"): 45_000, ("context", "head_size"): 1_050_000,
-    ("context", "value_size"): 1_050_000, ("context", "sequences"): 3_000_000, ("ratio", "kv_heads"): 96,
+    ("context", "ratio"): 45_000, ("context", "kv_heads"): 41_000, ("context", "head_size"): 530_000,
+    ("context", "value_size"): 530_000, ("context", "sequences"): 3_000_000, ("ratio", "kv_heads"): 96,
     ("ratio", "head_size"): 6_200, ("kv_heads", "head_size"): 3_100, ("kv_heads", "value_size"): 3_100,
     ("sequences", "ratio"): 6_000, ("sequences", "kv_heads"): 1_200, ("sequences", "head_size"): 20_000,
     ("sequences", "value_size"): 20_000, ("sequences", "page"): 15_000, ("sequences", "extra_columns"): 160_000,

@@ -129,7 +129,11 @@ class _Array:
 
 
 def covering(
-    axes: Axes, rules: Iterable[Rule], seed: int = 0, of: Collection[str] | None = None, strength: int = 2,
+    axes: Axes,
+    rules: Iterable[Rule],
+    seed: int = 0,
+    of: Collection[str] | None = None,
+    strength: int = 2,
     plain: bool = False,
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).

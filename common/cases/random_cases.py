@@ -64,7 +64,9 @@ _ASKS = {
     "not causal": ("causal", lambda value: not value),
 }  # fmt: skip
 # `cross` makes a case of `causal` not causal by itself
-_CONTRADICTIONS = [both(*_ASKS[one], *_ASKS[other]) for one, other in CONTRADICTIONS if (one, other) != ("cross", "causal")]
+_CONTRADICTIONS = [
+    both(*_ASKS[one], *_ASKS[other]) for one, other in CONTRADICTIONS if (one, other) != ("cross", "causal")
+]
 
 
 def _is_on(value: Any) -> bool:

@@ -65,6 +65,7 @@ _ARITHMETIC = {
     ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Mod,),
     ast.Mod: (ast.FloorDiv,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
 }  # fmt: skip
+_SYMMETRIC = {"transpose", "maximum", "max", "min"}
 _LEFT_ALONE = {"tf32", "At", "State", "Schedule"}  # of the source
 KEPT = """
 _MEMORY = {}
@@ -87,10 +88,6 @@ class Made:
     line: int
     text: str
     source: str
-
-
-def _call(function: str, *arguments: ast.expr) -> ast.expr:
-    return ast.Call(ast.parse(function, mode="eval").body, list(arguments), [])
 
 
 def _compare(node: ast.expr) -> Iterator[ast.expr]:
@@ -153,7 +150,6 @@ def _dtype(node: ast.expr) -> Iterator[ast.expr]:
     floats = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add | ast.Div | ast.MatMult)
     if floats or (isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.exp2", "_dot", "torch.log2")):
         for kind in ("half", "bfloat16"):
-            yield _call("f", _call("f", node))
             low = ast.Call(ast.Attribute(node, kind, ast.Load()), [], [])
             yield ast.Call(ast.Attribute(low, "float", ast.Load()), [], [])
 
@@ -189,10 +185,8 @@ def _function(node: ast.expr) -> Iterator[ast.expr]:
     if name in ("tanh", "clamp", "exp2", "float", "sqrt", "flatten", "contiguous", "long"):
         inner = node.args[0] if node.args and not isinstance(node.func.value, ast.Call | ast.BinOp) else node.func.value
         yield inner
-    if len(node.args) == 2 and not node.keywords:
+    if len(node.args) == 2 and not node.keywords and name not in _SYMMETRIC:
         yield ast.Call(node.func, node.args[::-1], [])
-    if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "edits" and len(node.args) > 1:
-        yield node.args[-1]  # a seam that is left out
 
 
 OPERATORS: dict[str, Callable[[ast.expr], Iterator[ast.expr]]] = {
@@ -233,12 +227,25 @@ def _expressions(function: ast.FunctionDef) -> Iterator[ast.expr]:
     """Those of its body; but for targets, annotations and docstrings."""
     for statement in function.body:
         inside = {part for node in ast.walk(statement) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+        # names of modules, objects and functions: one more of them is no kernel
+        inside |= {node.value for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+        inside |= {node.func for node in ast.walk(statement) if isinstance(node, ast.Call)}
         for node in ast.walk(statement):
-            if node in inside or not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", ast.Load()), ast.Store):
+            if (
+                node in inside
+                or not isinstance(node, ast.expr)
+                or isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
+            ):
                 continue
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ("key", "value"):
                 continue
             yield node
+
+
+def _names(function: ast.FunctionDef) -> set[str]:
+    """Of its parameters and of what it assigns."""
+    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
 
 
 def _written(node: ast.expr, new: ast.expr, extra: str = "") -> str:
@@ -255,13 +262,15 @@ def _sites() -> tuple[ast.Module, list[tuple[str, ast.FunctionDef, ast.expr, ast
     """Every change that the operators make: (operator, function, expression, what stands in its place)."""
     tree, found = ast.parse(SOURCE.read_text(encoding="utf-8")), []
     for function in _functions(tree):
+        known = _names(function)
         for node in _expressions(function):
             before = ast.unparse(node)
             seen = {before}
             for operator, makes in OPERATORS.items():
                 for new in makes(node):
                     text = ast.unparse(new)
-                    if text not in seen and "f(f(" not in text:
+                    stranger = isinstance(new, ast.Name) and new.id not in known
+                    if text not in seen and not stranger:
                         seen.add(text)
                         found.append((operator, function, node, new))
     return tree, found
@@ -305,7 +314,8 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
     within = [site for site in sites if any(a.arg == "at" for a in site[1].args.args)]
     some = round(count * limited)
     chosen = [(site, "") for site in _sampled(sites, count - some - len(found), rng)]
-    chosen += [(site, rng.choice(LIMITS)) for site in _sampled(within, some, rng)]
+    limits = itertools.cycle(rng.sample(LIMITS, len(LIMITS)))
+    chosen += zip(_sampled(within, some, rng), limits, strict=False)
     for (operator, function, node, new), limit in chosen:
         kind = f"limited {operator}" if limit else operator
         text = f"{ast.unparse(node)} -> {ast.unparse(new)}" + (f" where {limit}" if limit else "")
