@@ -1,8 +1,9 @@
 """Cases chosen by axes: `axes-<number>` is one value on each of AXES, boundary and odd ones.
 
 The first `num_smoke()` hold every value of every axis, and every pair of the mask's few values (MASKS); those up to
-`num_axes()` every triple of those and every pair of two axes. A case is a function of its number. What a kernel does not have is turned off in
-the case that it is given (`common.kit.levels.fitted`), and what is left still holds every pair of what it has.
+`num_axes()` every triple of those and every pair of two axes. A case is a function of its number. What a kernel does
+not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds every pair of
+what it has.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ import torch
 
 from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
-from common.kit.isolate import Isolated, Reply
 from common.kit.fitting import fitted
+from common.kit.isolate import Isolated, Reply
 from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, same_bits

@@ -1,7 +1,7 @@
 """Wrong kernels made by themselves: each is the source of the emulation with one place of it changed.
 
-`made(count, seed)` draws them from all that OPERATORS make: a comparison, a step of one, a constant, a term, a factor, a
-dtype, a name beside another, a boolean, a function, a value that is kept from an earlier call; and half as many that
+`made(count, seed)` draws them from all that OPERATORS make: a comparison, a step of one, a constant, a term, a factor,
+a dtype, a name beside another, a boolean, a function, a value that is kept from an earlier call; and half as many that
 hold in a part of the batches alone (LIMITS): long sequences, one head, odd pages. `load` makes a kernel of one.
 """
 
@@ -33,7 +33,8 @@ LIMITS = (
     "at.batch.shape.block_size & (at.batch.shape.block_size - 1)", "at.batch.query.dtype == torch.float16",
     "at.batch.query.dtype == torch.float32", "at.batch.shape.quantised",
     "at.batch.key_cache.stride() != at.batch.value_cache.stride()",
-    "at.batch.key_cache.stride(1) < at.batch.key_cache.stride(2)", "at.batch.query.stride(0) != at.batch.query[0].numel()",
+    "at.batch.key_cache.stride(1) < at.batch.key_cache.stride(2)",
+    "at.batch.query.stride(0) != at.batch.query[0].numel()",
     "at.batch.block_table.dtype == torch.int64", "at.batch.block_table.shape[1] > 64",
     "abs(at.batch.softmax_scale - at.batch.query.shape[2] ** -0.5) > 1e-3",
     "at.features.softcap is not None and at.features.softcap < 1", "at.features.softcap is not None",
@@ -201,7 +202,8 @@ _KEPT_SITES = (
     ("_place", "edits.pages(at, kind, index, table[index.clamp(max=table.numel() - 1)])",
      ("at.batch.block_table", "at.batch.key_cache"), ("kind", "int(key[0])", "key.numel()")),
     ("_row_scale", "scale.repeat_interleave(group)[:, None, None]", ("at.batch.key_cache", "scale"), ("kind",)),
-    ("_sequence", "edits.query(at, at.batch.query[at.tokens].transpose(0, 1))", ("at.batch.query",), ("at.tokens.start",)),
+    ("_sequence", "edits.query(at, at.batch.query[at.tokens].transpose(0, 1))", ("at.batch.query",),
+     ("at.tokens.start",)),
     ("_step", "edits.scale(at, at.batch.softmax_scale) * _row_scale(at, edits, 'key')", ("at.batch.query",), ()),
     ("_step", "_mask(at, edits, row, column)", ("at.batch.query", "at.batch.seq_lens"),
      ("int(key[0])", "key.numel()", "at.query_len")),

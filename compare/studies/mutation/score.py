@@ -2,9 +2,9 @@
 
     python -m compare study mutation --out FOLDER [--count 1300] [--seed 1] [--level full] [--workers 2]
 
-Case by case, each on all kernels that still live; a line a case in FOLDER/deaths.jsonl, where a later call goes on.
-With --bits N the kernels that live through `full` are then compared, bit for bit, with the right one on N random cases
-of other seeds: those that never differ are taken for equivalent. Exit codes: 0; 2 where FOLDER is of another run.
+Case by case, each on all kernels that still live; a line a case in FOLDER/deaths.jsonl, where a later call goes on. A
+kernel that lives and gave the bits of the right one in every call is taken for equivalent. Exit codes: 0; 2 where
+FOLDER is of another run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ HELP = "how many wrong kernels, made by themselves, each level of the kit reject
 DEATHS = "deaths.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
-FIRST_SEED = 5000  # of the random cases whose bits are compared: no level has them
 
 
 @dataclass
@@ -61,11 +59,9 @@ class Lives:
 
     def learn(self, found: dict[str, Any]) -> None:
         self.done.add(found["case"])
+        self.differ |= set(found["differs"])
         for number, why in found["killed"].items():
-            if found.get("bits"):
-                self.differ.add(int(number))
-            else:
-                self.dead.setdefault(int(number), (found["case"], why))
+            self.dead.setdefault(int(number), (found["case"], why))
 
     def keep(self, found: dict[str, Any]) -> None:
         self.learn(found)
@@ -82,34 +78,41 @@ class Lives:
         return [number for number in range(self.count) if number not in still]
 
 
+def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None:
+    """What the child finds, as it says it. Raises Lost; `at` is then the kernel that it was at."""
+    child.send(json.dumps(request).encode())
+    while "done" not in (said := json.loads(child.line(SILENCE_S))):
+        if "killed" in said:
+            found["killed"][str(said["killed"])] = said["why"]
+        elif "differs" in said:
+            found["differs"].append(said["differs"])
+        else:
+            found["at"] = said["at"]
+
+
 def _lane(lives: Lives) -> Any:
     """One worker after the other; a kernel at which one is lost is dead too."""
 
-    def work(jobs: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def work(names: Iterator[str]) -> Iterator[dict[str, Any]]:
         child = None
         try:
-            for job in jobs:
-                killed: dict[int, str] = {}
-                todo = [number for number in job["numbers"]() if number not in killed]
-                while True:
+            for name in names:
+                todo, found = lives.alive(), {"killed": {}, "differs": []}
+                while todo:
                     child = child or Child(children.command(children.MUTATION), environment("check"))
-                    at = None
+                    request = {"case": name, "alive": todo, "count": lives.count, "seed": lives.seed}
                     try:
-                        asked = {"case": job["name"], "alive": todo, "count": lives.count, "seed": lives.seed}
-                        child.send(json.dumps(asked | {"bits": job["bits"]}).encode())
-                        while "done" not in (said := json.loads(child.line(SILENCE_S))):
-                            at = said.get("at", at)
-                            if "killed" in said:
-                                killed[said["killed"]] = said["why"]
+                        _asked(child, request, found)
                         break
                     except Lost as lost:
                         child.end()
                         child = None
-                        if at is None:
+                        if "at" not in found:
                             raise
-                        killed[at] = f"raised: the process ended: {lost.status}"
-                        todo = [number for number in todo[todo.index(at) + 1 :]]
-                yield {"case": job["label"], "killed": killed, "bits": job["bits"]}
+                        at = found.pop("at")
+                        found["killed"][str(at)] = f"raised: the process ended: {lost.status}"
+                        todo = todo[todo.index(at) + 1 :]
+                yield {"case": name, "killed": found["killed"], "differs": found["differs"]}
         finally:
             if child:
                 child.end()
@@ -117,23 +120,13 @@ def _lane(lives: Lives) -> Any:
     return work
 
 
-def run(lives: Lives, names: list[str], workers: int, *, bits: bool = False) -> None:
+def run(lives: Lives, names: list[str], workers: int) -> None:
     """Each case on those that live when it begins."""
-    lock = threading.Lock()
-
-    def numbers() -> list[int]:
-        with lock:
-            alive = lives.alive()
-        return [number for number in alive if number not in lives.differ] if bits else alive
-
-    label = (lambda name: f"bits {name}") if bits else (lambda name: name)
-    left = [name for name in names if label(name) not in lives.done]
-    jobs = Jobs(({"name": n, "label": label(n), "bits": bits, "numbers": numbers} for n in left), of=in_order)
-    pool: Pool = Pool([_lane(lives) for _ in range(workers)], jobs)
+    left = [name for name in names if name not in lives.done]
+    pool: Pool = Pool([_lane(lives) for _ in range(workers)], Jobs(left, of=in_order))
     try:
         for number, found in enumerate(pool.results(), 1):
-            with lock:
-                lives.keep(found | {"killed": {str(n): why for n, why in found["killed"].items()}})
+            lives.keep(found)
             if number % 20 == 0:
                 print(f"{number} of {len(left)} cases, {len(lives.alive())} live", file=sys.stderr, flush=True)
     finally:
@@ -143,7 +136,7 @@ def run(lives: Lives, names: list[str], workers: int, *, bits: bool = False) -> 
 def table(lives: Lives, kernels: list[Made], smoke: set[str]) -> list[str]:
     """The score at each level, by operator."""
     born = lives.born
-    same = [n for n in lives.alive() if n not in lives.differ] if lives.differ or _compared(lives) else []
+    same = set(lives.alive()) - lives.differ
     counts: dict[str, Counter[str]] = {}
     for number in born:
         of = counts.setdefault(kernels[number].operator, Counter())
@@ -167,17 +160,12 @@ def in_turn(level: str) -> list[str]:
     return [PLAIN, *numbers[::-1], *(name for name in names[len(numbers) :] if name != PLAIN)]
 
 
-def _compared(lives: Lives) -> bool:
-    return any(case.startswith("bits ") for case in lives.done)
-
-
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     new.add_argument("--count", type=at_least_one, default=1300, help="kernels that are made; default 1300")
     new.add_argument("--seed", type=int, default=1, help="of their drawing; default 1")
     new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="default smoke")
     new.add_argument("--workers", type=at_least_one, default=2, help="processes; default 2")
-    new.add_argument("--bits", type=int, default=0, metavar="N", help="random cases on which survivors are compared")
 
 
 def main(asked: argparse.Namespace) -> int:
@@ -189,11 +177,9 @@ def main(asked: argparse.Namespace) -> int:
     run(lives, smoke, asked.workers)
     if asked.level == "full":
         run(lives, in_turn("full"), asked.workers)
-    if asked.bits:
-        run(lives, [f"random-{FIRST_SEED + n}" for n in range(asked.bits)], asked.workers, bits=True)
     kernels = made(asked.count, asked.seed)
     print("\n".join(table(lives, kernels, set(smoke))))
     for number in sorted(set(lives.alive())):
-        word = "differs" if number in lives.differ else "same bits" if _compared(lives) else "lives"
+        word = "differs" if number in lives.differ else "same bits"
         print(f"{number} {word}: {kernels[number].name}: {kernels[number].text}")
     return OK

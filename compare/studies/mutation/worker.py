@@ -1,8 +1,8 @@
 """The child of the mutation score: one case at a time, and which of the wrong kernels that still live it rejects.
 
-A line each way: {"case": expression, "alive": [numbers], "count", "seed", "bits": whether to compare the bits with those
-of the emulation itself}; one {"at": number} before each kernel, so that one that never returns is known, {"killed":
-number, "why"} for each that is rejected, and {"done": case}.
+A line each way: {"case": expression, "alive": [numbers], "count", "seed"}; one {"at": number} before each kernel, so
+that one that never returns is known, {"killed": number, "why"} for each that is rejected, {"differs": number} for each
+that is not, though it gives other bits than the right one, and {"done": case}.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
-from common.cases.case import outputs
 from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.levels import is_made, read
 from common.mutants import emulation
 from common.mutants.operators import load, made
-from common.oracle.integrity import same_bits
 
 SUPPORTS = frozenset({
     "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
@@ -31,7 +28,6 @@ SUPPORTS = frozenset({
     "softcap", "tree_bias", "value_size",
 })  # fmt: skip
 TILE, SEGMENTS = 64, 2  # of the emulation
-OTHERS = ((16, 3), (64, 2), (128, 1))  # under which the bits are compared
 LIMIT_S = 20.0  # of a kernel on a case
 MEMORY = 8 << 30  # bytes of address space
 
@@ -54,9 +50,9 @@ def _module(number: int, count: int, seed: int) -> Any:
     return load(_modules(count, seed)[number].source)
 
 
-def launcher(module: Any, tile: int = TILE, segments: int = SEGMENTS) -> Any:
+def launcher(module: Any) -> Any:
     """The emulation of a module as the kit calls it."""
-    schedule = module.Schedule(tile, segments)
+    schedule = module.Schedule(TILE, SEGMENTS)
     return lambda batch, features, out, lse: module.emulate(batch, features, out, schedule, lse=lse)
 
 
@@ -67,36 +63,23 @@ def asked(expression: str) -> Asked | None:
     return None if case.asked - SUPPORTS or case.large else Asked.of(case)
 
 
-def judged(case: Asked, module: Any) -> str:
-    """What the kit says against a kernel. One without a memory that gives the bits of the emulation is right here, and
-    most of those that live do: it is not called again."""
+def judged(case: Asked, module: Any) -> tuple[bool, str]:
+    """Whether a kernel gives other bits than the emulation, and what the kit says against it. One without a memory that
+    gives the same is right here, and most of those that live do: it is not called again."""
     launch = launcher(module)
-    forgets = not hasattr(module, "_MEMORY")
-    return "" if forgets and case.same_as_right(launch, launcher(emulation)) else case.why_not(launch)
+    differs = not case.same_as_right(launch, launcher(emulation))
+    return differs, case.why_not(launch) if differs or hasattr(module, "_MEMORY") else ""
 
 
-def guarded(question: Callable[[Asked, Any], str], case: Asked, module: Any) -> str:
-    """The answer to a question of a kernel on a case, or what the kernel raised."""
+def guarded(case: Asked, module: Any) -> tuple[bool, str]:
+    """`judged`, or what the kernel raised."""
     try:
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-        return question(case, module)
+        return judged(case, module)
     except Exception as error:
-        return f"raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
+        return True, f"raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def other_bits(case: Asked, module: Any) -> str:
-    """Where a kernel's results are not the emulation's, bit for bit; empty where all are."""
-    found = []
-    for one in (emulation, module):
-        for tile, segments in OTHERS:
-            out, lse = outputs(case.case, case.batch, case.guards)
-            launcher(one, tile, segments)(case.batch, case.features, out, lse)
-            found.append((out, lse))
-    pairs = zip(found[: len(OTHERS)], found[len(OTHERS) :], strict=True)
-    same = all(same_bits(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
-    return "" if same else "other bits than the emulation"
 
 
 def say(**told: Any) -> None:
@@ -112,10 +95,13 @@ def serve(request: dict[str, Any]) -> None:
         except Exception as error:
             say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
             continue
-        if why := guarded(other_bits if request.get("bits") else judged, case, module):
+        differs, why = guarded(case, module)
+        if why:
             say(killed=number, why=why[:300])
-            if "changed its input" in why or "wrote outside" in why or why.startswith("raised"):
-                case = asked(request["case"])  # its inputs are no longer what they were
+        elif differs:
+            say(differs=number)
+        if "changed its input" in why or "wrote outside" in why or why.startswith("raised"):
+            case = asked(request["case"])  # its inputs are no longer what they were
     say(done=request["case"])
 
 

@@ -1,9 +1,7 @@
 """Bugs that no tidy batch shows die at smoke, each by a case of the axes; the same kernel without them passes."""
 
-import pytest
-from kit_franken import BUGS, SUPPORTS, Franken
+from kit_franken import SUPPORTS, Franken
 
-from common.kit import levels
 from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.levels import level, read
