@@ -84,7 +84,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 # Of what concerns masks, few values whose triples are all asked: in one case many features are on.
 MASKS: dict[str, tuple[Any, ...]] = {
     "query": (1, 3, 17, 65),
-    "context": (0, 5, 64, 129, 700, "page"),
+    "context": (0, 5, 64, 129, 700, "page", 4200),
     "causal": (True, False),
     "window": (None, 1, 16, 33, 150),
     "softcap": (None, 0.77, 7.3),
@@ -167,9 +167,9 @@ _SHOWS: tuple[Rule, ...] = (
 
 @lru_cache(maxsize=1)
 def _smoke() -> Rows:
-    """Of every value, and of every pair of the mask's few."""
+    """Of every value, and of every pair of the mask's few and of what changes between calls."""
     values = covering(AXES, (*RULES, *_SHOWS), seed=7, strength=1, plain=True)
-    return values + covering(_MASKED, RULES, seed=11, of=MASKS)
+    return values + covering(_MASKED, RULES, seed=11, of={*MASKS, "change"})
 
 
 @lru_cache(maxsize=1)
