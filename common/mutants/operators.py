@@ -82,13 +82,15 @@ def _kept(number, at, made, tensor, *more):
 
 @dataclass(frozen=True)
 class Made:
-    """One change. name: number, operator, function and line; text: the expression before and behind."""
+    """One change. name: operator, function and line; text: the expression before and behind. whole: the source of a
+    limited one without its limit; None of others."""
 
     name: str
     operator: str
     line: int
     text: str
     source: str
+    whole: str | None = None
 
 
 def _compare(node: ast.expr) -> Iterator[ast.expr]:
@@ -321,8 +323,12 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
     for (operator, function, node, new), limit in chosen:
         kind = f"limited {operator}" if limit else operator
         text = f"{ast.unparse(node)} -> {ast.unparse(new)}" + (f" where {limit}" if limit else "")
-        whole = ast.IfExp(ast.parse(limit, mode="eval").body, new, node) if limit else new
-        found.append(Made(f"{kind} {function.name}:{node.lineno}", kind, node.lineno, text, _written(node, whole)))
+        name, source = f"{kind} {function.name}:{node.lineno}", _written(node, new)
+        if limit:
+            within = ast.IfExp(ast.parse(limit, mode="eval").body, new, node)
+            found.append(Made(name, kind, node.lineno, text, _written(node, within), source))
+        else:
+            found.append(Made(name, kind, node.lineno, text, source))
     return found[:count]
 
 

@@ -3,8 +3,8 @@
     python -m compare study mutation --out FOLDER [--count 1300] [--seed 1] [--level full] [--workers 2]
 
 Case by case, each on all kernels that still live; a line a case in FOLDER/deaths.jsonl, where a later call goes on. A
-kernel that lives and gave the bits of the right one in every call is taken for equivalent. Exit codes: 0; 2 where
-FOLDER is of another run.
+kernel that lives and gave the bits of the right one in every call is taken for equivalent; one that is wrong in a part
+of the batches alone, only where it is also right without that limit. Exit codes: 0; 2 where FOLDER is of another run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from compare.process.pool import Jobs, Pool, in_order
 HELP = "how many wrong kernels, made by themselves, each level of the kit rejects"
 DEATHS = "deaths.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
+WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
 
 
@@ -42,6 +43,7 @@ class Lives:
     seed: int
     dead: dict[int, tuple[str, str]] = field(default_factory=dict)  # number: (case, why)
     differ: set[int] = field(default_factory=set)
+    apart: set[int] = field(default_factory=set)  # wrong without their limit
     done: set[str] = field(default_factory=set)
 
     def load(self) -> bool:
@@ -59,6 +61,9 @@ class Lives:
 
     def learn(self, found: dict[str, Any]) -> None:
         self.done.add(found["case"])
+        if found["case"].startswith(WHOLE):
+            self.apart |= set(map(int, found["killed"]))
+            return
         self.differ |= set(found["differs"])
         for number, why in found["killed"].items():
             self.dead.setdefault(int(number), (found["case"], why))
@@ -70,6 +75,11 @@ class Lives:
 
     def alive(self) -> list[int]:
         return [number for number in range(self.count) if number not in self.dead]
+
+    @property
+    def same(self) -> list[int]:
+        """Kernels that gave the right bits in all cases, and are not known to be wrong where their limit is."""
+        return [number for number in self.alive() if number not in self.differ | self.apart]
 
     @property
     def born(self) -> list[int]:
@@ -90,17 +100,19 @@ def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None
             found["at"] = said["at"]
 
 
-def _lane(lives: Lives) -> Any:
+def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
     """One worker after the other; a kernel at which one is lost is dead too."""
 
     def work(names: Iterator[str]) -> Iterator[dict[str, Any]]:
         child = None
         try:
             for name in names:
-                todo, found = lives.alive(), {"killed": {}, "differs": []}
+                todo, found = numbers(), {"killed": {}, "differs": []}
                 while todo:
                     child = child or Child(children.command(children.MUTATION), environment("check"))
-                    request = {"case": name, "alive": todo, "count": lives.count, "seed": lives.seed}
+                    expression, whole = name.removeprefix(WHOLE), name.startswith(WHOLE)
+                    request = {"case": expression, "alive": todo, "whole": whole}
+                    request |= {"count": lives.count, "seed": lives.seed}
                     try:
                         _asked(child, request, found)
                         break
@@ -120,10 +132,10 @@ def _lane(lives: Lives) -> Any:
     return work
 
 
-def run(lives: Lives, names: list[str], workers: int) -> None:
-    """Each case on those that live when it begins."""
+def run(lives: Lives, names: list[str], workers: int, numbers: Callable[[], list[int]] | None = None) -> None:
+    """Each case on those that live when it begins, or on those of `numbers`."""
     left = [name for name in names if name not in lives.done]
-    pool: Pool = Pool([_lane(lives) for _ in range(workers)], Jobs(left, of=in_order))
+    pool: Pool = Pool([_lane(lives, numbers or lives.alive) for _ in range(workers)], Jobs(left, of=in_order))
     try:
         for number, found in enumerate(pool.results(), 1):
             lives.keep(found)
@@ -136,7 +148,7 @@ def run(lives: Lives, names: list[str], workers: int) -> None:
 def table(lives: Lives, kernels: list[Made], smoke: set[str]) -> list[str]:
     """The score at each level, by operator."""
     born = lives.born
-    same = set(lives.alive()) - lives.differ
+    same = set(lives.same)
     counts: dict[str, Counter[str]] = {}
     for number in born:
         of = counts.setdefault(kernels[number].operator, Counter())
@@ -178,8 +190,10 @@ def main(asked: argparse.Namespace) -> int:
     if asked.level == "full":
         run(lives, in_turn("full"), asked.workers)
     kernels = made(asked.count, asked.seed)
+    within = lambda: [number for number in lives.same if kernels[number].whole]  # noqa: E731
+    run(lives, [f"{WHOLE}{name}" for name in smoke], asked.workers, within)
     print("\n".join(table(lives, kernels, set(smoke))))
     for number in sorted(set(lives.alive())):
-        word = "differs" if number in lives.differ else "same bits"
+        word = "differs" if number in lives.differ else "wrong at its limit" if number in lives.apart else "same bits"
         print(f"{number} {word}: {kernels[number].name}: {kernels[number].text}")
     return OK

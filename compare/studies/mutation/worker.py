@@ -1,8 +1,8 @@
 """The child of the mutation score: one case at a time, and which of the wrong kernels that still live it rejects.
 
-A line each way: {"case": expression, "alive": [numbers], "count", "seed"}; one {"at": number} before each kernel, so
-that one that never returns is known, {"killed": number, "why"} for each that is rejected, {"differs": number} for each
-that is not, though it gives other bits than the right one, and {"done": case}.
+A line each way: {"case": expression, "alive": [numbers], "count", "seed", "whole": without their limits}; one {"at":
+number} before each kernel, so that one that never returns is known, {"killed": number, "why"} for each that is
+rejected, {"differs": number} for each that is not, though it gives other bits than the right one, and {"done": case}.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def _modules(count: int, seed: int) -> dict[int, Any]:
 
 
 @cache
-def _module(number: int, count: int, seed: int) -> Any:
-    return load(_modules(count, seed)[number].source)
+def _module(number: int, count: int, seed: int, whole: bool) -> Any:
+    kernel = _modules(count, seed)[number]
+    return load(kernel.whole if whole else kernel.source)
 
 
 def launcher(module: Any) -> Any:
@@ -91,7 +92,7 @@ def serve(request: dict[str, Any]) -> None:
     for number in request["alive"] if case else ():
         say(at=number)
         try:
-            module = _module(number, request["count"], request["seed"])
+            module = _module(number, request["count"], request["seed"], request["whole"])
         except Exception as error:
             say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
             continue

@@ -64,8 +64,9 @@ def test_each_bug_dies_at_smoke(bug):
 
 
 def test_all_of_them_together_die_in_the_kit(child, kernels_are_importable):
-    results = [Kit("kit_franken:franken", 7, child).once(case.name) for case in smoke()[:5]]
-    assert all(result.failed for result in results if result.status != "unsupported")
+    kit = Kit("kit_franken:franken", 7, child)
+    results = [kit.once(case.name) for case in smoke()[::6]]
+    assert sum(result.status == "incorrect" for result in results) > len(results) / 2
 
 
 def test_the_same_kernel_without_bugs_passes():

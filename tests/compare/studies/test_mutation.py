@@ -45,6 +45,13 @@ def test_the_table_counts_those_that_run_and_are_not_equivalent(tmp_path):
     assert table(found, kernels, {PLAIN})[-1] == "| all | 38 | 1 | 1 (2.6%) | 2 (5.3%) |"
 
 
+def test_a_limited_one_that_is_wrong_without_its_limit_is_not_equivalent(tmp_path):
+    found = lives(tmp_path)
+    assert found.same == list(range(40))
+    found.keep({"case": score.WHOLE + PLAIN, "killed": {"7": "call 1"}, "differs": [8]})
+    assert found.apart == {7} and 7 not in found.same and 7 in found.alive() and 8 in found.same
+
+
 def test_every_level_begins_with_the_plain_case_and_asks_each_once():
     for level in ("smoke", "full"):
         names = score.in_turn(level)
@@ -55,7 +62,8 @@ def test_workers_reject_wrong_kernels_and_a_second_call_goes_on(tmp_path, monkey
     monkeypatch.setattr(score, "in_turn", lambda level: CASES)
     assert score.main(asked(tmp_path, "--count", "40", "--seed", "3", "--workers", "1")) == 0
     first = [json.loads(line) for line in (tmp_path / score.DEATHS).read_text().splitlines()]
-    assert [line.get("case") for line in first[1:]] == CASES
+    asked_of = [line.get("case") for line in first[1:]]
+    assert asked_of == [*CASES, *(score.WHOLE + name for name in CASES)]
     assert sum(len(line["killed"]) for line in first[1:4]) >= 10
     assert "| all |" in capsys.readouterr().out
     monkeypatch.setattr(Lives, "keep", lambda lives, found: pytest.fail("a case is asked again"))
