@@ -10,6 +10,7 @@ import argparse
 import importlib
 import math
 import os
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -112,11 +113,10 @@ def main(words: list[str] | None = None) -> int:
     asked = vars(parser().parse_args(words))
     sys.path.insert(0, str(HERE))
     sys.modules.setdefault("diptych_check", sys.modules[__name__])
-    from common import versions  # Diptych's, now
-
+    versions = runpy.run_path(str(HERE / "common" / "versions.py"))  # its source: what is compiled may be a kernel's
     try:
-        versions.admit("check")
-    except versions.Unsuitable as error:
+        versions["admit"]("check")
+    except versions["Unsuitable"] as error:
         print(error, file=sys.stderr)
         return 2
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -104,6 +104,8 @@ def admit(who: str) -> None:
 
 @functools.cache
 def remark(who: str) -> None:
-    """For a call of a library: a warning, at most once, where the set is untested and no entry point said so."""
-    if SAID not in os.environ and (line := untested(NEEDS[who])):
+    """For a call of a family of kernels, as `triton` or `triton_native`: a warning, at most once, where the set is
+    untested and no entry point said so. Of somebody else's family nothing is known."""
+    needs = NEEDS.get(who.partition("_")[0])
+    if SAID not in os.environ and needs and (line := untested(needs)):
         warnings.warn(line, stacklevel=3)

@@ -40,18 +40,18 @@ class Ask:
     sinks: "near" puts a sink of ln(n) +- 1 on every head, n the mean sequence length, so that it carries about half of
     the mass; "off" one of -inf; "some" -inf on the even heads and "near" on the others; "heavy" one of +60, which
     leaves e^-60 to the keys; "drawn" a random one near ln(longest sequence).
-    alibi: slopes of the ALiBi paper, or of 0. spans: those of each sequence, or an image of so many tokens at the start
-    of every sequence's new tokens. non_causal: these sequences are not causal; "encoders": every second one, from the
-    first. tree: the parent of each draft token, -1 the context; or so many tokens, two branches at each. scales: form
-    of those of a quantised cache (`AttentionShape.kv_dtype`), of about 1 for K and scale_factor for V. out_dtype: an
-    fp8 output, under out_scale.
+    alibi: slopes of the ALiBi paper, or of 0; "drawn": of either sign, as no paper has them. spans: those of each
+    sequence, or an image of so many tokens at the start of every sequence's new tokens. non_causal: these sequences are
+    not causal; "encoders": every second one, from the first. tree: the parent of each draft token, -1 the context; or
+    so many tokens, two branches at each. scales: form of those of a quantised cache (`AttentionShape.kv_dtype`), of
+    about 1 for K and scale_factor for V. out_dtype: an fp8 output, under out_scale.
     """
 
     causal: bool = True
     sliding_window: int | None = None
     softcap: float | None = None
     sinks: Literal["near", "off", "some", "heavy", "drawn"] | None = None
-    alibi: Literal["linear", "sqrt", "zero"] | None = None
+    alibi: Literal["linear", "sqrt", "zero", "drawn", "sqrt-drawn"] | None = None
     chunk: int | None = None
     chunk_lookback: int = 0
     spans: int | Spans | None = None
@@ -120,9 +120,9 @@ class Ask:
     def with_tensors(self, tensors: dict[str, Tensor]) -> Features:
         """What is asked, and these tensors of it."""
         return Features(
-            self.causal and not self.cross, self.sliding_window, self.softcap, alibi_sqrt=self.alibi == "sqrt",
-            chunk=self.chunk, chunk_lookback=self.chunk_lookback, cross=self.cross,
-            batch_invariant=self.batch_invariant, **tensors,
+            self.causal and not self.cross, self.sliding_window, self.softcap,
+            alibi_sqrt=self.alibi in ("sqrt", "sqrt-drawn"), chunk=self.chunk, chunk_lookback=self.chunk_lookback,
+            cross=self.cross, batch_invariant=self.batch_invariant, **tensors,
         )  # fmt: skip
 
     def features(self, batch: PagedBatch, seed: int) -> Features:
@@ -182,6 +182,8 @@ def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generat
     if name == "sinks":
         return _sinks(ask, [seq_len for _, seq_len in lens], heads, generator)
     if name == "alibi_slopes":
+        if ask.alibi.endswith("drawn"):
+            return 0.3 * torch.randn(heads, generator=generator)
         return torch.tensor(alibi_slopes(heads)) * (ask.alibi != "zero")
     if name == "spans":
         if not isinstance(ask.spans, int):

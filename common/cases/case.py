@@ -13,7 +13,7 @@ import torch
 from common.cases.ask import PLAIN, Ask, between_guards, features_of, with_scales
 from common.cases.batch import CacheStyle, make_batch
 from common.cases.fills import Fill, structured
-from common.cases.layouts import Arrange, far_query, far_rows
+from common.cases.layouts import Arrange, far_query, far_rows, strided
 from common.oracle.integrity import Guards
 from common.spec import AttentionShape, Features, Layout, PagedBatch
 from common.spec.paged_batch import FP8
@@ -29,6 +29,9 @@ class Case:
     too. arrange: how the batch is laid out afterwards. pad_out: `out` has eight lanes between its heads. tile_size:
     keys of a tile, where a kernel's config has such a thing. refused: the argument that the typed error must name,
     where the case is one to refuse. apart: features' tensors have gaps of garbage behind their rows.
+    softmax_scale: None: head_size^-0.5. query_style, key_style, value_style, out_style: how that tensor alone lies in
+    memory, one of `layouts.STRIDES`. change: what alone is another in the call that changes one thing
+    (`common.cases.calls`); None: by the case's name.
     """
 
     name: str
@@ -58,6 +61,12 @@ class Case:
     kv_dtype: torch.dtype | None = None
     fp8_query: torch.dtype | None = None
     apart: bool = False
+    softmax_scale: float | None = None
+    query_style: str | None = None
+    key_style: str | None = None
+    value_style: str | None = None
+    out_style: str | None = None
+    change: str | None = None
 
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:
@@ -130,6 +139,8 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
     guards = guards or Guards(device)
     options = {name: getattr(case, name) for name in _BATCH_OPTIONS}
     batch = make_batch(list(case.lens), case.shape, seed=case.seed, device=device, guards=guards, **options)
+    if case.softmax_scale is not None:
+        batch = batch.replace(softmax_scale=case.softmax_scale)
     if case.loud != 1.0:
         batch.query.mul_(case.loud)
     features = case.features(device)
@@ -137,9 +148,17 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
         case.fill(batch, features)
     if case.arrange is not None:
         batch = case.arrange(batch, guards)
+    batch = _restyled(case, batch, guards)
     generator = torch.Generator().manual_seed(case.seed)
     features = with_scales(features, batch, case.ask.scales, case.ask.scale_factor, generator)
     return batch, between_guards(features, guards, case.apart)
+
+
+def _restyled(case: Case, batch: PagedBatch, guards: Guards) -> PagedBatch:
+    """The batch, its query and caches each in the strides of its own that the case names."""
+    tensors = {"query": "query", "key": "key_cache", "value": "value_cache"}
+    styles = {tensors[name]: style for name in tensors if (style := getattr(case, f"{name}_style")) is not None}
+    return batch.replace(**{name: strided(getattr(batch, name), style, name, guards) for name, style in styles.items()})
 
 
 def outputs(
@@ -151,7 +170,8 @@ def outputs(
         out = far_rows(batch.query, "out", guards).fill_(poison)
     else:
         out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.ask.out_dtype or case.dtype, poison)
-    return out[..., :size], guards.full("lse", (tokens, heads), torch.float32, poison)
+    out = out[..., :size] if case.out_style is None else strided(out[..., :size], case.out_style, "out", guards)
+    return out, guards.full("lse", (tokens, heads), torch.float32, poison)
 
 
 def config_for(case: Case, config: Any) -> Any:

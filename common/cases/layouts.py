@@ -6,6 +6,7 @@ guards) and allocates from `guards`, so that a write outside is still seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -110,16 +111,46 @@ def padded_query(batch: PagedBatch, guards: Guards) -> PagedBatch:
     return batch.replace(query=padded[..., :size])
 
 
+def _room(name: str, shape: tuple[int, ...], dtype: torch.dtype, guards: Guards, behind: int = 0) -> torch.Tensor:
+    """A contiguous tensor of NaN, `behind` elements behind an aligned address."""
+    flat = guards.empty(name, (math.prod(shape) + behind,), dtype)
+    fill_where(flat, torch.ones_like(flat, dtype=torch.bool), float("nan"))
+    return flat[behind:].view(shape)
+
+
 def _odd(tensor: torch.Tensor, name: str, guards: Guards) -> torch.Tensor:
     """The same values with odd strides and one element behind an aligned address."""
     *outer, heads, size = tensor.shape
-    count = heads * (size + 1)
-    for dim in outer:
-        count *= dim
-    flat = guards.empty(name, (count + 1,), tensor.dtype)
-    fill_where(flat, torch.ones_like(flat, dtype=torch.bool), float("nan"))
-    view = flat[1:].view(*outer, heads, size + 1)[..., :size]
-    return view.copy_(tensor)
+    return _room(name, (*outer, heads, size + 1), tensor.dtype, guards, 1)[..., :size].copy_(tensor)
+
+
+def _view(tensor: torch.Tensor, style: str, name: str, guards: Guards) -> torch.Tensor:
+    """Uninitialised room for `tensor` in one of STRIDES."""
+    first, *outer, heads, size = tensor.shape
+    dtype = tensor.dtype
+    if style == "lanes":
+        return _room(name, (first, *outer, heads, size + 8), dtype, guards)[..., :size]
+    if style == "heads":
+        return _room(name, (first, *outer, heads + 3, size), dtype, guards)[..., :heads, :]
+    if style == "sparse":
+        return _room(name, (2 * first, *outer, heads, size), dtype, guards)[::2]
+    if style == "offset":
+        return _room(name, tuple(tensor.shape), dtype, guards, 8)
+    *rest, rows = (first, *outer)  # heads before slots, or before tokens
+    return _room(name, (*rest, heads, rows, size), dtype, guards).transpose(-3, -2)
+
+
+STRIDES = ("lanes", "heads", "sparse", "offset", "transposed", "odd")
+
+
+def strided(tensor: torch.Tensor, style: str, name: str, guards: Guards) -> torch.Tensor:
+    """The same values [..., heads, size] in another place, between garbage.
+
+    style: lanes: eight behind every head; heads: three behind every row; sparse: every second page or token; offset:
+    contiguous, eight elements further on; transposed: heads outside of slots, or of tokens; odd: as `unaligned`.
+    """
+    name = f"{name}_{style}"
+    return _odd(tensor, name, guards) if style == "odd" else _view(tensor, style, name, guards).copy_(tensor)
 
 
 def unaligned(batch: PagedBatch, guards: Guards) -> PagedBatch:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 
 from common.cases import layouts
 from common.cases.case import Case
+from common.cases.covering import Rows, Rule, Values, both, covering
 from common.cases.fills import FILLS, INVISIBLE
 from common.spec import Layout
 from common.spec.feature_rules import CONTRADICTIONS
@@ -29,7 +29,6 @@ from common.spec.paged_batch import DTYPES, E4M3, FP8
 
 
 INT8 = torch.int8
-Values = dict[str, Any]  # one value per axis
 Lens = list[tuple[int, int]]
 
 _QUERIES = {"query e4m3fn": E4M3[0], "query e4m3fnuz": E4M3[1]}
@@ -39,6 +38,7 @@ _STORES = (
     (INT8, "tokens"),
     *((query, form) for query in _QUERIES for form in (None, "one", "heads")),
 )
+FP8_QUERIES = tuple(store for store in _STORES if store[0] in _QUERIES)
 # The first value of an axis is the plain one: the feature is off. A chunk is (size, lookback).
 FEATURE_AXES: dict[str, tuple[Any, ...]] = {
     "alibi": (None, "linear", "sqrt", "zero"),
@@ -64,26 +64,25 @@ _ASKS = {
     "not causal": ("causal", lambda value: not value),
 }  # fmt: skip
 # `cross` makes a case of `causal` not causal by itself
-_APART = [tuple(_ASKS[side] for side in pair) for pair in CONTRADICTIONS if pair != ("cross", "causal")]
+_CONTRADICTIONS = [
+    both(*_ASKS[one], *_ASKS[other]) for one, other in CONTRADICTIONS if (one, other) != ("cross", "causal")
+]
 
 
-def apart(some: Values) -> bool:
-    """Whether two of these values of features may not go together."""
+def _is_on(value: Any) -> bool:
+    return value is not None
 
-    def both(**wanted: Any) -> bool:
-        return all(axis in some and test(some[axis]) for axis, test in wanted.items())
 
-    return any(both(**{a: holds_a, b: holds_b}) for (a, holds_a), (b, holds_b) in _APART) or any(
-        (
-            both(cross=bool, new_kv=bool),
-            both(value_size=bool, style={"stacked"}.__contains__),
-            both(store=lambda store: store is not None and store[0] in _QUERIES, new_kv=bool),
-            # x is 16 elements of one byte, which a head of 40 is no multiple of
-            both(store=lambda store: store is not None, style={"x_packed"}.__contains__),
-            # one byte cannot be scaled by a fill
-            both(store=lambda store: store is not None, fill=lambda fill: fill is not None and fill not in INVISIBLE),
-        )
-    )
+FEATURE_RULES: tuple[Rule, ...] = (
+    *_CONTRADICTIONS,
+    both("cross", bool, "new_kv", bool),
+    both("value_size", bool, "style", {"stacked"}.__contains__),
+    both("store", FP8_QUERIES.__contains__, "new_kv", bool),
+    # x is 16 elements of one byte, which a head of 40 is no multiple of
+    both("store", _is_on, "style", {"x_packed"}.__contains__),
+    # one byte cannot be scaled by a fill
+    both("store", _is_on, "fill", lambda fill: fill is not None and fill not in INVISIBLE),
+)
 
 
 def _spans(kind: str | None, lens: Lens, rng: random.Random) -> tuple[tuple[tuple[int, int], ...], ...] | None:
@@ -136,68 +135,6 @@ def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[st
     return fields, lens
 
 
-# Covering arrays: few rows of values that together hold every pair of values which may go together.
-
-
-Rows = list[dict[str, Any]]
-Pair = tuple[str, int, str, int]  # axis and place of its value, twice, in the order of the axes
-
-
-def legal_pairs(axes: Mapping[str, tuple[Any, ...]], may_go_together: Callable[[dict[str, Any]], bool]) -> set[Pair]:
-    """Every pair of places on two axes whose values may go together."""
-    pairs = set()
-    for one, other in itertools.combinations(axes, 2):
-        for i, j in itertools.product(range(len(axes[one])), range(len(axes[other]))):
-            if may_go_together({one: axes[one][i], other: axes[other][j]}):
-                pairs.add((one, i, other, j))
-    return pairs
-
-
-def covering(
-    axes: Mapping[str, tuple[Any, ...]],
-    may_go_together: Callable[[dict[str, Any]], bool],
-    seed: int = 0,
-    of: Collection[str] | None = None,
-) -> Rows:
-    """Rows of one value per axis that hold every legal pair; greedy, deterministic in `seed`.
-
-    `may_go_together` judges two axes at a time. Raises ValueError for a pair that no row can hold.
-    of: only pairs with a value of one of these axes need be held.
-    """
-    legal, rng = legal_pairs(axes, may_go_together), random.Random(seed)
-    order = {axis: number for number, axis in enumerate(axes)}
-    missing, rows = {pair for pair in legal if of is None or pair[0] in of or pair[2] in of}, []
-
-    def key(a: str, i: int, b: str, j: int) -> Pair:
-        return (a, i, b, j) if order[a] < order[b] else (b, j, a, i)
-
-    def complete(start: Pair) -> dict[str, int] | None:
-        """A row through one pair: axis by axis, the value that adds the most missing pairs."""
-        row = {start[0]: start[1], start[2]: start[3]}
-        for axis in rng.sample([axis for axis in axes if axis not in row], len(axes) - 2):
-            best, most = None, -1
-            for i in rng.sample(range(len(axes[axis])), len(axes[axis])):
-                with_row = [key(axis, i, other, j) for other, j in row.items()]
-                if not legal.issuperset(with_row):
-                    continue
-                gain = sum(pair in missing for pair in with_row)
-                if gain > most:
-                    best, most = i, gain
-            if best is None:
-                return None
-            row[axis] = best
-        return row
-
-    while missing:
-        start = rng.choice(sorted(missing))
-        row = complete(start)
-        if row is None:
-            raise ValueError(f"axes: found {start}, which no row can hold, allowed pairs that one can")
-        missing -= {(a, row[a], b, row[b]) for a, b in itertools.combinations(axes, 2)}
-        rows.append({axis: axes[axis][row[axis]] for axis in axes})
-    return rows
-
-
 # The first value of an axis is the plain one. Contexts and windows in pages are relative to the page size.
 AXES: dict[str, tuple[Any, ...]] = {
     "query": (1, 0, 2, 3, 5, 9, 15, 16, 17, 33),
@@ -241,33 +178,36 @@ TILE_ELEMENTS = 128 * 64  # 32 KiB of K in fp32: two stages of K and V fit into 
 _MOVE_PAGES = (layouts.reversed_pages, layouts.last_pages)
 
 
+def _past_a_tile(tile: int | None, size: int | None) -> bool:
+    return bool(tile) and bool(size) and tile * size > TILE_ELEMENTS
+
+
+RULES: tuple[Rule, ...] = (
+    # moved pages must be in one sequence's use
+    both("arrange", _MOVE_PAGES.__contains__, "shared_pages", bool),
+    # x is 16 bytes, which an odd offset would cut apart
+    both("style", {"x_packed"}.__contains__, "arrange", {layouts.unaligned}.__contains__),
+    # P V would be a subnormal in fp32, which GPUs flush to 0
+    both("sinks", {"heavy"}.__contains__, "fill", {"values-tiny"}.__contains__),
+    Rule("tile", "head_size", _past_a_tile),
+    Rule("tile", "value_size", _past_a_tile),
+    *FEATURE_RULES,
+)
+
+
 def may_go_together(some: Values) -> bool:
     """Whether these values of some axes make a case, whatever the other axes are."""
-
-    def both(**wanted: Any) -> bool:
-        return all(axis in some and test(some[axis]) for axis, test in wanted.items())
-
-    contradicts = (
-        # moved pages must be in one sequence's use
-        both(arrange=_MOVE_PAGES.__contains__, shared_pages=bool),
-        # x is 16 bytes, which an odd offset would cut apart
-        both(style={"x_packed"}.__contains__, arrange={layouts.unaligned}.__contains__),
-        # P V would be a subnormal in fp32, which GPUs flush to 0
-        both(sinks={"heavy"}.__contains__, fill={"values-tiny"}.__contains__),
-        both(tile=bool, head_size=bool) and some["tile"] * some["head_size"] > TILE_ELEMENTS,
-        both(tile=bool, value_size=bool) and some["tile"] * some["value_size"] > TILE_ELEMENTS,
-    )
-    return not any(contradicts) and not apart(some)
+    return not any(rule.broken(some) for rule in RULES)
 
 
 @lru_cache(maxsize=1)
 def _pairs() -> Rows:
-    return covering(AXES, may_go_together, seed=1)
+    return covering(AXES, RULES, seed=1)
 
 
 @lru_cache(maxsize=1)
 def _feature_pairs() -> Rows:
-    return covering(ALL_AXES, may_go_together, seed=3, of=FEATURE_AXES)
+    return covering(ALL_AXES, RULES, seed=3, of=FEATURE_AXES)
 
 
 @lru_cache(maxsize=1)
@@ -300,7 +240,7 @@ def num_feature_pairs() -> int:
     return len(_feature_pairs())
 
 
-def _log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) -> int:
+def log_uniform(rng: random.Random, least: int, most: int, multiple: int = 1) -> int:
     drawn = math.exp(rng.uniform(math.log(least), math.log(most)))
     return min(most, max(least, round(drawn / multiple) * multiple))
 
@@ -310,7 +250,7 @@ def _draw(rng: random.Random, axis: str, given: Values) -> Any:
     if axis in FEATURE_AXES:
         return rng.choice(FEATURE_AXES[axis]) if rng.random() < 1 / 8 else FEATURE_AXES[axis][0]
     if axis in RANGES and rng.random() < 0.3 and not any(name in given for name in _TRIPLED):
-        return _log_uniform(rng, *RANGES[axis])
+        return log_uniform(rng, *RANGES[axis])
     return AXES[axis][0] if rng.random() < 0.5 else rng.choice(AXES[axis])
 
 
@@ -350,7 +290,7 @@ def _sequence(query: int, context: Any, page: int) -> tuple[int, int]:
 
 def _companions(rng: random.Random, kind: str) -> list[tuple[int, int]]:
     def decode() -> tuple[int, int]:
-        return 1, _log_uniform(rng, 1, 150)
+        return 1, log_uniform(rng, 1, 150)
 
     def prompt() -> tuple[int, int]:
         length = rng.choice((2, 15, 16, 17, 31))
@@ -362,7 +302,7 @@ def _companions(rng: random.Random, kind: str) -> list[tuple[int, int]]:
         return [prompt() for _ in range(rng.randint(1, 2))]
     if kind == "mixed":
         chunk = rng.randint(2, 18)
-        return rng.sample([decode(), prompt(), (chunk, chunk + _log_uniform(rng, 1, 100))], 3)
+        return rng.sample([decode(), prompt(), (chunk, chunk + log_uniform(rng, 1, 100))], 3)
     return rng.sample([(0, 0), (0, 7), (1, 0), (3, 0)], rng.randint(1, 2)) if kind == "empty" else []
 
 

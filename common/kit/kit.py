@@ -1,7 +1,8 @@
-"""One kernel from outside against the spec: three calls a case in a child, judged here from the bytes that come back.
+"""One kernel from outside against the spec: four calls a case in a child, judged here from the bytes that come back.
 
-1. values A, outputs filled with NaN.  2. the same addresses and block table, other values.  3. values A again, outputs
-filled with 7.0: the bits of call 1. So an output that was kept from another call, or was not written, is wrong.
+1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A but for one tensor, or one
+number.  4. values A again, outputs filled with 7.0: the bits of call 1. So an output that was kept from another call,
+or was not written, is wrong (`common.cases.calls`).
 The reference is computed in this process, on its CPU, after the child has answered.
 """
 
@@ -17,17 +18,17 @@ from typing import Any
 
 import torch
 
-from common.cases.batch import fill_new_tokens
+from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
 from common.kit.declared import Declared
+from common.kit.fitting import fitted
 from common.kit.isolate import Isolated, Reply
-from common.kit.levels import BEFORE, read, seeded, simpler, write
+from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, SpecError, refusals
-from common.spec.quantise import negate
 
 OTHER = 7.0
 SHRINK_CALLS = 60
@@ -134,25 +135,28 @@ class Kit:
                 earlier = seeded(BEFORE[case.name], self.seed)
                 room = Guards("cpu")
                 self._call(earlier, *build(earlier, "cpu", room), room, math.nan)
-            self._thrice(run, batch, features, guards)
+            self._calls(run, batch, features, guards)
         except _Wrong as wrong:
             return Result(name, wrong.status, wrong.reason)
         return Result(name, "ok")
 
     def _fitting(self, expression: str) -> Case:
-        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for."""
+        """The case; in a dtype that the kernel declares, where its own is none of them and none was asked for; one that
+        was made by axes without what the kernel does not declare."""
         case, known = read(expression), self.declared.limits.get("dtype")
+        if is_made(case):
+            return fitted(case, self.declared.supports, self.declared.limits)
         own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
         return case if own else read(f"{expression}@dtype={known[0]}")
 
-    def _thrice(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
-        first = self._judged(case, batch, features, guards, math.nan, "call 1")
-        _other_values(batch)
-        self._judged(case, batch, features, guards, math.nan, "call 2, other values at the same addresses")
-        _other_values(batch)
-        third = self._judged(case, batch, features, guards, OTHER, "call 3, the values of call 1")
-        if self.declared.limits.get("deterministic", True) and not same_bits(first, third):
-            raise _Wrong("nondeterministic", "call 3 gave other bits than call 1 for the same values")
+    def _calls(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
+        first = None
+        for call in calls(case, batch, features):
+            poison = OTHER if call.again else math.nan
+            found = self._judged(case, call.batch, call.features, guards, poison, call.name)
+            first = found if first is None else first
+        if self.declared.limits.get("deterministic", True) and not same_bits(first, found):
+            raise _Wrong("nondeterministic", "call 4 gave other bits than call 1 for the same values")
 
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
@@ -204,15 +208,6 @@ class Kit:
                 if improved or calls >= SHRINK_CALLS:
                     break
         return Result(**asdict(best) | {"repro": self.repro(best.case)})
-
-
-def _other_values(batch: PagedBatch) -> None:
-    """Other values in place, and the first ones when called again: -Q, -V, and -K in every second slot of a page. One
-    kept from before, Q or K alone, gives other logits than both together."""
-    key, value = batch.by_token()
-    for tensor in (batch.query, value, key[:, 1::2]):
-        negate(tensor)
-    fill_new_tokens([batch])
 
 
 def _named(reply: Reply) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from common.cases.ask import PLAIN
+from common.cases.axes import axes_case, num_axes, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
@@ -50,18 +51,27 @@ LEVELS = ("smoke", "full")
 
 
 def level(name: str) -> Iterator[str]:
-    """The expressions of a level. full: every case that is not one to refuse, in all three dtypes, and the random cases
+    """The expressions of a level. smoke: named cases, and those of the axes that hold every value and the pairs of
+    masks. full: every case that is not one to refuse, in all three dtypes, and the random cases and those of the axes
     that hold every pair of values of two axes."""
     if name == "smoke":
         yield from SMOKE
+        yield from (f"axes-{number}" for number in range(num_smoke()))
     else:
         yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in DTYPES)
         yield from (f"random-{seed}" for seed in range(num_pairs()))
+        yield from (f"axes-{number}" for number in range(num_axes()))
+
+
+def is_made(case: Case) -> bool:
+    """Whether a case is one of many that were made by axes, and not a named one."""
+    return case.name not in BY_NAME
 
 
 _DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
 _INTEGERS = ("tree", "non_causal")
-_FLOATS = ("softcap", "loud", "scale_factor", "out_scale")
+_FLOATS = ("softcap", "loud", "scale_factor", "out_scale", "softmax_scale")
+_WORDS = ("style", "sinks", "alibi", "scales", "query_style", "key_style", "value_style", "out_style", "change")
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def _value(field: str, text: str) -> Any:
     if field == "heads":
         query, key = map(int, text.split("/"))
         return (query, key)
-    if field in ("style", "sinks", "alibi", "scales"):
+    if field in _WORDS:
         return text
     return float(text) if field in _FLOATS else int(text)
 
@@ -126,13 +136,18 @@ _FIELDS = [name for name in FIELDS if name not in _FIXED]
 
 
 def _base(name: str) -> Case:
-    """The case of a name, or of `random-<seed>`. Raises SpecError for a name of none."""
+    """The case of a name, of `random-<seed>` or `axes-<number>`. Raises SpecError for a name of none."""
     if name in BY_NAME:
         return BY_NAME[name]
-    if (seed := name.removeprefix("random-")) != name and seed.isascii() and seed.isdecimal() and len(seed) < 19:
-        return random_case(int(seed))
+    kind, _, number = name.partition("-")
+    whole = number.isascii() and number.isdecimal() and len(number) < 19
+    if kind == "random" and whole:
+        return random_case(int(number))
+    if kind == "axes" and whole and int(number) < num_axes():
+        return axes_case(int(number))
     near = ", ".join(difflib.get_close_matches(name[:80], BY_NAME, 3, 0.3)) or "keys-4500"
-    raise SpecError("case", f"{name!r:.60}", f"a named case, as {near}, or random-SEED")
+    allowed = f"a named case, as {near}, random-SEED, or axes-0 to axes-{num_axes() - 1}"
+    raise SpecError("case", f"{name!r:.60}", allowed)
 
 
 def write(case: Case) -> str:
@@ -178,6 +193,8 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"chunk": None, "chunk_lookback": 0}, {"chunk_lookback": 0}, {"spans": None}, {"non_causal": None}, {"tree": None},
     {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
+    {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
+    {"change": None},
 )  # fmt: skip
 
 

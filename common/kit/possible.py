@@ -10,7 +10,9 @@ from typing import get_args
 
 from common.cases.ask import ENCODERS, ScaleForm
 from common.cases.batch import CacheStyle
+from common.cases.calls import CHANGES
 from common.cases.case import Case, build
+from common.cases.layouts import STRIDES
 from common.spec import SpecError
 from common.spec.metadata import cdiv
 from common.spec.validation import validate
@@ -20,13 +22,14 @@ MOST_LOGITS = 2**32  # a minute of the reference
 _COUNTS = dict.fromkeys(("shared_pages", "pad_tokens", "extra_columns", "spare_pages", "tile_size"), (0, 2**20))
 _COUNTS |= {"block_size": (1, 2**20), "head_size": (1, 2**10), "value_size": (1, 2**10), "chunk_lookback": (0, 2**30)}
 _COUNTS |= dict.fromkeys(("sliding_window", "chunk"), (1, 2**31 - 1))
-_FACTORS = ("loud", "softcap", "scale_factor", "out_scale")
+_FACTORS = ("loud", "softcap", "softmax_scale", "scale_factor", "out_scale")
 _WORDS = {
     "style": get_args(CacheStyle),
     "sinks": ("near", "off", "some", "heavy", "drawn"),
     "alibi": ("linear", "sqrt", "zero"),
     "scales": get_args(ScaleForm),
-}
+    "change": tuple(CHANGES),
+} | dict.fromkeys(("query_style", "key_style", "value_style", "out_style"), STRIDES)
 
 
 def _refuse(field: str, found: object, allowed: str) -> None:

@@ -18,5 +18,6 @@ NAMED = {
     "vllm": "compare.studies.vllm",
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
+    "mutation": "compare.studies.mutation.score",
     "everything": "compare.studies.everything",
 }

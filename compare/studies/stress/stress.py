@@ -32,7 +32,6 @@ from common.spec import SpecError
 from common.spec.toolchain import dotted, toolchain
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, terminable
-from compare.plan.options import at_least_one, positive
 from compare.process import children
 from compare.process.pool import Jobs, Lane, Pool
 from compare.record import folder as run_folder
@@ -40,6 +39,7 @@ from compare.record.store import Busy, Lines
 from compare.studies.stress import page as stress_page
 from compare.studies.stress.subjects import CHOSEN, KERNELS, Subject, subjects
 from compare.workloads import GrammarError, Workload, parse_lens, parse_shape
+from compare.workloads.numbers import at_least_one, positive
 
 HELP = "whether bits change where wgmma takes P from registers"
 ARCH = "sm_90"

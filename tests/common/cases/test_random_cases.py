@@ -13,12 +13,12 @@ import torch
 
 from common.cases import random_cases
 from common.cases.case import build, outputs
+from common.cases.covering import both, covering, legal_pairs
 from common.cases.random_cases import (
     ALL_AXES,
     AXES,
     FEATURE_AXES,
-    covering,
-    legal_pairs,
+    RULES,
     may_go_together,
     random_case,
     values_of,
@@ -34,7 +34,7 @@ FREE = range(OF_FEATURES.stop, OF_FEATURES.stop + 300)
 
 
 def test_the_first_seeds_cover_every_pair_that_may_go_together():
-    legal = legal_pairs(AXES, may_go_together)
+    legal = legal_pairs(AXES, RULES)
     places = [{axis: AXES[axis].index(values_of(seed)[axis]) for axis in AXES} for seed in range(PAIRS)]
     covered = {(a, row[a], b, row[b]) for row in places for a, b in itertools.combinations(AXES, 2)}
     assert covered == legal
@@ -44,7 +44,7 @@ def test_the_first_seeds_cover_every_pair_that_may_go_together():
 def test_the_seeds_of_features_cover_every_pair_with_one():
     places = [{a: ALL_AXES[a].index(value) for a, value in values_of(seed).items()} for seed in OF_FEATURES]
     covered = {(a, row[a], b, row[b]) for row in places for a, b in itertools.combinations(ALL_AXES, 2)}
-    wanted = {p for p in legal_pairs(ALL_AXES, may_go_together) if p[0] in FEATURE_AXES or p[2] in FEATURE_AXES}
+    wanted = {p for p in legal_pairs(ALL_AXES, RULES) if p[0] in FEATURE_AXES or p[2] in FEATURE_AXES}
     assert wanted <= covered
     assert len(wanted) > 8000 and FEATURES <= 600
 
@@ -78,7 +78,7 @@ def test_pairs_that_may_not_go_together_never_do():
 def test_a_pair_that_no_row_can_hold_is_refused():
     axes = {"a": (1, 2), "b": (1, 2), "c": (1,)}
     with pytest.raises(ValueError, match="no row can hold"):
-        covering(axes, lambda some: not (some.get("a") == 2 and "c" in some))
+        covering(axes, [both("a", {2}.__contains__, "c", bool)])
 
 
 def test_free_draws_take_boundaries_and_numbers_between_them():

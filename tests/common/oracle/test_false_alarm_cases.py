@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from common.cases.axes import axes_case, num_axes
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
 from common.cases.trial import Trial
@@ -55,6 +56,17 @@ def test_no_false_alarm_on_random_cases(part):
 def test_no_false_alarm_on_random_features(part):
     first = num_pairs() + num_triples()
     assert alarms((seed, random_case(seed)) for seed in range(first + part, first + num_feature_pairs(), 8)) == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_false_alarm_on_cases_of_the_axes(part):
+    assert alarms((number, axes_case(number)) for number in range(part, num_axes(), 48)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_false_alarm_on_all_cases_of_the_axes(part):
+    assert alarms((number, axes_case(number)) for number in range(part, num_axes(), PARTS)) == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,253 @@
+"""Cases chosen by axes: `axes-<number>` is one value on each of AXES, boundary and odd ones.
+
+The first `num_smoke()` hold every value of every axis, and every pair of the mask's few values (MASKS); those up to
+`num_axes()` every triple of those and every pair of two axes. A case is a function of its number. What a kernel does
+not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds every pair of
+what it has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from common.cases import layouts, random_cases
+from common.cases.calls import CHANGES
+from common.cases.case import Case
+from common.cases.covering import Rows, Rule, Values, both, covering
+from common.cases.fills import FILLS
+from common.cases.random_cases import FEATURE_AXES, features_of
+from common.spec.paged_batch import DTYPES, FP8
+
+DRAWN = {  # words of lengths that are drawn for each case, log-uniform: (least, most)
+    "few": (1, 40), "some": (41, 300), "many": (301, 2000), "most": (2001, 9000),
+}  # fmt: skip
+# The first value of an axis is the plain one. Lengths and windows in pages are relative to the page size.
+AXES: dict[str, tuple[Any, ...]] = {
+    "query": (1, 0, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 257, 513, 1100, "few", "some"),
+    "context": (
+        "some", 0, 1, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 1023, 1025, 2049, 4095, 4097, 8193,
+        16385, 40001, "few", "many", "most", "page - 1", "page", "page + 1", "to a whole page",
+    ),
+    "sequences": (1, 2, 3, 5, 16, 17, 65, 129, 257, 600),
+    "mix": ("decodes", "prompts", "mixed", "empty", "long"),
+    "place": ("first", "last", "middle"),
+    "ratio": (2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 24, 32, 48, 64, 96),
+    "kv_heads": (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 32, 33, 96),
+    "head_size": (
+        32, 8, 16, 24, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 160, 192, 200, 224, 248, 256, 264,
+        320, 512,
+    ),
+    "page": (
+        16, 8, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 136, 144, 160, 192, 200, 256, 264, 320, 512, 528, 544,
+        784, 1024,
+    ),
+    "dtype": DTYPES[::-1],  # float32 first, where the checker sees most
+    "softmax_scale": (None, 1.0, 0.05, 0.5, 0.003, 2.0**-4, 0.37),
+    "loud": (1.0, 4.0, 25.0),
+    "causal": (True, False),
+    "window": (
+        None, 1, 2, 3, 7, 16, 17, 33, 63, 64, 65, 100, 127, 129, 257, 1000, 1023, 2049, 4096, 4097, 5001, 10007,
+        "page - 1", "page + 1", "all keys", "all keys - 1", "some",
+    ),
+    "softcap": (None, 0.3, 0.77, 1.0, 2.5, 7.3, 15.0, 30.0, 50.0, 63.5, 88.8, 200.5, 5000.0),
+    "sinks": (None, "near", "off", "some", "heavy", "drawn"),
+    "style": ("nhd", "hnd", "stacked", "interleaved"),
+    "query_style": (None, *layouts.STRIDES),
+    "key_style": (None, *layouts.STRIDES),
+    "value_style": (None, *layouts.STRIDES),
+    "out_style": (None, *layouts.STRIDES),
+    "arrange": (
+        None, layouts.reversed_pages, layouts.last_pages, layouts.table_columns, layouts.table_rows, layouts.stale_tail,
+        layouts.small_hints, layouts.large_hints,
+    ),
+    "shared_pages": (0, 1, 2, 7),
+    "pad_tokens": (0, 1, 5, 64),
+    "extra_columns": (3, 0, 1, 65, 600),
+    "spare_pages": (3, 0, 1, 40, 1000),
+    "table_dtype": (torch.int32, torch.int64),
+    "new_kv": (False, True),
+    "fill": (None, *FILLS),
+    "change": (*CHANGES,),
+} | FEATURE_AXES | {
+    "alibi": (None, "linear", "sqrt", "zero", "drawn", "sqrt-drawn"),
+    "chunk": (None, (1, 0), (2, 1), (10, 3), ("page", 0), ("page", 1), (33, 2), (64, 0), (100, 1), (500, 0), (1000, 1),
+              (4096, 0)),
+    "tree": (None, 1, 2, 4, 9, 31, 64),
+    "value_size": (None, 8, 16, 48, 64, 72, 128, 200, 256, 264),
+    "scale_factor": (1.0, 0.02, 7.0),
+}  # fmt: skip
+# Of what concerns masks, few values whose triples are all asked: in one case many features are on.
+MASKS: dict[str, tuple[Any, ...]] = {
+    "query": (1, 3, 17, 65),
+    "context": (0, 5, 64, 129, 700, "page", 4200),
+    "causal": (True, False),
+    "window": (None, 1, 16, 33, 150),
+    "softcap": (None, 0.77, 7.3),
+    "sinks": (None, "drawn", "some"),
+    "alibi": (None, "drawn", "sqrt-drawn"),
+    "chunk": (None, (10, 3), ("page", 1), (33, 2)),
+    "spans": (None, "several", "past the end", "whole"),
+    "non_causal": (None, "every second"),
+    "tree": (None, 4, 9),
+    "cross": (False, True),
+    "store": (None, (FP8[0], "heads"), (FP8[2], "tokens"), ("query e4m3fn", "heads")),
+}  # fmt: skip
+# What else varies in those cases, at random.
+_BESIDE: dict[str, tuple[Any, ...]] = {
+    "sequences": (1, 2, 3, 5), "mix": ("decodes", "mixed", "prompts"), "place": AXES["place"], "ratio": (2, 1, 3, 5, 9),
+    "kv_heads": (1, 2, 3), "head_size": (32, 40, 64, 72, 128), "page": (16, 24, 32, 64, 80), "dtype": DTYPES,
+    "softmax_scale": AXES["softmax_scale"], "change": AXES["change"], "key_style": AXES["key_style"],
+    "value_style": AXES["value_style"],
+}  # fmt: skip
+_PLAIN = {axis: values[:1] for axis, values in AXES.items()}
+# (axis, axis): the product of two numbers that keeps a case cheap on a CPU
+_MOST = {
+    ("query", "context"): 700_000, ("query", "ratio"): 2_000, ("query", "kv_heads"): 1_100,
+    ("query", "head_size"): 80_000, ("query", "sequences"): 20_000, ("query", "value_size"): 80_000,
+    ("context", "ratio"): 45_000, ("context", "kv_heads"): 41_000, ("context", "head_size"): 530_000,
+    ("context", "value_size"): 530_000, ("context", "sequences"): 3_000_000, ("ratio", "kv_heads"): 96,
+    ("ratio", "head_size"): 6_200, ("kv_heads", "head_size"): 3_100, ("kv_heads", "value_size"): 3_100,
+    ("sequences", "ratio"): 6_000, ("sequences", "kv_heads"): 1_200, ("sequences", "head_size"): 20_000,
+    ("sequences", "value_size"): 20_000, ("sequences", "page"): 15_000, ("sequences", "extra_columns"): 160_000,
+    ("tree", "sequences"): 2_000, ("page", "head_size"): 140_000, ("page", "value_size"): 140_000,
+    ("page", "kv_heads"): 10_000, ("spare_pages", "page"): 24_000, ("spare_pages", "head_size"): 40_000,
+    ("spare_pages", "kv_heads"): 3_000,
+}  # fmt: skip
+
+
+def _most(value: Any) -> int:
+    return DRAWN[value][1] if value in DRAWN else value if isinstance(value, int) else 0
+
+
+def _past(most: int) -> Callable[[Any, Any], bool]:
+    return lambda one, other: _most(one) * _most(other) > most
+
+
+RULES: tuple[Rule, ...] = (
+    *(Rule(one, other, _past(most)) for (one, other), most in _MOST.items()),
+    # a tensor lies in one way
+    both("key_style", bool, "style", lambda style: style != "nhd"),
+    both("value_style", bool, "style", lambda style: style != "nhd"),
+    both("loud", lambda loud: loud != 1.0, "fill", bool),
+    # logits past a thousand: one key has all the mass
+    both("loud", lambda loud: loud > 4.0, "softmax_scale", lambda scale: scale is not None and scale > 0.4),
+    # one byte cannot be scaled
+    both("loud", lambda loud: loud != 1.0, "store", random_cases.FP8_QUERIES.__contains__),
+    both("mix", {"long"}.__contains__, "sequences", lambda count: count > 5),
+    *random_cases.RULES,
+)
+
+
+_MASKED = _PLAIN | _BESIDE | MASKS
+
+
+def _hides(size: Any, context: Any) -> bool:
+    """Whether a window or a chunk ends inside the context."""
+    size = size[0] if isinstance(size, tuple) else size
+    return not isinstance(size, int) or size < 50 or (isinstance(context, int) and context > size)
+
+
+# Where few cases hold a value, it is to show.
+_SHOWS: tuple[Rule, ...] = (
+    Rule("window", "context", lambda size, context: not _hides(size, context)),
+    Rule("chunk", "context", lambda size, context: not _hides(size, context)),
+    both("softcap", lambda cap: cap is not None and cap > 20.0, "loud", lambda loud: loud < 4.0),
+    both("softcap", lambda cap: cap is not None and cap > 20.0, "softmax_scale", lambda scale: scale in (0.003, 0.05)),
+    both("place", lambda place: place != "first", "sequences", lambda count: count < 3),
+    both("shared_pages", bool, "sequences", lambda count: count < 2),
+    both("shared_pages", bool, "context", lambda context: context not in (129, 255, 257, 511, 513)),
+    both("arrange", {layouts.stale_tail, layouts.table_rows}.__contains__, "sequences", lambda count: count < 2),
+)
+
+
+@lru_cache(maxsize=1)
+def _smoke() -> Rows:
+    """Of every value, and of every pair of the mask's few and of what changes between calls."""
+    values = covering(AXES, (*RULES, *_SHOWS), seed=7, strength=1, plain=True)
+    return values + covering(_MASKED, RULES, seed=11, of={*MASKS, "change"})
+
+
+@lru_cache(maxsize=1)
+def _rest() -> Rows:
+    """Of every triple of the mask's few, and of every pair."""
+    return covering(_MASKED, RULES, seed=12, of=MASKS, strength=3) + covering(AXES, RULES, seed=5, plain=True)
+
+
+def num_smoke() -> int:
+    """How many numbers, from 0, hold every value, and the pairs of masks."""
+    return len(_smoke())
+
+
+def num_axes() -> int:
+    """How many numbers, from 0, hold the triples of masks and every pair too."""
+    return num_smoke() + len(_rest())
+
+
+def values_of(number: int) -> Values:
+    """The value of every axis. Raises ValueError for a number that no case has."""
+    if 0 <= number < num_smoke():
+        return _smoke()[number]
+    if not 0 <= number < num_axes():
+        raise ValueError(f"number: found {number}, allowed 0 to {num_axes() - 1}")
+    return _rest()[number - num_smoke()]
+
+
+def _drawn(value: Any, page: int, rng: random.Random) -> Any:
+    if value in DRAWN:
+        return random_cases.log_uniform(rng, *DRAWN[value])
+    return {"page - 1": page - 1, "page": page, "page + 1": page + 1}.get(value, value)
+
+
+def _companions(count: int, mix: str, rng: random.Random) -> list[tuple[int, int]]:
+    """(query_len, seq_len) of the other sequences: the more, the shorter."""
+    most = 150 if count < 6 else 40 if count < 60 else 12
+
+    def one() -> tuple[int, int]:
+        kind = rng.choice(("decodes", "prompts", "chunk", "empty")) if mix == "mixed" else mix
+        length = random_cases.log_uniform(rng, 1, most)
+        if kind == "long":
+            return rng.choice((1, 2, 5)), random_cases.log_uniform(rng, 600, 2500)
+        if kind == "empty":
+            return rng.choice(((0, 0), (0, length), (1, 0), (3, 0), (1, length)))
+        if kind == "prompts":
+            length = min(length, 40)
+            return length, length
+        query = 1 if kind == "decodes" else rng.randint(1, min(length, 18))
+        return query, length
+
+    return [one() for _ in range(count)]
+
+
+def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
+    page = values["page"]
+    query, context = (_drawn(values[axis], page, rng) for axis in ("query", "context"))
+    keys = -(-max(query, 1) // page) * page if context == "to a whole page" else query + context
+    lens = _companions(values["sequences"] - 1, values["mix"], rng)
+    lens.insert({"first": 0, "last": len(lens), "middle": len(lens) // 2}[values["place"]], (query, keys))
+    return lens
+
+
+_SAME = (
+    "head_size", "dtype", "softmax_scale", "loud", "causal", "softcap", "sinks", "style", "query_style", "key_style",
+    "value_style", "out_style", "arrange", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype",
+    "new_kv", "change", "scale_factor",
+)  # fmt: skip
+
+
+def axes_case(number: int) -> Case:
+    """The case of a number. Raises ValueError for one that no case has."""
+    values = values_of(number)
+    rng = random.Random(f"axes {number}")
+    features, lens = features_of(values, _lens(values, rng), rng)
+    window, longest = _drawn(values["window"], values["page"], rng), max(seq_len for _, seq_len in lens)
+    window = {"all keys": longest, "all keys - 1": longest - 1}.get(window, window)
+    return Case.of(
+        f"axes-{number}", (), tuple(lens), heads=(values["ratio"] * values["kv_heads"], values["kv_heads"]),
+        block_size=values["page"], sliding_window=window and max(1, window), fill=FILLS.get(values["fill"]),
+        **{name: values[name] for name in _SAME}, **features,
+    )  # fmt: skip

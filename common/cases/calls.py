@@ -1,0 +1,166 @@
+"""The calls of one case: the same addresses, and what lies there changed between them.
+
+1. values A.  2. query, V and every second key negated.  3. A, but for one thing alone: K, V, the query, the table, the
+lengths, the features' tensors or the numbers beside them.  4. A again. What a kernel keeps from an earlier call is
+wrong in one of them: also what it made of K alone, and found again by its address.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from common.cases.batch import fill_new_tokens
+from common.cases.case import Case
+from common.oracle.integrity import inputs_of
+from common.spec import Features, PagedBatch, is_per_token
+from common.spec.metadata import cdiv, lens_of
+from common.spec.quantise import negate
+
+Inputs = tuple[PagedBatch, Features]
+_FACTORS = ("alibi_slopes", "tree_bias", "key_scale", "value_scale", "query_scale", "out_scale")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a kernel is called on, in place; until the next one. again: it must give the bits of the first call."""
+
+    name: str
+    batch: PagedBatch
+    features: Features
+    again: bool = False
+
+
+def _negate(*names: str) -> Callable[[PagedBatch, Features], Inputs]:
+    def change(batch: PagedBatch, features: Features) -> Inputs:
+        for name in names:
+            if (tensor := getattr(batch, name)) is not None:
+                negate(tensor)
+        return batch, features
+
+    return change
+
+
+def _others(batch: PagedBatch, features: Features) -> Inputs:
+    """One kept from before, Q or K alone, gives other logits than both together."""
+    key, value = batch.by_token()
+    for tensor in (batch.query, value, key[:, 1::2]):
+        negate(tensor)
+    fill_new_tokens([batch])
+    return batch, features
+
+
+def _table(batch: PagedBatch, features: Features) -> Inputs:
+    seq, column, spare = _place(batch)
+    batch.block_table[seq, column] = spare
+    return batch, features
+
+
+def _lengths(batch: PagedBatch, features: Features) -> Inputs:
+    """About a third of the context of every sequence is gone, and with it the last keys."""
+    for seq, (query_len, seq_len) in enumerate(lens_of(batch.query_start_loc, batch.seq_lens)):
+        batch.seq_lens[seq] = seq_len - cdiv(max(0, seq_len - max(1, query_len)), 3)
+    return batch, features
+
+
+def _operands(batch: PagedBatch, features: Features) -> Inputs:
+    for name in _FACTORS:
+        if (tensor := getattr(features, name)) is not None:
+            tensor.mul_(0.5)
+    if features.sinks is not None:
+        features.sinks.add_(1.0)
+    if features.causal_per_sequence is not None:
+        features.causal_per_sequence.copy_(1 - features.causal_per_sequence)
+    return batch, features
+
+
+def _numbers(batch: PagedBatch, features: Features) -> Inputs:
+    window, cap = features.sliding_window, features.softcap
+    changed = replace(
+        features, sliding_window=window and window + 1, softcap=cap and 1.5 * cap,
+        chunk=features.chunk and features.chunk + 8,
+    )  # fmt: skip
+    return batch.replace(softmax_scale=0.75 * batch.softmax_scale), changed
+
+
+CHANGES: dict[str, Callable[[PagedBatch, Features], Inputs]] = {
+    "key": _negate("key_cache", "key"), "value": _negate("value_cache", "value"), "query": _negate("query"),
+    "table": _table, "lengths": _lengths, "operands": _operands, "numbers": _numbers,
+}  # fmt: skip
+_OPERANDS = (*_FACTORS, "sinks", "causal_per_sequence")
+_CHANGED = {  # the tensors that a change writes to
+    "key": ("key_cache", "key"), "value": ("value_cache", "value"), "query": ("query",), "table": ("block_table",),
+    "lengths": ("seq_lens",), "operands": _OPERANDS, "numbers": (),
+}  # fmt: skip
+
+
+def _place(batch: PagedBatch) -> tuple[int, int, int] | None:
+    """(sequence, column, spare page): the last page of the longest sequence that has queries, and one of nobody."""
+    lens = lens_of(batch.query_start_loc, batch.seq_lens)
+    length, seq = max(((n, -i) for i, (q, n) in enumerate(lens) if q), default=(0, 0))
+    page = batch.shape.block_size
+    used = {p for i, (_, n) in enumerate(lens) for p in batch.block_table[i, : cdiv(n, page)].tolist()}
+    spare = next((p for p in range(batch.key_cache.shape[0]) if p not in used), None)
+    return (-seq, cdiv(length, page) - 1, spare) if length and spare is not None else None
+
+
+def _may(change: str, case: Case, batch: PagedBatch, features: Features) -> bool:
+    """Whether a change makes other inputs of the same case that are as well formed."""
+    if change == "table":  # new K and V are what the pages hold
+        return batch.key is None and _place(batch) is not None
+    if change == "lengths":  # rows move: a fill lays values where they see them, or do not
+        moved = any(n > max(1, q) for q, n in lens_of(batch.query_start_loc, batch.seq_lens))
+        return moved and case.fill is None and batch.key is None
+    if change == "operands":
+        return any(getattr(features, name) is not None for name in _OPERANDS)
+    if change == "numbers":  # a wider window or chunk would see what a fill made NaN
+        return case.fill is None
+    return True
+
+
+def change_of(case: Case, batch: PagedBatch, features: Features) -> str:
+    """What the third call of a case changes: what it asks for, or what its name falls on; the next where that may not
+    be."""
+    names = list(CHANGES)
+    first = names.index(case.change) if case.change else zlib.crc32(case.name.encode()) % len(names)
+    return next(name for name in names[first:] + names[:first] if _may(name, case, batch, features))
+
+
+def _prepare(batch: PagedBatch, features: Features) -> None:
+    """A page of nobody becomes the other one that the table will name: what the page there holds, negated."""
+    seq, column, spare = _place(batch)
+    page = int(batch.block_table[seq, column])
+    for cache in (batch.key_cache, batch.value_cache):
+        cache[spare] = cache[page]
+        negate(cache[spare])
+    for scale in (features.key_scale, features.value_scale):
+        if is_per_token(scale):
+            scale[spare] = scale[page]
+
+
+@contextmanager
+def _kept(names: tuple[str, ...], inputs: dict[str, Tensor]) -> Iterator[None]:
+    """The bytes under some of the inputs are put back behind it."""
+    found = [inputs[name].untyped_storage() for name in names if name in inputs]
+    storages = {storage.data_ptr(): (storage, storage.clone()) for storage in found}
+    yield
+    for storage, copy in storages.values():
+        storage.copy_(copy)
+
+
+def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
+    """The four calls, each valid until the next is asked for; behind the last the inputs are as in the first."""
+    change = change_of(case, batch, features)
+    if change == "table":
+        _prepare(batch, features)
+    inputs, others = inputs_of(batch, features), ("query", "key_cache", "value_cache", "key", "value")
+    yield Call("call 1", batch, features)
+    with _kept(others, inputs):
+        yield Call("call 2, other values at the same addresses", *_others(batch, features))
+    with _kept(_CHANGED[change], inputs):
+        yield Call(f"call 3, other {change} alone at the same addresses", *CHANGES[change](batch, features))
+    yield Call("call 4, the values of call 1", batch, features, again=True)

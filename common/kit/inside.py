@@ -1,0 +1,79 @@
+"""The calls and the verdict of the kit on a function in this process: for kernels that are ours, thousands of them.
+
+Without a child between them a case costs what its reference costs, once, and then a call. Nothing is contained here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.cases.calls import calls
+from common.cases.case import Case, build, outputs
+from common.kit.levels import BEFORE, seeded
+from common.oracle.integrity import Guards, Snapshot, damage, same_bits
+from common.oracle.reference import Expected, reference
+from common.oracle.tolerance import check
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Precision
+
+OTHER = 7.0
+Launch = Callable[[PagedBatch, Features, Tensor, Tensor], None]  # writes to out and to lse
+
+
+@dataclass
+class Asked:
+    """A case, built once, and what each of its calls must give."""
+
+    case: Case
+    batch: PagedBatch
+    features: Features
+    guards: Guards
+    known: list[tuple[Expected, Snapshot]]
+    right: tuple[Tensor, Tensor] | None = None  # what a right kernel writes in the first call
+
+    @classmethod
+    def of(cls, case: Case, seed: int = 0) -> Asked:
+        case, guards = seeded(case, seed), Guards()
+        batch, features = build(case, "cpu", guards)
+        known = [
+            (reference(call.batch, call.features), Snapshot.of(call.batch, call.features))
+            for call in calls(case, batch, features)
+        ]
+        return cls(case, batch, features, guards, known)
+
+    def same_as_right(self, launch: Launch, right: Launch) -> bool:
+        """Whether a kernel writes in the first call, bit for bit, what a right one does: then its verdict is known."""
+        found = []
+        for one in (launch,) if self.right else (launch, right):
+            out, lse = outputs(self.case, self.batch, self.guards)
+            one(self.batch, self.features, out, lse)
+            found.append((out, lse))
+        self.right = self.right or found[1]
+        return all(same_bits(a, b) for a, b in zip(found[0], self.right, strict=True))
+
+    def why_not(self, launch: Launch, contract: Precision | None = None) -> str:
+        """What is wrong with a kernel here; empty where nothing is. Raises what the kernel raises.
+
+        One that damaged the inputs leaves them so: the next one needs the case anew.
+        """
+        if self.case.name in BEFORE:
+            earlier = Asked.of(BEFORE[self.case.name])
+            out, lse = outputs(earlier.case, earlier.batch, earlier.guards)
+            launch(earlier.batch, earlier.features, out, lse)
+        first = None
+        for call, (expected, before) in zip(calls(self.case, self.batch, self.features), self.known, strict=True):
+            poison = OTHER if call.again else math.nan
+            out, lse = outputs(self.case, self.batch, self.guards, poison)
+            launch(call.batch, call.features, out, lse)
+            given = (call.batch, call.features)
+            verdict = check(out, lse, *given, contract or Precision(), expected, structured=self.case.structured)
+            hurt = damage(before, *given, {"out": out, "lse": lse}, poison, self.guards)
+            if hurt or not verdict.ok:
+                return f"{call.name}: {'; '.join(filter(None, (verdict.reason, *hurt)))}"
+            rows = out[: expected.num_tokens].clone()
+            first = rows if first is None else first
+        return "" if same_bits(first, rows) else "call 4 gave other bits than call 1 for the same values"

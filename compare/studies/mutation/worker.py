@@ -1,0 +1,118 @@
+"""The child of the mutation score: one case at a time, and which of the wrong kernels that still live it rejects.
+
+A line each way: {"case": expression, "alive": [numbers], "count", "seed", "whole": without their limits}; one {"at":
+number} before each kernel, so that one that never returns is known, {"killed": number, "why"} for each that is
+rejected, {"differs": number} for each that is not, though it gives other bits than the right one, and {"done": case}.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+
+from common.kit.fitting import fitted
+from common.kit.inside import Asked
+from common.kit.levels import is_made, read
+from common.mutants import emulation
+from common.mutants.operators import load, made
+
+SUPPORTS = frozenset({
+    "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
+    "fp8_out", "fp8_query", "head_size_512", "int8_kv", "lse", "non_causal", "prefix_lm", "sinks", "sliding_window",
+    "softcap", "tree_bias", "value_size",
+})  # fmt: skip
+TILE, SEGMENTS = 64, 2  # of the emulation
+LIMIT_S = 20.0  # of a kernel on a case
+MEMORY = 8 << 30  # bytes of address space
+
+
+class Late(Exception):
+    """A kernel that does not end."""
+
+
+def _late(*_: Any) -> None:
+    raise Late(f"no end within {LIMIT_S:.0f} s")
+
+
+@cache
+def _modules(count: int, seed: int) -> dict[int, Any]:
+    return dict(enumerate(made(count, seed)))
+
+
+@cache
+def _module(number: int, count: int, seed: int, whole: bool) -> Any:
+    kernel = _modules(count, seed)[number]
+    return load(kernel.whole if whole else kernel.source)
+
+
+def launcher(module: Any) -> Any:
+    """The emulation of a module as the kit calls it."""
+    schedule = module.Schedule(TILE, SEGMENTS)
+    return lambda batch, features, out, lse: module.emulate(batch, features, out, schedule, lse=lse)
+
+
+def asked(expression: str) -> Asked | None:
+    """The case as the emulation is asked it; None where it cannot be."""
+    case = read(expression)
+    case = fitted(case, SUPPORTS, {}) if is_made(case) else case
+    return None if case.asked - SUPPORTS or case.large else Asked.of(case)
+
+
+def judged(case: Asked, module: Any) -> tuple[bool, str]:
+    """Whether a kernel gives other bits than the emulation, and what the kit says against it. One without a memory that
+    gives the same is right here, and most of those that live do: it is not called again."""
+    launch = launcher(module)
+    differs = not case.same_as_right(launch, launcher(emulation))
+    return differs, case.why_not(launch) if differs or hasattr(module, "_MEMORY") else ""
+
+
+def guarded(case: Asked, module: Any) -> tuple[bool, str]:
+    """`judged`, or what the kernel raised."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+        return judged(case, module)
+    except Exception as error:
+        return True, f"raised {type(error).__name__}: {' '.join(str(error).split())[:150]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def say(**told: Any) -> None:
+    print(json.dumps(told), flush=True)
+
+
+def serve(request: dict[str, Any]) -> None:
+    case = asked(request["case"])
+    for number in request["alive"] if case else ():
+        say(at=number)
+        try:
+            module = _module(number, request["count"], request["seed"], request["whole"])
+        except Exception as error:
+            say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
+            continue
+        differs, why = guarded(case, module)
+        if why:
+            say(killed=number, why=why[:300])
+        elif differs:
+            say(differs=number)
+        if "changed its input" in why or "wrote outside" in why or why.startswith("raised"):
+            case = asked(request["case"])  # its inputs are no longer what they were
+    say(done=request["case"])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _late)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for line in sys.stdin:
+        serve(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

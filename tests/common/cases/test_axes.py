@@ -1,0 +1,85 @@
+"""Cases of the axes: what they hold, that they are well formed, and that they are large where it is cheap."""
+
+import itertools
+
+import pytest
+
+from common.cases import axes
+from common.cases.axes import AXES, MASKS, RULES, axes_case, num_axes, num_smoke, values_of
+from common.cases.case import build, outputs
+from common.cases.covering import legal_pairs
+from common.oracle.integrity import Guards
+from common.spec.feature_rules import contradiction
+from common.spec.validation import validate, validate_output
+
+SMOKE = [values_of(number) for number in range(num_smoke())]
+ALL = [values_of(number) for number in range(num_axes())]
+
+
+def held(rows, of):
+    return {(a, str(row[a]), b, str(row[b])) for row in rows for a, b in itertools.combinations(of, 2)}
+
+
+def named_values(pairs, of):
+    return {(a, str(of[a][i]), b, str(of[b][j])) for a, i, b, j in pairs}
+
+
+def test_smoke_holds_every_value_and_every_pair_of_masks():
+    for axis, values in AXES.items():
+        assert {str(row[axis]) for row in SMOKE} >= {str(value) for value in values}, axis
+    assert held(SMOKE, MASKS) >= named_values(legal_pairs(MASKS, RULES), MASKS)
+    assert num_smoke() <= 130
+
+
+def test_full_holds_every_pair_and_every_triple_of_masks():
+    assert held(ALL, AXES) >= named_values(legal_pairs(AXES, RULES), AXES)
+    pairs = held(ALL, MASKS)
+    for a, b, c in itertools.combinations(MASKS, 3):
+        wanted = {
+            (str(x), str(y), str(z))
+            for x, y, z in itertools.product(MASKS[a], MASKS[b], MASKS[c])
+            if not any(rule.broken({a: x, b: y, c: z}) for rule in RULES)
+        }
+        assert wanted <= {(str(row[a]), str(row[b]), str(row[c])) for row in ALL}
+    assert pairs and num_axes() <= 2200
+
+
+def test_no_row_breaks_a_rule():
+    assert not any(rule.broken(row) for row in ALL for rule in RULES)
+
+
+def test_what_no_small_case_has_is_asked_at_smoke():
+    cases = [axes_case(number) for number in range(num_smoke())]
+    assert max(keys for case in cases for _, keys in case.lens) >= 40_000
+    assert max(len(case.lens) for case in cases) == 600
+    assert max(case.heads[0] for case in cases) == 96
+    assert max(sum(query for query, _ in case.lens) for case in cases) >= 1000
+    assert {case.heads[0] // case.heads[1] for case in cases} >= {*range(1, 14), 15, 16, 17, 24, 32, 48, 64, 96}
+    on = [sum(row[axis] != AXES[axis][0] for axis in MASKS if axis not in ("query", "context")) for row in SMOKE]
+    assert sum(count >= 4 for count in on) >= 20
+    assert any(row["softcap"] and "query" in str(row["store"]) for row in SMOKE)
+
+
+def test_large_windows_end_inside_the_context_where_few_cases_hold_them():
+    large = [case for case in map(axes_case, range(num_smoke())) if (case.ask.sliding_window or 0) >= 1000]
+    assert {case.ask.sliding_window for case in large} >= {1000, 2049, 4096, 4097, 5001, 10007}
+    assert all(max(keys for _, keys in case.lens) > case.ask.sliding_window for case in large if case.block_size < 1000)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_cases_are_well_formed_and_between_guards(part):
+    for number in range(part, num_axes(), 60):
+        case, guards = axes_case(number), Guards()
+        batch, features = build(case, guards=guards)
+        validate(batch, features)
+        assert contradiction(features) is None
+        validate_output(batch, *outputs(case, batch, guards), features)
+        assert guards.violated() == [] and batch.shape == case.shape, case
+
+
+def test_a_case_is_a_function_of_its_number():
+    for number in (0, num_smoke(), num_axes() - 1):
+        assert axes_case(number) == axes_case(number)
+    for number in (-1, num_axes()):
+        with pytest.raises(ValueError, match="number: found"):
+            axes.values_of(number)

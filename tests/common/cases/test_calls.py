@@ -1,0 +1,55 @@
+"""The calls of a case: what changes between them changes alone, in place, and is put back."""
+
+import pytest
+import torch
+
+from common.cases.calls import CHANGES, calls, change_of
+from common.cases.case import build, named
+from common.cases.fills import FILLS
+from common.oracle.integrity import Guards, inputs_of, same_bits
+from common.oracle.reference import reference
+from common.spec.validation import validate
+
+WRITTEN = {  # by a change that is not of numbers
+    "key": {"key_cache"}, "value": {"value_cache"}, "query": {"query"}, "table": {"block_table"},
+    "lengths": {"seq_lens"}, "operands": {"sinks", "alibi_slopes"}, "numbers": set(),
+}  # fmt: skip
+
+
+def case_of(change, **options):
+    return named("calls", lens=((1, 45), (5, 20)), sinks="near", alibi="linear", softcap=5.0, change=change, **options)
+
+
+def bits(batch, features):
+    return {name: tensor.clone() for name, tensor in inputs_of(batch, features).items()}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_one_thing_alone_is_another_and_the_result_with_it(change):
+    case, guards = case_of(change), Guards()
+    batch, features = build(case, guards=guards)
+    seen = []
+    for call in calls(case, batch, features):
+        validate(call.batch, call.features)
+        seen.append((bits(call.batch, call.features), call.batch.softmax_scale, reference(call.batch, call.features)))
+    first, second, third, last = seen
+    assert {name for name in first[0] if not same_bits(first[0][name], third[0][name])} == WRITTEN[change]
+    others = {name for name in first[0] if not same_bits(first[0][name], second[0][name])}
+    assert others == {"query", "key_cache", "value_cache"}
+    assert all(same_bits(first[0][name], last[0][name]) for name in first[0])
+    assert (first[1] != third[1]) == (change == "numbers")
+    assert not torch.equal(first[2].out, third[2].out) and torch.equal(first[2].out, last[2].out)
+    assert guards.violated() == []
+
+
+def test_a_change_that_a_case_cannot_have_is_the_next_one():
+    case = case_of("table", spare_pages=0)
+    batch, features = build(case)
+    assert change_of(case, batch, features) == "lengths"
+    filled = case_of("lengths", fill=FILLS["unseen-nan"], new_kv=True)
+    assert change_of(filled, *build(filled)) == "operands"
+
+
+def test_without_a_wish_the_name_decides():
+    found = {change_of(case, *build(case)) for case in (named(f"case-{n}", sinks="near") for n in range(40))}
+    assert found == set(CHANGES)
