@@ -113,8 +113,8 @@ class Case:
 
     @property
     def flat(self) -> bool:
-        """Whether P, in fp8 beside an fp8 query, is nearly one number: within a step of 2^-3 its rounding errors are all
-        the same."""
+        """Whether P, in fp8 beside an fp8 query, is nearly one number: within a step of 2^-3 its rounding errors are
+        all the same."""
         spread = 1.0 if self.softmax_scale is None else self.softmax_scale * math.sqrt(self.head_size)
         return self.fp8_query is not None and spread < 2.0**-3
 
