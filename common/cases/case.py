@@ -109,7 +109,14 @@ class Case:
     @property
     def structured(self) -> bool:
         """Whether the checker may not assume independent rounding errors."""
-        return self.loud != 1.0 or structured(self.fill)
+        return self.loud != 1.0 or structured(self.fill) or self.flat
+
+    @property
+    def flat(self) -> bool:
+        """Whether P, in fp8 beside an fp8 query, is nearly one number: within a step of 2^-3 its rounding errors are
+        all the same."""
+        spread = 1.0 if self.softmax_scale is None else self.softmax_scale * math.sqrt(self.head_size)
+        return self.fp8_query is not None and spread < 2.0**-3
 
     def features(self, device: torch.device | str = "cpu") -> Features:
         """But for scales of what a batch holds, which `build` adds."""

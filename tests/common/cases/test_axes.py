@@ -77,6 +77,12 @@ def test_cases_are_well_formed_and_between_guards(part):
         assert guards.violated() == [] and batch.shape == case.shape, case
 
 
+def test_weights_that_are_one_number_in_fp8_are_structured():
+    flat = [case for case in map(axes_case, range(num_smoke())) if case.flat]
+    assert flat and all(case.structured and case.fp8_query for case in flat)
+    assert not any(case.but(fp8_query=None, scales=None, fill=None, loud=1.0).structured for case in flat)
+
+
 def test_a_case_is_a_function_of_its_number():
     for number in (0, num_smoke(), num_axes() - 1):
         assert axes_case(number) == axes_case(number)
