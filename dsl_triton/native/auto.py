@@ -30,9 +30,9 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-# Keys of the longest sequence above which a batch with prompts takes it: in the suite `tuning`, 16-bit heads of 128 on
-# an H200, it needs 0.57 to 1.00 of dsl_triton's time there (one row of fourteen 1.11), at up to 871 keys 0.97 to 1.92.
-FEW_KEYS = 2048
+# Keys of the longest sequence above which a batch with prompts takes it: on an H200 (docs/results/h200/native-items,
+# 16-bit heads of 128) it needs 0.71 to 0.83 of dsl_triton's time at up to 1024 and 2048 keys, at 512 1.13.
+FEW_KEYS = 512
 
 
 class Sm90Prefill:

@@ -28,7 +28,7 @@ HINTS = {"max_query_len": 20, "max_seq_len": 40}
 
 @pytest.mark.parametrize(
     "lens",
-    [LONG, [(17, 2049)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
+    [LONG, [(17, 513)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
     ids=["mixed", "17-tokens", "prompt", "decodes-and-a-chunk", "many-prompts"],
 )
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
@@ -42,7 +42,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
     ("lens", "shape", "gpu", "needs"),
     [
         ([(16, 9000)], LLAMA, "h200", ()),
-        ([(2048, 2048)], LLAMA, "h200", ()),
+        ([(512, 512)], LLAMA, "h200", ()),
         (LONG, AttentionShape(32, 8, 64, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
@@ -53,7 +53,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "2048-keys", "head-64", "float32", "fp8-pages", "a100", "mi300", "window",
+        "short-queries", "512-keys", "head-64", "float32", "fp8-pages", "a100", "mi300", "window",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
