@@ -70,8 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`--list`: the cases by their names, and none is run. Options that cannot be meant are one item, which says so."""
+    if not (config.getoption("kit_list") and config.getoption("--kernel")):  # somebody's own tests: none of ours
+        return
     cases = [item.callspec.params["case"] for item in items if "case" in getattr(item, "fixturenames", ())]
-    if config.getoption("kit_list") and config.getoption("--kernel") and cases != ["options"]:
+    if cases != ["options"]:
         for case in cases:
             config.pluginmanager.getplugin("terminalreporter").write_line(case)
         items.clear()
