@@ -90,7 +90,11 @@ def load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype,
         x = hl.load(cache, at, extra_mask=keep)
     else:
         x = hl.load(cache, at)
-    return dequantise(x.reshape(tile_size, cache.size(-1)), dtype)
+    if gather == "slice":
+        x = x.squeeze(0)
+    else:
+        x = x.reshape(tile_size, cache.size(-1))
+    return dequantise(x, dtype)
 
 
 def attend_runs(

@@ -173,7 +173,11 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
         x = hl.load(cache, at, extra_mask=keep)
     else:
         x = hl.load(cache, at)
-    return dequantise(x.reshape(tile_size, cache.size(-1)), dtype)
+    if gather == "page":
+        x = x.reshape(tile_size, cache.size(-1))
+    elif gather == "2idx" or isinstance(kv_head, torch.Tensor):
+        x = x.squeeze(1)
+    return dequantise(x, dtype)
 
 
 def load_token_scales(

@@ -1,9 +1,9 @@
 """Cases chosen by axes: `axes-<number>` is one value on each of AXES, boundary and odd ones.
 
 The first `num_smoke()` hold every value of every axis, and every pair of the mask's few values (MASKS); those up to
-`num_axes()` every triple of those and every pair of two axes. A case is a function of its number. What a kernel does
-not have is turned off in the case that it is given (`common.kit.fitting`), and what is left still holds every pair of
-what it has.
+`num_axes()` every triple of those and every pair of two axes that is cheap enough (PAIR_RULES). A case is a function of
+its number. What a kernel does not have is turned off in the case that it is given (`common.kit.fitting`), and what is
+left still holds every pair of what it has.
 """
 
 from __future__ import annotations
@@ -120,6 +120,17 @@ _MOST = {
 }  # fmt: skip
 
 
+# Of the many cases of pairs, whose pools are copied a dozen times a call.
+_MOST_OF_PAIRS = {
+    ("page", "kv_heads"): 3_300, ("page", "head_size"): 70_000, ("page", "value_size"): 70_000,
+    ("kv_heads", "head_size"): 1_600, ("kv_heads", "value_size"): 1_600, ("sequences", "page"): 9_000,
+    ("sequences", "head_size"): 9_000, ("sequences", "value_size"): 9_000, ("sequences", "kv_heads"): 600,
+    ("spare_pages", "page"): 9_000, ("spare_pages", "head_size"): 9_000, ("spare_pages", "value_size"): 9_000,
+    ("spare_pages", "kv_heads"): 1_000, ("context", "kv_heads"): 41_000, ("context", "head_size"): 400_000,
+    ("context", "value_size"): 400_000,
+}  # fmt: skip
+
+
 def _most(value: Any) -> int:
     return DRAWN[value][1] if value in DRAWN else value if isinstance(value, int) else 0
 
@@ -174,10 +185,13 @@ def _smoke() -> Rows:
     return values + covering(_MASKED, RULES, seed=11, of={*MASKS, "change"})
 
 
+PAIR_RULES = (*RULES, *(Rule(one, other, _past(most)) for (one, other), most in _MOST_OF_PAIRS.items()))
+
+
 @lru_cache(maxsize=1)
 def _rest() -> Rows:
-    """Of every triple of the mask's few, and of every pair."""
-    return covering(_MASKED, RULES, seed=12, of=MASKS, strength=3) + covering(AXES, RULES, seed=5, plain=True)
+    """Of every triple of the mask's few, and of every pair that is cheap enough."""
+    return covering(_MASKED, RULES, seed=12, of=MASKS, strength=3) + covering(AXES, PAIR_RULES, seed=5, plain=True)
 
 
 def num_smoke() -> int:
