@@ -30,4 +30,5 @@ plan_paged_attention = planner(FAMILY)
 Config = Choice
 DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)
 
-choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch
+choose, space, workspace = FAMILY.choose, FAMILY.space, FAMILY.workspace
+prepare, launch = FAMILY.prepare, FAMILY.launch

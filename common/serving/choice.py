@@ -22,7 +22,7 @@ from common.gpus import Gpu
 from common.serving.grid import GRID, INVARIANT, on_grid, reachable_stats, seen
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, asked_of
+from common.spec.kernel import Capacity, asked_of, planned
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.spec.toolchain import RefusedCompiler, refusal
 
@@ -175,6 +175,11 @@ class Family:
     def workspace(self, shape: AttentionShape, capacity: Capacity, config: Choice) -> Any:
         """The chosen kernel's."""
         return self.kernel(config.kernel).workspace(shape, capacity, config.config)
+
+    def prepare(self, batch: PagedBatch, features: Features, config: Choice, workspace: Any) -> Any:
+        """The chosen kernel's plan of a step, as common.spec.kernel.planned."""
+        config = self.serving(config, asked_of(batch, features), names=("split",))
+        return planned(self.kernel(config.kernel), batch, features, config.config, workspace)
 
     def launch(
         self,

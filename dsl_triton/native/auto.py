@@ -40,6 +40,7 @@ class Sm90Prefill:
 
     SUPPORTS, CONTRACT, DEFAULT = sm90_prefill.SUPPORTS, sm90_prefill.CONTRACT, sm90_prefill.DEFAULT
     workspace = staticmethod(sm90_prefill.workspace)
+    prepare = staticmethod(sm90_prefill.prepare)
 
     @staticmethod
     def launch(batch, features, out, config, workspace, *, lse=None) -> None:
@@ -97,4 +98,5 @@ flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
 
-choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch
+choose, space, workspace = FAMILY.choose, FAMILY.space, FAMILY.workspace
+prepare, launch = FAMILY.prepare, FAMILY.launch
