@@ -162,7 +162,7 @@ def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROU
 @gluon.jit
 def _limits(
     position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-    TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
+    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as _softmax takes it,
     m and l, and how many tiles from the last on need a mask, then how many none."""
@@ -187,8 +187,8 @@ def _limits(
         unmasked = gl.maximum(stop - gl.maximum(below, start) - masked, 0)
     if FEATURES.alibi:
         slope = gl.load(slopes_ptr + head, mask=live, other=0.0) * LOG2E
-    m = gl.full([64], float("-inf"), gl.float32, token.type.layout)
-    l = gl.zeros([64], gl.float32, token.type.layout)
+    m = gl.full([64], float("-inf"), gl.float32, LAYOUT)
+    l = gl.zeros([64], gl.float32, LAYOUT)
     if FEATURES.sinks:
         sink = gl.load(sinks_ptr + head, mask=live & (part <= 0) & (seq_len > 0), other=float("-inf"))
         m = sink.to(gl.float32) * LOG2E
@@ -236,7 +236,7 @@ def compute(
             token, head, live = _rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = _limits(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
-                TILE, TOKENS, FEATURES,
+                S, TILE, TOKENS, FEATURES,
             )  # fmt: skip
             o = gl.zeros([64, D], gl.float32, O)
             stage = done % STAGES
