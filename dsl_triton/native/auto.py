@@ -30,9 +30,10 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-# Keys of the longest sequence above which a batch with prompts takes it: on an H200 (docs/results/h200/native-items,
-# 16-bit heads of 128) it needs 0.71 to 0.83 of dsl_triton's time at up to 1024 and 2048 keys, at 512 1.13.
-FEW_KEYS = 512
+# Keys of the longest sequence above which a batch with prompts takes it: on an H200 with its step planned
+# (docs/results/h200/sweeps/native_items.jsonl) it needs 0.84 of dsl_triton's time for a prompt of 512 tokens, 0.59 for
+# 32 of 256, 0.73 for one of 8192.
+FEW_KEYS = 128
 
 
 class Sm90Prefill:

@@ -43,6 +43,7 @@ NAME = "triton/native.sm90_prefill"
 ROWS = 128  # of a Q Block: query heads of a group times tokens
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
 HEAD_SIZES = (64, 128, 256)
+SHORT_PROMPT = 1024  # keys
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 TILES = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled as TMA writes and tensor cores read them
@@ -101,16 +102,26 @@ def most_keys(shape: AttentionShape) -> int:
 
 
 def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """Segments where Q Blocks leave units idle: a wave costs its tiles and one more, the reduction about four."""
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
+
+    Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
+    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; none beside decodes that
+    fill the units (128q1s4k_1q512s16k 684 us for 724). Decodes too few for that are items of the same launch
+    (16q1s2k_16q512s1536 350 us for 365), the others run beside it (64q1s2k_2q2ks2k 244 us for 256).
+    """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     items = max(stats.num_tokens // _block_q(shape), 1) * shape.num_kv_heads * _groups(shape)
-    tile_size = most_keys(shape)
+    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
+    tile_size = 64 if short else most_keys(shape)
     tiles = cdiv(stats.max_seq_len, tile_size)
+    busy = stats.num_decodes * shape.num_kv_heads > gpu.units
 
     def cost(segments: int) -> int:
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
-    return Config(Prefill(tile_size, num_segments=min(range(1, 17), key=cost), programs=gpu.units), decode)
+    segments = 1 if busy else min(range(1, 17), key=cost)
+    stages = 2 * most_keys(shape) // tile_size
+    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together=stats.num_decodes > 0 and not busy)
 
 
 @dataclass(frozen=True)
@@ -253,7 +264,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Wo
     """The plan of a step, which all its layers may share. Raises SpecError where the workspace has no room for it."""
     if batch.num_seqs and batch.num_tokens > config.short:
         segments = _segments(batch, features, config.prefill, workspace)
-        tile_size, short = _tile_size(batch.shape, config.prefill), config.short
+        (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
         step_plan.make_plan(workspace.plan, batch, features, _block_q(batch.shape), tile_size, segments, short)
     return replace(workspace, planned=True)
 
@@ -287,8 +298,13 @@ def launch(
     join(workspace.side)
 
 
-def _tile_size(shape: AttentionShape, config: Prefill) -> int:
-    return min(config.tile_size, most_keys(shape))
+def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[int, int]:
+    """Keys of a tile, and how many are in flight. Under a window of up to two tiles they are half as large and twice as
+    many: 4q512s2k~ of 64 heads of 64 under a window of 128 takes 42.5 us for 55.6."""
+    tile_size, stages = min(config.tile_size, most_keys(shape)), config.num_stages
+    if tile_size == 128 and features.sliding_window is not None and features.sliding_window <= 2 * tile_size:
+        return tile_size // 2, 2 * stages
+    return tile_size, stages
 
 
 def _segments(batch: PagedBatch, features: Features, config: Prefill, workspace: Workspace) -> int:
@@ -304,7 +320,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     segments = _segments(batch, features, config, workspace)
     parts = workspace.parts if segments > 1 else None
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
-    block_q, groups, tile_size = _block_q(shape), _groups(shape), _tile_size(shape, config)
+    block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
     box = min(shape.block_size & -shape.block_size, tile_size)  # keys that cannot leave a page
     (keys, key_strides), (values, value_strides) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
@@ -318,7 +334,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
-        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=config.num_stages, SLOTS=SLOTS,
+        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
         NUM_SEGMENTS=segments, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
     )  # fmt: skip

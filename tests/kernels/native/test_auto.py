@@ -42,18 +42,18 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
     ("lens", "shape", "gpu", "needs"),
     [
         ([(16, 9000)], LLAMA, "h200", ()),
-        ([(512, 512)], LLAMA, "h200", ()),
-        (LONG, AttentionShape(32, 8, 64, 16, torch.bfloat16), "h200", ()),
+        ([(128, 128)], LLAMA, "h200", ()),
+        (LONG, AttentionShape(32, 8, 96, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
         (LONG, LLAMA, "a100", ()),
         (LONG, LLAMA, "mi300", ()),
-        (LONG, LLAMA, "h200", ("sliding_window",)),
+        (LONG, LLAMA, "h200", ("chunked_local",)),
         (LONG, LLAMA, "h200", ("batch_invariant",)),
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "512-keys", "head-64", "float32", "fp8-pages", "a100", "mi300", "window",
+        "short-queries", "128-keys", "head-96", "float32", "fp8-pages", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
