@@ -43,7 +43,9 @@ _SAID = re.compile(
 
 def say(error: object) -> None:
     """An error on stderr, as `told` has it."""
-    print(told(str(error), shutil.get_terminal_size().columns), file=sys.stderr, flush=True)
+    bare = isinstance(error, OSError) and error.filename is not None and error.strerror and str(error)[:1] == "["
+    message = f"{error.filename}: {error.strerror}" if bare else str(error)
+    print(told(message, shutil.get_terminal_size().columns), file=sys.stderr, flush=True)
 
 
 def told(message: str, width: int) -> str:

@@ -40,6 +40,10 @@ class DifferentContracts(ValueError):
     """Runs whose times were taken by different rules; the message names two of them and both contracts."""
 
 
+class NoFolder(ValueError):
+    """A page that was asked for where no folder is; the message names it."""
+
+
 def write(run_dir: Path) -> Path:
     """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
 
@@ -60,7 +64,10 @@ def write(run_dir: Path) -> Path:
 
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts."""
+    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts,
+    NoFolder."""
+    if not out.resolve().parent.is_dir():
+        raise NoFolder(f"--out: found {out} in no folder, allowed a file in one that is there")
     runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
@@ -151,7 +158,7 @@ def main(asked: argparse.Namespace) -> int:
             print(write(asked.runs[0]))
         else:
             print(page(asked.runs, asked.out or Path("report.html")))
-    except (NotARun, DifferentContracts, Incomparable, OSError) as error:
+    except (NotARun, NoFolder, DifferentContracts, Incomparable, OSError) as error:
         say(error)
         return USAGE
     return OK

@@ -79,7 +79,7 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path) -> Path:
-    metadata = {"Date": None} if path.suffix == ".svg" else None
+    metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None  # no date, no version
     figure.savefig(path, metadata=metadata, dpi=100)
     pyplot().close(figure)
     return path
