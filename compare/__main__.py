@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common import versions
-from compare.exits import OK, ending
+from compare.exits import OK, Parser, ending
 
 VERBS = {
     "run": "compare.run.command",
@@ -50,7 +50,7 @@ class Command:
     def parser(self) -> argparse.ArgumentParser:
         found = importlib.import_module(self.module)
         first, _, rest = (found.__doc__ or found.HELP).partition("\n")
-        new = argparse.ArgumentParser(
+        new = Parser(
             prog=f"{_program()} {self.name}",
             description=first,
             epilog="examples:\n" + rest.strip("\n"),
@@ -104,7 +104,7 @@ def _of(known: Mapping[str, str], what: str, name: str) -> str:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
-    hint = f"; the nearest is {near[0]}" if near else ""
+    hint = f"; nearest: {near[0]}" if near else ""
     raise UnknownName(f"{what}: found {name}, allowed {', '.join(known)}{hint}")
 
 

@@ -37,6 +37,7 @@ ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile
     "baseline/flag_gems",
     "baseline/aiter_triton",
 )
+CALLED = tuple(f"{dsl}/auto" for dsl in DSLS)  # what an engine calls: it chooses among the rungs
 KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST
 ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
     "triton/ablations.last_arriver": "parallel_softmax",

@@ -13,7 +13,6 @@ import argparse
 import json
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
@@ -143,9 +142,9 @@ def beside(had: Committed) -> str:
     """What compiling, the host and tuning cost in each DSL; a part that nobody measured has no line."""
     of = {part: had.cost(part) for part in ("compile", "trace", "tuning")} | {"host": had.hosts}
     body = []
-    for part, words, say in _LINES:
+    for part, words, shown in _LINES:
         if rows := of[part]:
-            body.append([words.format(**rows[0]), *(say(of_dsl(rows, dsl)) for dsl in DSLS)])
+            body.append([words.format(**rows[0]), *(shown(of_dsl(rows, dsl)) for dsl in DSLS)])
     return table(["", "Triton", "Helion"], body) if body else missing(COMMAND.format(had.results.name))
 
 
@@ -436,6 +435,6 @@ def main(asked: argparse.Namespace) -> int:
     try:
         new = render(asked.page.read_text(encoding="utf-8"), asked.results, runs)
     except (NotARun, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     return settle(asked.page, new, "choosing", write=asked.write)

@@ -17,7 +17,6 @@ import argparse
 import ast
 import io
 import json
-import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.competitors import registry
-from compare.exits import NOTHING, OK, USAGE
+from compare.exits import NOTHING, OK, USAGE, say
 from compare.studies import capability
 
 HELP = "tokens, lines, cyclomatic number and escapes of each kernel's source"
@@ -280,7 +279,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
     except registry.UnknownKernel as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     for row in rows(chosen):
         if arguments.json:
