@@ -10,7 +10,7 @@ ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(LANE),--lane $(LANE),$(if $(PI
 RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
 
 .DEFAULT_GOAL := help
-.PHONY: help compare gpu test test-slow lint clean
+.PHONY: help install compare gpu test test-slow lint clean
 
 help:  ## this list
 	@echo "Diptych: paged attention in Triton and in Helion, side by side"
@@ -20,6 +20,9 @@ help:  ## this list
 	@echo "  PINNED=1        the pinned CPU set-up, whatever that Python has"
 	@echo "  LANE=newest     the tests that a release of triton or helion may break, with the newest tested ones"
 	@echo "  LANE=newest-torch   the same with the newest torch, whose wheels bring 3 GB; before each release"
+
+install:  ## the environment alone; `. .venv/bin/activate` then has diptych and diptych-check
+	@$(ENVIRONMENT)
 
 compare:  ## check every kernel, time it where there is a GPU, write a report to results/
 	@$(RUN) -m compare.run $(ARGS)

@@ -16,6 +16,7 @@ NAMED = {
     "capability": "compare.pages.capability",
     "choosing": "compare.pages.choosing",
     "features": "compare.pages.features",
+    "figures": "compare.pages.figures",
     "conformance": "compare.pages.conformance",
     "paper": "compare.pages.paper",
     "cases": "compare.pages.cases",

@@ -279,7 +279,7 @@ def test_a_right_command_is_understood(command):
 @pytest.mark.parametrize("words", [["--help"], ["--nothing"]])
 def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    page.write_text("<!-- include: README.md#Two commands -->\nold\n<!-- end -->\n")
+    page.write_text("<!-- include: README.md#Start -->\nold\n<!-- end -->\n")
     monkeypatch.setattr(include, "documents", lambda: [page])
     monkeypatch.setattr(include, "ROOT", tmp_path)
     with pytest.raises(SystemExit) as left:
