@@ -5,9 +5,10 @@
     <!-- figures: classes -->                             a table or a sentence of BLOCKS
     <!-- end -->
 
-Marks are comments, so nobody sees them in a rendered page. `filled` writes what stands between them; `unmarked` finds
-a figure that somebody typed. Figures of a day that is over, as of what was tried, stand between `<!-- dated: WHAT -->`
-and `<!-- end dated -->`: they are no result, and nothing updates them.
+Marks are comments, so nobody sees them in a rendered page; none may begin a line, for there markdown ends a paragraph.
+`filled` writes what stands between them; `unmarked` finds a figure that somebody typed. Figures of a day that is over,
+as of what was tried, stand between `<!-- dated: WHAT -->` and `<!-- end dated -->`: they are no result, and nothing
+updates them.
 """
 
 from __future__ import annotations
@@ -143,11 +144,12 @@ def unmarked(text: str) -> list[str]:
 # Tables and sentences of several figures.
 
 CLASSES = {  # what a class is, for who does not know the word
-    "decode": "one new token a sequence",
-    "speculative": "2 to 16 drafted tokens a sequence",
-    "prefill": "whole prompts and long chunks",
-    "mixed": "decodes and prompts in one batch",
+    "decode": "one new token each",
+    "speculative": "2 to 16 draft tokens each",
+    "prefill": "prompts and long chunks",
+    "mixed": "decodes beside prompts",
 }
+SPACE = "\u00a0"  # does not break
 COLUMNS = (  # title, group and short name of a kernel
     ("Triton", "headline", "triton"),
     ("Helion", "headline", "helion"),
@@ -161,13 +163,13 @@ def classes(figures: Table) -> str:
     body = []
     for kind in KINDS:
         own = [figures.get(f"{group}.{kind}.{short}") for _, group, short in COLUMNS]
-        cells = [f"{one.value:.2f} ({one.worst:.2f})" if one else "" for one in own]
+        cells = [f"{one.value:.2f}{SPACE}({one.worst:.2f})" if one else "" for one in own]
         if first := own[0]:
-            cells[0] = f"**{first.value:.2f}** ({first.worst:.2f})"
-            row = [f"**{kind}**, {CLASSES[kind]}", str(first.rows), *cells[:2], "1", *cells[2:], f"`{first.worst_row}`"]
+            cells[0] = f"**{first.value:.2f}**{SPACE}({first.worst:.2f})"
+            row = [f"**{kind}**: {CLASSES[kind]}", str(first.rows), *cells[:2], "1", *cells[2:], f"`{first.worst_row}`"]
             body.append(row)
     names = [title for title, _, _ in COLUMNS]
-    header = ["", "rows", *names[:2], "FlashAttention 3", *names[2:], "Triton's worst row"]
+    header = ["", "rows", *names[:2], "FA3", *names[2:], "Triton's worst row"]
     return tables.markdown([(name, 0 < i < len(header) - 1) for i, name in enumerate(header)], body)
 
 
@@ -216,8 +218,8 @@ def summary(figures: Table) -> str:
     """One sentence: in which classes Triton's kernels are ahead of FlashAttention 3, level, behind."""
     of = {kind: figures[name] for kind in KINDS if (name := f"headline.{kind}.triton") in figures}
     said = {word: [f"{kind} ({one.value:.2f})" for kind, one in of.items() if one.word == word] for word in WORDS}
-    parts = [f"{word} FlashAttention 3 in {listed(kinds)}" for word, kinds in said.items() if kinds]
-    return f"The portable Triton kernels are {listed(parts)}."
+    parts = [f"{word} it in {listed(kinds)}" for word, kinds in said.items() if kinds]
+    return f"Against FlashAttention 3, the portable Triton kernels are {listed(parts)}."
 
 
 def listed(parts: list[str]) -> str:

@@ -43,6 +43,13 @@ def test_a_number_in_two_values_is_found(page, table):
         assert filled(planted, table) == text
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_begins_with_a_mark(page):
+    """There markdown ends the paragraph and begins a block of HTML."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if line.lstrip().startswith("<!--=")]
+
+
 @pytest.mark.parametrize(
     "planted",
     [
@@ -137,6 +144,7 @@ PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the 
         t["headline.prefill.helion-over-triton"].value < t["headline.decode.helion-over-triton"].value < 1
     ),
     "slower in more pairs than faster": lambda t: t["pairs.slower"].value > t["pairs.faster"].value,
+    "vLLM's Triton kernel is slower on every row": lambda t: t["headline.all.triton-over-vllm"].worst > 1,
     "Triton starts sooner": lambda t: all(
         t[f"cost.{when}.triton"].value < t[f"cost.{when}.helion"].value for when in ("start", "restart")
     ),
