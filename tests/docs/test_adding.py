@@ -79,6 +79,16 @@ def test_a_kernel_is_added_by_its_page(project):
     assert len(done) == 4
 
 
+def test_a_feature_is_added_by_its_page(project):
+    done = follow(ROOT / "docs" / "adding-a-feature.md", project, skip="dsl_helion")
+    assert len(done) == 4
+
+
+@pytest.mark.slow
+def test_the_feature_is_right_in_helion_too(project):
+    follow(ROOT / "docs" / "adding-a-feature.md", project, skip="dsl_triton|mirror")
+
+
 @pytest.mark.slow
 def test_the_kernels_twin_is_right(project):
     """40 s of Helion's code generation."""
