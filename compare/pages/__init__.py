@@ -21,6 +21,7 @@ NAMED = {
     "paper": "compare.pages.paper",
     "cases": "compare.pages.cases",
     "estimates": "compare.pages.estimates",
+    "reports": "compare.pages.reports",
 }
 
 
