@@ -33,6 +33,7 @@ API = {
     "The call": {
         "`dsl_triton` and `dsl_helion` export the same calls; each is one `Family` of kernels behind these classes.": (
             "common.serving.call.PagedAttention",
+            "common.serving.call.PagedAttention.__call__",
             "common.serving.plan.Plan",
             "common.serving.facade.FlashAttention",
         )
