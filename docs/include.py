@@ -26,7 +26,8 @@ LINK = re.compile(r"\[`(?P<name>(?:common|compare|dsl_triton|dsl_helion)(?:\.\w+
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    front = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    return [*(ROOT / name for name in front if (ROOT / name).exists()), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def source(path: Path, name: str, first: str | None, last: str | None) -> str:

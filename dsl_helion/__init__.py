@@ -2,15 +2,18 @@
 
 from typing import Any
 
+from common import interpreter
 from common.versions import ensure
 
 __all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public calls, imported with Helion when one is asked for."""
+    """The public calls, imported with Helion when one is asked for; without a GPU they are interpreted."""
     if name in __all__:
         ensure("helion")
+        if interpreter.begin():
+            ensure("helion")  # the interpreter needs a newer Triton
         from dsl_helion import auto
 
         return getattr(auto, name)

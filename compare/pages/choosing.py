@@ -291,7 +291,7 @@ def launches(had: Committed) -> str:
 
 def sizes(had: Committed) -> str:
     """Sizes of the device code, between kernels of equal capability alone."""
-    found = _pairs()
+    found = source_pairs()
     if not found:
         return missing("make test ARGS='--conformance-out docs/results/conformance/cells.jsonl'")
     body = []
@@ -364,7 +364,7 @@ def answer(had: Committed) -> str:
             rows = f"{len(mine)} rows: {_spread(mine)}"
             line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
         lines += [line, *_against(run)]
-    ratios = [row["ratio_tokens"] for row in _pairs() if row["ratio_tokens"]]
+    ratios = [row["ratio_tokens"] for row in source_pairs() if row["ratio_tokens"]]
     if ratios:
         words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
         lines.append(f"- Size: the device code that a person wrote has {words}.")
@@ -390,7 +390,8 @@ def _against(run: RunData) -> list[str]:
     return lines
 
 
-def _pairs() -> list[dict[str, Any]]:
+def source_pairs() -> list[dict[str, Any]]:
+    """Sizes of each rung in both DSLs, as `study sizes`; empty where no capability was committed."""
     try:
         return source_sizes.pairs(capability.read(capability.RESULTS))
     except capability.NoResults:
