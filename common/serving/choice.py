@@ -1,8 +1,8 @@
 """Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
 
-Choices are made on a grid of host integers (common/serving/grid.py), and segments are numbers of a short list
-(`few_segments`), so that the choices which a capacity can reach are few: they can all be compiled before the first
-request.
+Choices are made from exact host integers (common/serving/grid.py), and segments are numbers of a short list
+(`few_segments`), so that the choices which a capacity can reach are few: those of a grid's points can all be compiled
+before the first request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.serving.grid import GRID, INVARIANT, on_grid, reachable_stats, seen
+from common.serving.grid import GRID, INVARIANT, decided_by, reachable_stats, seen
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of, planned
@@ -34,6 +34,7 @@ MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
 MOST_PARTS_BYTES = 2**28
+MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thousand
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Family:
         heuristics: str = "tree",
         sees: int = EVERY_KEY,
     ) -> Choice:
-        """The kernel and config for a batch of these sizes, asked for on the grid.
+        """The kernel and config for a batch of these sizes, as `grid.decided_by` has them.
 
         needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the tree's kernel
         lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
@@ -114,11 +115,12 @@ class Family:
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
-        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-        stats = seen(shape, stats, sees)
+        stats = seen(shape, decided_by(stats), sees)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
+            if len(self._chosen) >= MOST_CHOICES:
+                self._chosen.clear()
             found = self.serving(self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape)
             found = dataclasses.replace(found, config=few_segments(found.config, shape, stats))
             self._chosen[key] = found

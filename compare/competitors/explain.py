@@ -23,7 +23,7 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from common.serving.choice import Choice, few_segments
-from common.serving.grid import on_grid, seen
+from common.serving.grid import decided_by, seen
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry
@@ -132,8 +132,7 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
     """Of the batch, and as its choice is asked for."""
     told = BatchStats.of(lens)
-    point = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    return told, seen(shape, point, ask.sees)
+    return told, seen(shape, decided_by(told), ask.sees)
 
 
 def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:

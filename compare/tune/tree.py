@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common.serving.grid import on_grid, power_of_two
+from common.serving.grid import decided_by, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 
@@ -31,7 +31,7 @@ OF_SHAPE = ("queries_per_kv", "head_size", "block_size")  # features that follow
 SPANNED = ("max_query_len", "max_seq_len")  # what a departure from the default is confined in
 
 # Name, expression in the generated file, value. One that orders the rows as an earlier one does is left out. Token and
-# key totals are none of them: who asks knows bounds of them only (`common.serving.choice.on_grid`).
+# key totals are none of them: who asks knows bounds of them only.
 FEATURES: tuple[tuple[str, str, Callable[[AttentionShape, BatchStats], int]], ...] = (
     ("max_query_len", "stats.max_query_len", lambda shape, stats: stats.max_query_len),
     ("max_seq_len", "stats.max_seq_len", lambda shape, stats: stats.max_seq_len),
@@ -116,8 +116,8 @@ class Fit:
 
 
 def features(shape: AttentionShape, stats: BatchStats) -> dict[str, int]:
-    """What a tree is asked with, on the grid on which `auto` asks."""
-    asked = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+    """What a tree is asked with, as `auto` asks."""
+    asked = decided_by(stats)
     return {name: value(shape, asked) for name, _, value in FEATURES}
 
 

@@ -13,7 +13,7 @@ from common.gpus import Gpu
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by
 from common.serving.library import register
 from common.serving.plan import planner
 from common.spec import AttentionShape
@@ -74,7 +74,7 @@ class NativeFamily(Family):
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+            stats = decided_by(stats)
             if stats.max_query_len > SHORT_QUERY and stats.max_seq_len > FEW_KEYS:
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)

@@ -11,7 +11,7 @@ from typing import Any
 import helion
 
 from common.gpus import Gpu
-from common.serving.grid import few_rows
+from common.serving.grid import few_keys, few_rows
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 from dsl_helion import adjustable_tile as adjustable_tile_kernel
@@ -39,7 +39,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
         if gpu.vendor == "nvidia" and stats.num_seqs * shape.num_kv_heads <= 4 * gpu.units:
             warps["num_stages"] = max(warps["num_stages"], 3)  # page ids a tile ahead: pays where programs are few
         return q_block_kernel.Config(16, keys, _decode_gather(keys, gpu), **warps)
-    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
+    if stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, "page", num_warps=8, num_stages=3)  # 250 registers; flat and 2idx spill
     return q_block_kernel.Config(**_rows(shape, gpu), gather="page")
 
@@ -101,14 +101,14 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     prefill = split_kernel.Prefill(**rows, gather="page")
     if few_rows(shape, stats):
         prefill = split_kernel.Prefill(16, keys, _decode_gather(keys, gpu), **warps)
-    elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and not old:
+    elif stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu) and not old:
         prefill = split_kernel.Prefill(128, 64, "page", num_warps=8, num_stages=3)
     return split_kernel.Config(prefill, decode)
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     prefill = adjustable_tile_kernel.Prefill(**_rows(shape, gpu), gather="run")
-    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
+    if stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu):
         prefill = adjustable_tile_kernel.Prefill(128, 128, "run", num_warps=8, num_stages=3)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
 
@@ -131,7 +131,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
         rows["num_warps"] = 8
     elif gpu.arch == "sm_90" and rows["block_m"] == 128:
         rows["num_stages"] = 3  # heads of 256: four chunks of 512 over 2k keys 165 us for 203
-    new_kv = stats.max_seq_len <= min(stats.max_query_len, 4096)  # no context; 8k keys are faster out of the copy
+    new_kv = stats.max_seq_len <= min(few_keys(stats.max_query_len), 4096)  # no context; 8k keys are faster out of the copy
     copy = {"gather": "page", "copy_programs": 8 * gpu.units, "new_kv": new_kv}
     prefill = unpaged_kernel.Prefill(**rows, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
@@ -184,7 +184,7 @@ def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> st
         return "adjustable_tile"
     if stats.max_seq_len <= 512:
         return "q_block"
-    if stats.max_query_len * shape.queries_per_kv >= 1024:
+    if stats.max_query_len * shape.queries_per_kv > 512:
         return "unpaged"
     few = stats.num_seqs * shape.num_kv_heads <= 256  # up to two programs a unit of an H200
     return "unpaged" if few and stats.max_seq_len >= 16 * stats.max_query_len else "q_block"

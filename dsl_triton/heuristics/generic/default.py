@@ -10,7 +10,7 @@ from typing import Any
 import triton
 
 from common.gpus import Gpu
-from common.serving.grid import few_rows
+from common.serving.grid import few_keys, few_rows
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import adjustable_tile as adjustable_tile_kernel
@@ -37,7 +37,7 @@ def q_block(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> q_block_kerne
     if few_rows(shape, stats):  # decode: 128 keys keep most bytes in flight
         warps, stages = _decode_warps(shape, gpu)
         return q_block_kernel.Config(16, _decode_keys(128, shape, gpu), warps, stages)
-    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
+    if stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu):
         return q_block_kernel.Config(128, 128, 8, 3)  # 1.04x of the next at one prompt of 8192
     tile_size, warps, stages = _prefill(shape, gpu)
     many = stats.num_seqs > 32 and stats.max_query_len > SHORT_QUERY and _lanes(shape) <= 128 and _has_tma(gpu)
@@ -101,14 +101,14 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     prefill = _rows(shape, gpu), keys, warps, stages
     if few_rows(shape, stats):
         prefill = 16, *decode
-    elif stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu) and can_overlap(gpu):
+    elif stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu) and can_overlap(gpu):
         prefill = 128, 64, 8, 3
     return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode))
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     rows, (tile_size, warps, stages) = _rows(shape, gpu), _prefill(shape, gpu)
-    if stats.max_query_len >= 4096 and _lanes(shape) <= 128 and _wide(shape, gpu):
+    if stats.max_query_len > 2048 and _lanes(shape) <= 128 and _wide(shape, gpu):
         rows, tile_size, warps, stages = 128, 128, 8, 3
     prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(shape, tile_size, gpu, rows), warps, stages)
     return adjustable_tile_kernel.Config(prefill, _short_queries(shape, stats, gpu))
@@ -129,7 +129,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
     if gpu.arch == "gfx90a" and shape.dtype.itemsize <= 2 and _lanes(shape) > 64:
         tile_size = 16  # 32 keys: 258 registers, one program a unit
-    new_kv = stats.max_seq_len <= min(stats.max_query_len, 4096)  # no context; 8k keys are faster out of the copy
+    new_kv = stats.max_seq_len <= min(few_keys(stats.max_query_len), 4096)  # no context; 8k keys are faster out of the copy
     copy = {"copy_programs": 8 * gpu.units, "overlap": overlap, "new_kv": new_kv}
     prefill = unpaged_kernel.Prefill(block_m, tile_size, warps, stages, num_segments=segments, **copy)
     return unpaged_kernel.Config(prefill, _short_queries(shape, stats, gpu))
@@ -190,7 +190,7 @@ def auto_kernel(shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> st
         return "parallel_softmax"
     if stats.max_seq_len <= 512:
         return "q_block"
-    if stats.max_query_len * shape.queries_per_kv >= 1024:
+    if stats.max_query_len * shape.queries_per_kv > 512:
         return "unpaged"
     few = stats.num_seqs * shape.num_kv_heads <= 256  # up to two programs a unit of an H200
     return "unpaged" if few and stats.max_seq_len >= 16 * stats.max_query_len else "q_block"

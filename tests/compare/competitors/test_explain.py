@@ -8,7 +8,7 @@ import torch
 
 from common.gpus import resolve
 from common.serving.choice import Choice
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by, on_grid
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
@@ -63,7 +63,7 @@ def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
     """`path_of` raises where the watched tree gives another config."""
     auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), gpu and resolve(gpu)
     told = BatchStats.of(lens)
-    stats = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    stats = decided_by(told)
     choice = auto.choose(SHAPE, told, gpu)
     assert explain.path_of(auto.FAMILY, choice, SHAPE, stats, gpu)
     lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
