@@ -73,6 +73,13 @@ def _with_segments(config: Any, most: int) -> Any:
     return dataclasses.replace(config, **changes) if changes else config
 
 
+@lru_cache
+def _of_one_unit(gpu: Gpu) -> Gpu:
+    """The same GPU with a unit, said once: every count of programs divides by it."""
+    warnings.warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units, chosen for as with 1", stacklevel=3)
+    return dataclasses.replace(gpu, units=1)
+
+
 @dataclass
 class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
@@ -116,6 +123,8 @@ class Family:
         if "batch_invariant" in needs:
             stats = INVARIANT
         stats = seen(shape, decided_by(stats), sees)
+        if gpu is not None and gpu.units < 1:
+            gpu = _of_one_unit(gpu)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
@@ -219,15 +228,22 @@ class Family:
         Says once per GPU, in one line, that no tree exists and how one is made.
         """
         if gpu.name not in self._trees:
+            path = f"heuristics/fitted/{gpu.name}.py"
             try:
                 tree = self.load(f"heuristics.fitted.{gpu.name}")
                 origin = ", ".join(f"{name} {value}" for name, value in tree.PROVENANCE.items())
-                self._trees[gpu.name] = tree, f"heuristics/fitted/{gpu.name}.py", origin
-            except ModuleNotFoundError as error:
-                if not (error.name or "").endswith(f"heuristics.fitted.{gpu.name}"):
-                    raise
+                if not callable(tree.covers) or tree.PROVENANCE.get("gpu", gpu.title) != gpu.title:
+                    raise ValueError(f"found a table of {tree.PROVENANCE.get('gpu')}, allowed one of {gpu.title}")
+                self._trees[gpu.name] = tree, path, origin
+            except Exception as error:  # whatever stands in the file: a call has an answer without it
+                absent = isinstance(error, ModuleNotFoundError) and (error.name or "").endswith(gpu.name)
+                why = (
+                    "no measured tree"
+                    if absent
+                    else f"{path} is no table of its kind, {type(error).__name__}: {error};"
+                )
                 warnings.warn(
-                    f"{self.name}: no measured tree for {gpu.name} ({gpu.title}), untuned defaults are used; "
+                    f"{self.name}: {why} for {gpu.name} ({gpu.title}), untuned defaults are used; "
                     f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
                     stacklevel=2,
                 )

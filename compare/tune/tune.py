@@ -25,7 +25,7 @@ from typing import Any
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare.competitors import registry
+from compare.competitors import registry, sources
 from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.situation import situation
@@ -196,7 +196,7 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
         if not fitted.kernels:
             print(f"{arm}: no kernel has enough rows for a tree")
             continue
-        text = fitted.source(_provenance(manifest, gpu.title))
+        text = fitted.source(_provenance(manifest, gpu.title) | {"sources": sources.of_rules(arm)})
         name = Path(registry.package(arm)) / "heuristics" / "fitted" / f"{gpu.name}.py"
         for root in (folder, *([run_folder.ROOT] if install else [])):
             render.write(root / name, text)

@@ -1,5 +1,7 @@
 """Choices are made on a grid that a capacity can enumerate; hints are corrected by shapes, and cost time alone."""
 
+import dataclasses
+import importlib
 import random
 import types
 import warnings
@@ -11,7 +13,18 @@ import common.serving.prepared
 from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
-from common.serving.grid import EIGHTHS, GRID, KEYS, decided_by, few_keys, hinted_stats, on_grid, reachable_stats, rounded, seen
+from common.serving.grid import (
+    EIGHTHS,
+    GRID,
+    KEYS,
+    decided_by,
+    few_keys,
+    hinted_stats,
+    on_grid,
+    reachable_stats,
+    rounded,
+    seen,
+)
 from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY, BatchStats
@@ -161,15 +174,39 @@ def test_a_function_that_a_tree_lacks_is_the_defaults():
     )
 
 
-def test_a_tree_that_is_broken_is_no_missing_tree():
+BROKEN = {
+    "another-import": ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
+    "syntax": SyntaxError("invalid syntax"),
+    "another-project": types.SimpleNamespace(TREES={}),
+    "another-gpu": types.SimpleNamespace(PROVENANCE={"gpu": "AMD Instinct MI300X"}, covers=lambda *_: True),
+}
+
+
+@pytest.mark.parametrize("found", BROKEN.values(), ids=BROKEN)
+def test_a_table_that_is_none_is_named_once_and_the_rules_answer(found):
     fake = family()
+    load = fake.load
 
-    def load(name):
-        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    def broken(name):
+        if name != "heuristics.fitted.h200":
+            return load(name)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    fake.load = load
-    with pytest.raises(ModuleNotFoundError, match="sklearn"):
-        fake.tree(H200)
+    fake.load = broken
+    with pytest.warns(UserWarning, match=r"fake: heuristics/fitted/h200.py is no table of its kind, ") as said:
+        for keys in (64, 4096):
+            assert fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200).provenance == UNTUNED
+    assert len(said) == 1
+
+
+def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
+    auto, none = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="other", units=0)
+    with pytest.warns(UserWarning) as said:
+        for lens in ([(1, 4096)], [(4, 3000)] * 10, [(2048, 2048)]):
+            assert auto.choose(SHAPE, BatchStats.of(lens), none).config
+    assert sum("with 0 units, chosen for as with 1" in str(one.message) for one in said) == 1
 
 
 def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
