@@ -19,5 +19,6 @@ NAMED = {
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
     "mutation": "compare.studies.mutation.score",
+    "regret": "compare.studies.regret",
     "everything": "compare.studies.everything",
 }

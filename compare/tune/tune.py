@@ -134,7 +134,7 @@ class Tuning:
         self.arguments, self.machine = arguments, machine
         self.rows = pick_rows(arguments.rows)
         self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
-        self.folder = _folder(arguments.out, machine.gpu.name)
+        self.folder = folder(arguments.out, machine.gpu.name)
         self.manifest = self._manifest(argv)
         before = self.folder / "manifest.json"
         if before.exists():
@@ -178,11 +178,12 @@ class Tuning:
             print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
 
 
-def _folder(out: str | None, gpu: str) -> Path:
+def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
+    """Where a run goes, made where it is not there."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path(out) if out else Path("results") / f"tune_{now}_{gpu}_{run_folder.commit()}"
-    run_folder.ensure_writable(folder)
-    return folder
+    found = Path(out) if out else Path("results") / f"{what}_{now}_{gpu}_{run_folder.commit()}"
+    run_folder.ensure_writable(found)
+    return found
 
 
 def write_trees(folders: Sequence[Path], install: bool) -> int:
@@ -219,7 +220,7 @@ def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
     }
 
 
-def _machine(arguments: argparse.Namespace) -> Machine | None:
+def machine(arguments: argparse.Namespace) -> Machine | None:
     """The GPUs that are here; None, said aloud, where the one asked for is not."""
     now = situation(arguments.gpu, None)
     if not now.measure:
@@ -239,10 +240,8 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     tree.ensure_library()
     if arguments.fit:
         return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
-    machine = _machine(arguments)
-    if machine is None:
-        return NO_GPU
-    return tune(arguments, argv, machine)
+    here = machine(arguments)
+    return NO_GPU if here is None else tune(arguments, argv, here)
 
 
 def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:
