@@ -20,5 +20,6 @@ NAMED = {
     "dies": "compare.studies.dies",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
+    "deciders": "compare.studies.deciders",
     "everything": "compare.studies.everything",
 }

@@ -6,8 +6,9 @@
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
 of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/fitted/<gpu>.py. docs/tuning.md says how
-to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; 130
-interrupted, what was measured is kept: --resume goes on.
+to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 4 one was worse, on rows held out, than the
+table that is there, and was not installed; 5 too little was measured for a tree; 130 interrupted, what was measured is
+kept: --resume goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare.competitors import registry, sources
-from compare.exits import NO_GPU, NOTHING, OK, ending
+from compare.exits import GATE, NO_GPU, NOTHING, OK, ending
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.situation import situation
 from compare.process import children
@@ -191,7 +192,7 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
     (manifest, lines), folder = together(folders), folders[-1]
     rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
     policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
-    gpu, written = resolve(manifest["gpu"]), 0
+    gpu, written, refused = resolve(manifest["gpu"]), 0, []
     for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
         fitted = Fitted(arm, lines, rows, policies, gpu)
         if not fitted.kernels:
@@ -199,11 +200,16 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
             continue
         text = fitted.source(_provenance(manifest, gpu.title) | {"sources": sources.of_rules(arm)})
         name = Path(registry.package(arm)) / "heuristics" / "fitted" / f"{gpu.name}.py"
-        for root in (folder, *([run_folder.ROOT] if install else [])):
+        better = install and not fitted.worse
+        for root in (folder, *([run_folder.ROOT] if better else [])):
             render.write(root / name, text)
-        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
+        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if better else "")]))
+        if install and fitted.worse:
+            refused += fitted.worse
         written += 1
-    return OK if written else NOTHING
+    for why in refused:
+        print(f"not installed: {why}", file=sys.stderr)
+    return GATE if refused else OK if written else NOTHING
 
 
 def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
