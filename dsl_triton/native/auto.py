@@ -2,9 +2,11 @@
 
     from dsl_triton.native import paged_attention, plan_paged_attention
 
-Elsewhere than on Hopper GPUs, and for whatever that kernel does not do, the choice is dsl_triton's own.
+Elsewhere than on Hopper GPUs, for whatever that kernel does not do, and with DIPTYCH_PORTABLE=1 in the environment, the
+choice is dsl_triton's own.
 """
 
+import os
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -16,8 +18,9 @@ from common.serving.facade import FlashAttention
 from common.serving.grid import decided_by
 from common.serving.library import register
 from common.serving.plan import planner
+from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -30,9 +33,18 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-# Keys of the longest sequence above which a batch with prompts takes it: on an H200 (docs/results/h200/native-items,
-# 16-bit heads of 128) it needs 0.71 to 0.83 of dsl_triton's time at up to 1024 and 2048 keys, at 512 1.13.
+PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 512
+# Whether a batch that the kernel can serve takes it.
+TAKES = Rules(
+    Rule(
+        "prompts over more than 512 keys: the Gluon kernel",
+        lambda s: not s.short and s.keys > FEW_KEYS,
+        lambda s: True,
+        "native-items, 16-bit heads of 128: 0.71 to 0.83 of dsl_triton's time at up to 1024 and 2048 keys, at 512 1.13",
+    ),
+    Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
+)
 
 
 class Sm90Prefill:
@@ -70,12 +82,13 @@ class NativeFamily(Family):
         """As common.serving.choice.Family.choose."""
         if (
             gpu is not None
+            and os.environ.get(PORTABLE) != "1"
             and needs <= sm90_prefill.SUPPORTS
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
             stats = decided_by(stats)
-            if stats.max_query_len > SHORT_QUERY and stats.max_seq_len > FEW_KEYS:
+            if TAKES(shape, stats, gpu):
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
