@@ -86,7 +86,8 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
             shapes = {row.shape: row for row in rows}
             space = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
             defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
-            found[kernel_id] += policies(space, defaults, configs + 1, draw)  # the rules' own is the first of them
+            rules, *others = policies(space, defaults, configs + 1, draw)  # first, for others are hopeless beside it
+            found[kernel_id] = [rules, TREE, *others]
     return found
 
 
