@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 from common.serving import tape
 from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
 from common.serving.choice import Family
-from common.serving.grid import GRID
+from common.serving.grid import KEYS
 from common.serving.library import traced
 from common.serving.prepared import Prepared
 from common.serving.scratch import check_buffer
@@ -195,7 +195,7 @@ class PagedAttention:
             given += [tensor for tensor in (key, value, lse, workspace) if tensor is not None]
             pointers = [*map(_address, given)]
             others = (
-                max_query_len, None if max_seq_len is None else bisect_left(GRID, max_seq_len), num_decodes,
+                max_query_len, None if max_seq_len is None else bisect_left(KEYS, max_seq_len), num_decodes,
                 softmax_scale, causal, sliding_window, asked, validate, key is None, value is None, lse is None,
                 workspace is None, beyond(given),
             )  # fmt: skip

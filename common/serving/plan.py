@@ -65,7 +65,9 @@ class Plan(PagedAttention):
         self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
         self.max_keys = max_seq_len if max_keys is None else max_keys
         self.choices = self._choices()
-        self._layouts = {choice: self._layout(choice, reached) for choice, reached in self.choices.items()}
+        self._room = {choice: self._most(reached) for choice, reached in self.choices.items()}
+        self._layouts = {choice: self._layout(choice) for choice in self.choices}
+        self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
         size = max(layout.num_bytes for layout in self._layouts.values())
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
 
@@ -81,13 +83,17 @@ class Plan(PagedAttention):
         asked = seen(self.shape, stats, self.features.sees)
         return {self.family.named(self.kernel, self.shape, asked, gpu): [stats]}
 
-    def _layout(self, choice: Choice, reached: list[BatchStats]) -> scratch.Layout:
-        """Scratch for the largest batch that gets this choice; tokens in sixteens as in calls without a plan."""
+    def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
+        """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""
         tokens, seqs = self.max_tokens, self.max_seqs
         if self.kernel is None:
             tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
             seqs = min(seqs, max(stats.num_seqs for stats in reached))
-        capacity = Capacity(cdiv(tokens, 16) * 16, seqs, self.device, self.max_keys)
+        return cdiv(tokens, 16) * 16, seqs
+
+    def _layout(self, choice: Choice) -> scratch.Layout:
+        """Scratch for the largest batch that may get this choice."""
+        capacity = Capacity(*self._room[choice], self.device, self.max_keys)
         return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -105,13 +111,30 @@ class Plan(PagedAttention):
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
         """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
-        beyond the plan's as the plan's: what it owns and warmed up is enough for every call."""
+        beyond the plan's as the plan's: what it owns and warmed up is enough for every call.
+
+        From exact counts, where the plan has that choice, scratch for it and, once warm, its code; else the grid's.
+        """
         if self.kernel is not None:
             return next(iter(self.choices))
-        keys = min(stats.max_seq_len, self.max_seq_len)
-        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
+        exact = self._choose(stats, needs, sees)
+        return exact if self._has(exact, stats) else self._on_grid(stats, needs, sees)
+
+    def _choose(self, stats: BatchStats, needs: frozenset[str], sees: int) -> Choice:
         sees = min(sees, self.features.sees)
         return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
+
+    def _on_grid(self, stats: BatchStats, needs: frozenset[str], sees: int) -> Choice:
+        """The choice of a point of the grid: one of `choices`, and of what `sizes` compiles."""
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        point = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        return self._choose(point, needs, sees)
+
+    def _has(self, choice: Choice, stats: BatchStats) -> bool:
+        tokens, seqs = self._room.get(choice, (0, 0))
+        fits = stats.num_tokens <= tokens and stats.num_seqs <= seqs
+        return fits and (self._warm is None or compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm)
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
@@ -141,19 +164,19 @@ class Plan(PagedAttention):
         for largest in (False, True):  # the smallest and the largest batch of each kind
             seen = set()
             for choice, points in sorted(self.choices.items(), key=lambda item: _work(item[1], largest)):
-                mine = pieces(choice)
                 for stats in points[::-1] if largest else points:
                     for tokens, seqs in self._counts(stats):
-                        met = {(*piece, *kind_of(tokens, seqs)) for piece in mine}
+                        met = compiled_by(choice, tokens, seqs)
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
                             seen |= met
                             given.add((tokens, seqs, stats))
         yield from sorted(given, key=str)
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
-        """What a call of these sizes, hinted as `_hints` does, gets."""
+        """What the grid has for a call of these sizes, hinted as `_hints` does."""
         hints = self._hints(seqs, stats).values()
-        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self._needs)
+        asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
+        return self._on_grid(asked, self._needs, self.features.sees)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
         decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
@@ -191,7 +214,9 @@ class Plan(PagedAttention):
         new = [make(*rows, size, dtype=shape.dtype) for size in lanes] if new_kv else None
         out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
         sums = make(query.shape[:2]) if lse else None
+        self._warm, warm = set(), set()  # meanwhile calls take the grid's choices
         for tokens, seqs, stats in self.sizes():
+            warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
             key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
             self(
                 query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
@@ -199,6 +224,9 @@ class Plan(PagedAttention):
                 features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
             )  # fmt: skip
             count += 1
+        self._warm = warm
+        self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
+        self._recent.clear()
         return count
 
     def check(self) -> None:
@@ -233,6 +261,11 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
         return [(choice.kernel, "", config)]
     rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
     return [(choice.kernel, name, (value, rest)) for name, value in parts.items() if dataclasses.is_dataclass(value)]
+
+
+def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:
+    """What a call of these sizes is compiled for."""
+    return {(*piece, *kind_of(tokens, seqs)) for piece in pieces(choice)}
 
 
 def _work(points: list[BatchStats], largest: bool) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 
 from compare.competitors import registry
 
+ROOT = Path(__file__).parents[2]
+
 
 def _root(file: Path) -> Path:
     """The folder that the file's topmost package stands in; the file's own where it is in no package."""
@@ -89,6 +91,12 @@ def of_kernel(kernel_id: str) -> str:
         return sha(registry.load(kernel_id), registry.module_path(kernel_id)[0])
     except registry.Unavailable:
         return "unavailable"
+
+
+def of_rules(dsl: str) -> str:
+    """The hash that a fitted table is stamped with: over a DSL's rules, from which it departs, and all that they
+    import, which are its kernels."""
+    return sha_of(files(ROOT / registry.package(dsl) / "heuristics" / "generic" / "default.py"))
 
 
 def sha_of(paths: Iterable[Path]) -> str:

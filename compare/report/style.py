@@ -50,7 +50,7 @@ STYLES = {  # colour, marker, which part of it is filled
     "baseline/flag_gems": ("#56B4E9", "H", "full"),
     "baseline/aiter_triton": ("#56B4E9", "^", "full"),
 }
-LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--"}
+LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--", "planning": ":"}
 
 
 def pyplot() -> Any:

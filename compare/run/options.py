@@ -101,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--new-kv", action="store_true", help="give kernels the step's new K and V too; the rows get +kv as a suffix"
     )
-    what.add_argument("--seed", type=seed, default=0, help="of the values; lengths do not move with it")
+    what.add_argument(
+        "--seed", type=seed, default=0, help="of the values; lengths do not move with it, but in `unseen`"
+    )
     _add_where(new)
     _add_timing(new)
     _add_again(new)

@@ -2,9 +2,11 @@
 
     from dsl_triton.native import paged_attention, plan_paged_attention
 
-Elsewhere than on Hopper GPUs, and for whatever that kernel does not do, the choice is dsl_triton's own.
+Elsewhere than on Hopper GPUs, for whatever that kernel does not do, and with DIPTYCH_PORTABLE=1 in the environment, the
+choice is dsl_triton's own.
 """
 
+import os
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -13,11 +15,12 @@ from common.gpus import Gpu
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by
 from common.serving.library import register
 from common.serving.plan import planner
+from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -30,10 +33,18 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-# Keys of the longest sequence above which a batch with prompts takes it: on an H200 with its step planned
-# (docs/results/h200/sweeps/native_items.jsonl) it needs 0.84 of dsl_triton's time for a prompt of 512 tokens, 0.59 for
-# 32 of 256, 0.73 for one of 8192.
+PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
+# Whether a batch that the kernel can serve takes it.
+TAKES = Rules(
+    Rule(
+        "prompts over more than 128 keys: the Gluon kernel",
+        lambda s: not s.short and s.keys > FEW_KEYS,
+        lambda s: True,
+        "sweeps/native_items.jsonl, a step planned once: 0.84 of dsl_triton's time at q512, 0.59 at 32q256, 0.73 at q8k",
+    ),
+    Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
+)
 
 
 class Sm90Prefill:
@@ -71,12 +82,13 @@ class NativeFamily(Family):
         """As common.serving.choice.Family.choose."""
         if (
             gpu is not None
+            and os.environ.get(PORTABLE) != "1"
             and needs <= sm90_prefill.SUPPORTS
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-            if stats.max_query_len > SHORT_QUERY and stats.max_seq_len > FEW_KEYS:
+            stats = decided_by(stats)
+            if TAKES(shape, stats, gpu):
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 

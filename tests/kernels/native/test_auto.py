@@ -63,6 +63,14 @@ def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     assert auto.choose(*asked) == portable.choose(*asked)
 
 
+@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+def test_a_portable_process_never_takes_it(monkeypatch):
+    monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
+    assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
+    monkeypatch.setenv("DIPTYCH_PORTABLE", "0")
+    assert auto.choose(LLAMA, BatchStats.of(LONG), H200).kernel == "native.sm90_prefill"
+
+
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
     found = {auto.choose(LLAMA, BatchStats.of([(tokens, 9000)]), H200) for tokens in range(17, 400, 7)}
     segments = {choice.config.prefill.num_segments for choice in found}
