@@ -10,9 +10,9 @@ from typing import Any, Literal
 import helion
 import torch
 
-import common.spec.kernel
 from common.gpus import Gpu
 from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
 from dsl_helion.handle import launcher
 
@@ -114,7 +114,7 @@ def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
 def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
     """common.spec.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad
     them."""
-    common.spec.kernel.require(kernel, supports, batch, *given)
+    protocol.require(kernel, supports, batch, *given)
     if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
         raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
 

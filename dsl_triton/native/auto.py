@@ -88,7 +88,7 @@ def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
 
 
 def _load(name: str) -> Any:
-    return Sm90Prefill if name == KERNEL else import_module(f"dsl_triton.{name}")
+    return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
 FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
