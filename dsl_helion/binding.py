@@ -15,6 +15,7 @@ from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
 from dsl_helion.handle import launcher
+from dsl_helion.kept import Kept, counts
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
 #   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
@@ -25,6 +26,7 @@ Gather = Literal["page", "flat", "2idx"]
 
 MAX_SHAPES = 4096  # launches of one shape find their kernel in 5 us; a serving engine's batch sizes are fewer
 _compiled: dict[tuple[Any, ...], Any] = {}
+_generated: set[Any] = set()  # functions that Helion made in this process
 
 
 def is_power_of_two(n: int) -> bool:
@@ -215,11 +217,20 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
 
 
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What Helion keeps for these arguments and this config, or generates now."""
-    bound = bindable.bind(args)
+    """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    ours["matrix_instr_nonkdim"] = getattr(config, "matrix_instr", 0)
+    kept = Kept(bindable, ours | options, args)
+    if (found := kept.load()) is not None:
+        return found
+    bound = bindable.bind(args)
     if options.pop("descriptors", False) and bound.config_spec.supports_config_key("host_tensor_descriptors"):
         ours |= {"indexing": "tensor_descriptor", "host_tensor_descriptors": True}
-    if getattr(config, "matrix_instr", 0):
-        ours["matrix_instr_nonkdim"] = config.matrix_instr
-    return bound.compile_config(helion.Config(**bound.config_spec.default_config().config | ours | options))
+    if not ours["matrix_instr_nonkdim"]:
+        del ours["matrix_instr_nonkdim"]
+    whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
+    function = bound.compile_config(whole)
+    counts["generated"] += function not in _generated
+    _generated.add(function)
+    kept.keep(bound, function)  # of other facts than those that it was kept for, where it is no new one
+    return function

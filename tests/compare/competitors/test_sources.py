@@ -21,7 +21,7 @@ PACKAGE = {
     "named.py": "def load(name):\n    return import_module(f'pack.rungs.{name}')\n",
     "rungs/__init__.py": "",
     "rungs/one.py": "",
-    "rungs/two.py": "f = import_module(f'.deep.{name}', __package__)\ng = import_module(f'..beside.{name}', __package__)\n",
+    "rungs/two.py": "f = import_module(f'.deep.{x}', __package__)\ng = import_module(f'..beside.{x}', __package__)\n",
     "rungs/deep/one.py": "",
     "beside/one.py": "",
     "stranger.py": "import pack.kernel\n",
