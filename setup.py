@@ -46,7 +46,8 @@ class Named(build_py):
     def run(self) -> None:
         into = Path(self.build_lib) / "diptych"
         if not self.editable_mode:
-            shutil.rmtree(into, ignore_errors=True)  # what an earlier build left
+            for left in ("diptych", *PACKAGES):  # by an earlier build, perhaps of modules that are gone
+                shutil.rmtree(into.with_name(left), ignore_errors=True)
         super().run()
         if self.editable_mode:
             return

@@ -33,18 +33,23 @@ def environment():
     return module
 
 
+def build(folder):
+    """The project's wheel, by its name in the last line."""
+    code = "import setuptools.build_meta as build; print(build.build_wheel('.'))"
+    return run([sys.executable, "-c", code], cwd=folder)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The project's wheel, built offline from a copy with the setuptools that is here."""
-    setuptools = pytest.importorskip("setuptools", minversion="77")
+    pytest.importorskip("setuptools", minversion="77")
     copy = tmp_path_factory.mktemp("project")
     for folder in filter(lambda name: (ROOT / name).is_dir(), (*PACKAGES, "diptych", "tests", "docs")):
         shutil.copytree(ROOT / folder, copy / folder, ignore=IGNORED)
     for name in ("pyproject.toml", "LICENSE", "MANIFEST.in", "diptych_check.py", "setup.py"):
         shutil.copy(ROOT / name, copy)
     (copy / "README.md").touch()
-    code = f"import {setuptools.__name__}.build_meta as build; print(build.build_wheel('.'))"
-    done = run([sys.executable, "-c", code], cwd=copy)
+    done = build(copy)
     assert done.returncode == 0, done.stderr[-2000:]
     return copy / done.stdout.split()[-1]
 
@@ -55,6 +60,24 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     sources |= {path for path in (ROOT / "diptych").rglob("*") if path.is_file()}
     ours = {str(path.relative_to(ROOT)).removeprefix("diptych/") for path in sources if "__pycache__" not in path.parts}
     assert {f"diptych/{name}" for name in ours} | {"diptych_check.py"} == held
+
+
+def test_what_an_earlier_build_left_is_not_in_a_wheel(wheel):
+    folder = wheel.parent
+    for name in ("common/gone.py", "diptych/compare/gone.py"):
+        path = folder / "build" / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    done = build(folder)
+    assert done.returncode == 0 and not [name for name in zipfile.ZipFile(wheel).namelist() if "gone" in name]
+
+
+def test_entry_points_are_named_as_in_a_wheel(wheel):
+    """setuptools writes them as they stand; in a checkout `diptych.x` is `x`."""
+    held = set(zipfile.ZipFile(wheel).namelist())
+    groups = [PROJECT["scripts"], *PROJECT["entry-points"].values()]
+    modules = [entry.partition(":")[0].replace(".", "/") for group in groups for entry in group.values()]
+    assert not {name for name in modules if not {f"{name}.py", f"{name}/__init__.py"} & held}
 
 
 def imports(source):
@@ -118,7 +141,7 @@ def test_an_installed_one_lives_beside_a_strangers_common(beside, tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("usage: diptych VERB"), done.stderr
     done = run_beside([beside / "diptych", "explain", "q1s2k", "--gpu", "h200"], tmp_path)
     assert done.returncode == 0 and "triton: " in done.stdout and "helion: " in done.stdout, done.stderr
-    for module in ("diptych", "diptych.compare", "diptych.compare.run"):
+    for module in ("diptych", "diptych.compare.run"):
         assert run_beside([beside / "python", "-m", module, "--help"], tmp_path).returncode == 0
 
 
