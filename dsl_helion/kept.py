@@ -33,7 +33,7 @@ FOLDER = "DIPTYCH_HELION_CACHE"
 ALIGNED = 16  # bytes, of a tensor descriptor's base
 counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
 _functions: dict[str, Callable] = {}  # by file
-Path_ = tuple[Any, ...]  # of a fact: a parameter, the keys into it, then its kind and a dimension
+Trail = tuple[Any, ...]  # of a fact: a parameter, the keys into it, then its kind and a dimension
 
 
 def folder() -> Path | None:
@@ -41,9 +41,8 @@ def folder() -> Path | None:
     said = os.environ.get(FOLDER)
     if said == "0":
         return None
-    triton = os.environ.get("TRITON_CACHE_DIR") or Path(
-        os.environ.get("TRITON_HOME") or Path.home(), ".triton", "cache"
-    )
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    triton = os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")
     return Path(said or Path(triton) / "diptych_helion")
 
 
@@ -99,7 +98,7 @@ class Kept:
         except OSError as error:
             _ignored(self._folder, f"cannot be written: {error.strerror or error}")
 
-    def _paths(self) -> list[Path_] | None:
+    def _paths(self) -> list[Trail] | None:
         """Of the facts that tell apart what was generated for this key; None where nothing was."""
         if (text := _read(self._folder / f"{self._base}.json")) is None:
             return None
@@ -108,12 +107,12 @@ class Kept:
         except (ValueError, TypeError) as error:
             return _ignored(self._folder / f"{self._base}.json", str(error))
 
-    def _name(self, paths: Iterable[Path_]) -> str:
+    def _name(self, paths: Iterable[Trail]) -> str:
         named = dict(zip(self._kernel.signature.parameters, self._args, strict=False))
         return f"{self._base}-{_digest(repr([_fact(named, path) for path in paths]))}"
 
 
-def _fact(named: dict[str, Any], path: Path_) -> Any:
+def _fact(named: dict[str, Any], path: Trail) -> Any:
     """The value of a fact; None where these arguments have no such thing, which is another value than any."""
     name, *keys, kind, index = path
     value = named.get(name)
@@ -131,7 +130,7 @@ def _fact(named: dict[str, Any], path: Path_) -> Any:
     return value.stride(), classes, value.data_ptr() % ALIGNED == 0, value.storage_offset() == 0
 
 
-def _facts(kernel: Any, bound: Any, with_descriptors: bool) -> list[Path_] | None:
+def _facts(kernel: Any, bound: Any, with_descriptors: bool) -> list[Trail] | None:
     """Paths of all that code follows from beside the base key; None where one cannot be told.
 
     Helion notes what each load would need as a tensor descriptor; it counts where the config asks for descriptors.
@@ -150,14 +149,14 @@ def _facts(kernel: Any, bound: Any, with_descriptors: bool) -> list[Path_] | Non
         return _ignored(Path(kernel.name), f"this Helion's keys are others: {type(error).__name__}: {error}")
 
 
-def _path(source: Any) -> Path_:
+def _path(source: Any) -> Trail:
     kind = getattr(getattr(source, "prop", None), "name", "")
     if kind in ("SIZE", "STRIDE"):
         return (*_keys(source.base), kind.lower(), source.idx)
     return (*_keys(source), "value", None)
 
 
-def _keys(source: Any) -> Path_:
+def _keys(source: Any) -> Trail:
     """A parameter's name, and the keys into a dict of features."""
     if hasattr(source, "local_name"):
         return (source.local_name,)
