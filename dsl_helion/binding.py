@@ -61,8 +61,8 @@ def aligned_rows(cache: torch.Tensor) -> bool:
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
-    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index. Only
-    2idx multiplies a KV head in 64 bits.
+    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index, and a
+    flat index has 32 bits. Only 2idx multiplies a KV head in 64 bits.
     """
     caches = (batch.key_cache, batch.value_cache)
     strides = [cache.stride()[:2] for cache in caches]
@@ -73,7 +73,8 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
         return "page", 0
     if len(rows) > 1 or None in rows or not all(map(aligned_rows, caches)):
         return "2idx", 0
-    return "flat", rows.pop()
+    page_rows = rows.pop()
+    return ("flat", page_rows) if len(caches[0]) * page_rows < 2**31 else ("2idx", 0)
 
 
 def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:
