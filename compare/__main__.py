@@ -20,6 +20,7 @@ from typing import Any
 
 from common import versions
 from compare.exits import OK, Parser, ending
+from compare.identity import IMPORTED_FROM
 
 VERBS = {
     "run": "compare.run.command",
@@ -70,7 +71,7 @@ class Command:
 
 def constant(module: str, name: str) -> Any:
     """The literal that a module gives a name, read from its source; None where it gives none."""
-    path = Path(__file__).parents[1].joinpath(*module.split("."))
+    path = IMPORTED_FROM.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:

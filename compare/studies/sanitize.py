@@ -94,7 +94,7 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool
         "9",
         sys.executable,
         "-m",
-        "compare",
+        "compare.__main__",
         "study",
         "sanitize",
     ]

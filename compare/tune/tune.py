@@ -28,7 +28,7 @@ from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare.competitors import registry, sources
 from compare.exits import GATE, NO_GPU, NOTHING, OK, ending
-from compare.identity import StrangerPackage, ensure_own_packages
+from compare.identity import StrangerPackage, ensure_own_packages, plain
 from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
@@ -199,7 +199,7 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
             print(f"{arm}: no kernel has enough rows for a tree")
             continue
         text = fitted.source(_provenance(manifest, gpu.title) | {"sources": sources.of_rules(arm)})
-        name = Path(registry.package(arm)) / "heuristics" / "fitted" / f"{gpu.name}.py"
+        name = Path(plain(registry.package(arm))) / "heuristics" / "fitted" / f"{gpu.name}.py"
         better = install and not fitted.worse
         for root in (folder, *([run_folder.ROOT] if better else [])):
             render.write(root / name, text)

@@ -41,7 +41,7 @@ TAKES = Rules(
         "prompts over more than 128 keys: the Gluon kernel",
         lambda s: not s.short and s.keys > FEW_KEYS,
         lambda s: True,
-        "sweeps/native_items.jsonl, a step planned once: 0.84 of dsl_triton's time at q512, 0.59 at 32q256, 0.73 at q8k",
+        "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512, 0.59 at 32q256, 0.73 at q8k",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )
@@ -100,7 +100,7 @@ def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
 
 
 def _load(name: str) -> Any:
-    return Sm90Prefill if name == KERNEL else import_module(f"dsl_triton.{name}")
+    return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
 FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)

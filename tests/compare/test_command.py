@@ -65,7 +65,8 @@ def test_every_help_has_an_example_and_exit_codes(words, capsys):
 @pytest.mark.parametrize(
     ("words", "found", "nearest"),
     [(["reprot", "x"], "reprot", "verb: did you mean report?"), (["rnu"], "rnu", "verb: did you mean run?"),
-     (["study", "cost"], "cost", "study: did you mean costs?"), (["pages", "papr"], "papr", "pages: did you mean paper?")],
+     (["study", "cost"], "cost", "study: did you mean costs?"),
+     (["pages", "papr"], "papr", "pages: did you mean paper?")],
     ids=str,
 )  # fmt: skip
 def test_a_mistyped_name_names_the_nearest(words, found, nearest, capsys):
