@@ -15,7 +15,7 @@ from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
 from common.serving.grid import on_grid
 from common.serving.library import register
-from common.serving.plan import planner
+from common.serving.plan import planner, sizer
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.spec.toolchain import refusal
@@ -96,5 +96,6 @@ flash_attention = FlashAttention(paged_attention)
 flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
+workspace_bytes = sizer(FAMILY)
 
 choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch

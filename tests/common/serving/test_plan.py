@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import common.serving.plan
+import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import Family
 from common.serving.grid import hinted_stats
 from common.serving.plan import Plan, kind_of, pieces
+from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
@@ -77,7 +78,7 @@ def family(auto=None, **troubles):
 
 @pytest.fixture
 def on_h200(monkeypatch):
-    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: H200)
 
 
 def call(plan, lens, **hints):
@@ -176,14 +177,12 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
 def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
     K and V is the most."""
-    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: H200)
     shape, auto = AttentionShape(), importlib.import_module(f"dsl_{dsl}.auto")
     reached = auto.FAMILY.reachable(shape, H200, 8192, 256, 131072)
     assert len({piece for choice in reached for piece in pieces(choice)}) <= 110
-    plan = Plan.__new__(Plan)
-    plan.family, plan.shape, plan.kernel, plan.device = auto.FAMILY, shape, None, torch.device("cpu")
-    plan.max_tokens, plan.max_seqs, plan.max_keys = 8192, 256, 131072
-    sizes = [plan._layout(choice, points).num_bytes for choice, points in reached.items()]
+    plan = Reach.of(auto.FAMILY, shape, 8192, 256, 131072, "cpu", Features(), None, None, True)
+    sizes = [layout.num_bytes for layout in plan.layouts.values()]
     assert max(sizes) <= 850 * 2**20
 
 
