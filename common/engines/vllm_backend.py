@@ -108,7 +108,9 @@ class DiptychBackend(AttentionBackend):
     """What vLLM asks before it takes a backend; what is not here is refused at start, by its name."""
 
     accept_output_buffer: bool = True
-    forward_includes_kv_cache_update: bool = True
+    forward_includes_kv_cache_update: bool = (
+        False  # so that partial graphs hold the write, and the host no launch of it
+    )
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN, *FP8]
 
@@ -222,7 +224,6 @@ class Impl(AttentionImpl[Metadata]):
         self._cache: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, torch.Tensor] | None = None
         self._plan: Plan | None = None
-        self._writes = kv_sharing_target_layer_name is None
 
     def _shape(self, page: int) -> AttentionShape:
         return AttentionShape(self.num_heads, self.num_kv_heads, self.head_size, page, self.dtype, None, self.stored)
@@ -275,8 +276,6 @@ class Impl(AttentionImpl[Metadata]):
         else:
             out = output
         key_cache, value_cache = self._views
-        if self._writes and key is not None:
-            self._write(plan, layer, key, value, kv_cache, step.slot_mapping)
         prompts = step.max_query_len > 1 and key is not None
         plan(
             query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
@@ -286,19 +285,31 @@ class Impl(AttentionImpl[Metadata]):
         )  # fmt: skip
         return output
 
-    def _write(self, plan: Plan, layer: Any, key: Any, value: Any, kv_cache: torch.Tensor, slots: Any) -> None:
-        key_cache, value_cache = self._views
-        slots = slots if slots.shape[0] <= key.shape[0] else slots[: key.shape[0]]
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write a step's K and V; vLLM asks for it before `forward`, and not where a layer shares another's cache."""
+        if kv_cache.numel() == 0:
+            return
+        if self._cache is not kv_cache:
+            self._bind(layer, kv_cache, None)
+        if slot_mapping.shape[0] > key.shape[0]:
+            slot_mapping = slot_mapping[: key.shape[0]]
         if self.server.options.writer == "diptych":
-            plan.write(key, value, key_cache, value_cache, slots, self.features.key_scale, self.features.value_scale)
+            scales = self.features.key_scale, self.features.value_scale
+            self._plan.write(key, value, *self._views, slot_mapping, *scales)
             return
         from vllm import _custom_ops as ops
 
-        caches = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
-        caches = caches if self.stored in FP8.values() else (key_cache, value_cache)
+        caches = self._views if self.stored == self.dtype else [one.view(torch.uint8) for one in self._views]
         ops.reshape_and_cache_flash(
-            key, value, *caches, slots, self.kv_cache_dtype, layer._k_scale, layer._v_scale
-        )  # fmt: skip
+            key, value, *caches, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale
+        )
 
 
 def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

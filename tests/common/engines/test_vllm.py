@@ -86,6 +86,12 @@ def builder(adapter, engine):
     return adapter.MetadataBuilder(types.SimpleNamespace(block_size=PAGE), ["layer.0"], engine, torch.device("cpu"))
 
 
+def run(adapter, impl, of, query, key, value, cache, common, out):
+    """One layer of a step, as vLLM runs it: the write, then attention."""
+    impl.do_kv_cache_update(of, key, value, cache, common.slot_mapping)
+    impl.forward(of, query, key, value, cache, builder(adapter, config()).build(0, common), out)
+
+
 @pytest.mark.parametrize("form", ["0.25", "0.33"])
 @pytest.mark.parametrize("lens", [[(20, 20), (7, 7)], [(1, 40), (1, 17)], [(1, 33), (9, 30)]], ids=str)
 def test_a_step_gives_attention_over_what_it_and_earlier_steps_wrote(adapter, monkeypatch, form, lens):
@@ -104,7 +110,7 @@ def test_a_step_gives_attention_over_what_it_and_earlier_steps_wrote(adapter, mo
     query, key, value = rows.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=1)
     query, key, value = query.view(-1, HEADS, SIZE), key.view(-1, KV_HEADS, SIZE), value.view(-1, KV_HEADS, SIZE)
     out = torch.empty(batch.num_tokens, HEADS, SIZE)
-    impl.forward(of, query, key, value, cache, builder(adapter, engine).build(0, common), out)
+    run(adapter, impl, of, query, key, value, cache, common, out)
     expected = reference(
         batch.replace(query=query.contiguous(), key_cache=key_cache, value_cache=value_cache, key=None, value=None),
         Features(),
@@ -121,7 +127,7 @@ def test_padding_of_a_full_graph_is_neither_written_nor_read(adapter, monkeypatc
     shapes = ((4, HEADS, SIZE), (4, KV_HEADS, SIZE), (4, KV_HEADS, SIZE))
     query, key, value = (torch.randn(*shape, generator=draw) for shape in shapes)
     out = torch.full((4, HEADS, SIZE), 7.0)
-    impl.forward(of, query, key, value, cache, builder(adapter, engine).build(0, common), out)
+    run(adapter, impl, of, query, key, value, cache, common, out)
     torch.testing.assert_close(out[:2], value[:2].repeat_interleave(HEADS // KV_HEADS, 1))
     assert (out[2:] == 7.0).all() and cache.isfinite().sum() == 2 * 2 * KV_HEADS * SIZE
 
@@ -191,7 +197,7 @@ def test_after_the_warm_up_no_step_meets_a_launch_that_it_had_not(adapter, monke
         tokens = batch.num_tokens
         shapes = (tokens, HEADS, SIZE), (tokens, KV_HEADS, SIZE), (tokens, KV_HEADS, SIZE)
         tensors = [torch.randn(*shape, generator=draw) for shape in shapes]
-        impl.forward(of, *tensors, cache, builder(adapter, engine).build(0, common), torch.empty(tokens, HEADS, SIZE))
+        run(adapter, impl, of, *tensors, cache, common, torch.empty(tokens, HEADS, SIZE))
     assert impl.server.unmet == 0
 
 
@@ -202,7 +208,7 @@ def test_eight_bit_pages_are_written_and_read_with_the_layers_scales(adapter, mo
     cache = torch.zeros(batch.key_cache.shape[0], KV_HEADS, PAGE, 2 * SIZE, dtype=torch.uint8)
     tensors = [torch.randn(5, n, SIZE, generator=draw).bfloat16() for n in (HEADS, KV_HEADS, KV_HEADS)]
     out = torch.empty(5, HEADS, SIZE, dtype=torch.bfloat16)
-    impl.forward(of, *tensors, cache, builder(adapter, engine).build(0, common), out)
+    run(adapter, impl, of, *tensors, cache, common, out)
     key_cache, value_cache = adapter.views(cache, SIZE, torch.float8_e4m3fn)
     first = value_cache[batch.block_table[0, 0], 0].float() * 0.25
     torch.testing.assert_close(first, tensors[2][0].float(), rtol=0.07, atol=0.01)
