@@ -65,7 +65,8 @@ def kernel_of(kernel_id: str) -> Kernel:
 class Options:
     """kernel: DIPTYCH_KERNEL. typical_seq_len: DIPTYCH_TYPICAL_SEQ_LEN, the length that captured graphs are chosen
     for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (decodes and
-    prompts of every size and length), `all` (each choice that the capacity reaches) or `none`. writer: DIPTYCH_WRITER,
+    prompts of every size and length), `all` (each choice that the capacity reaches), `none`, or a number: decodes of
+    up to so many sequences. writer: DIPTYCH_WRITER,
     who writes K and V into pages, `diptych` or `engine`. portable: DIPTYCH_PORTABLE=1 refuses native kernels.
     Raises SpecError."""
 
@@ -76,9 +77,10 @@ class Options:
     portable: bool = False
 
     def __post_init__(self) -> None:
-        for variable, value, among in (("WARM", self.warm, WARM), ("WRITER", self.writer, WRITERS)):
-            if value not in among:
-                raise SpecError(f"DIPTYCH_{variable}", repr(value), " or ".join(among))
+        if self.warm not in WARM and not self.warm.isdecimal():
+            raise SpecError("DIPTYCH_WARM", repr(self.warm), f"{', '.join(WARM)}, or a number of sequences")
+        if self.writer not in WRITERS:
+            raise SpecError("DIPTYCH_WRITER", repr(self.writer), " or ".join(WRITERS))
         if self.portable and ".native" in f".{self.kernel.partition('/')[2]}":
             raise SpecError("DIPTYCH_KERNEL", f"{self.kernel} beside DIPTYCH_PORTABLE=1", "a kernel that is portable")
 

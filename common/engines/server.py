@@ -121,6 +121,9 @@ class Server:
             yield None, new_kv
             return
         seqs, keys = upto(self.limits.max_seqs), upto(self.limits.max_seq_len)
+        if self.options.warm.isdecimal():
+            yield list(points([n for n in seqs if n <= int(self.options.warm)], keys)), False
+            return
         yield list(points(seqs, keys)), False
         tokens = min(self.limits.max_tokens, self.limits.max_seq_len)
         longer = [n for n in upto(tokens) if n & (n - 1) == 0 or n == tokens]
