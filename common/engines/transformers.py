@@ -20,7 +20,6 @@ import torch
 from common.engines.options import Options, kernel_of
 from common.serving.call import PagedAttention
 from common.spec import Features, SpecError, UnsupportedFeature
-from common.spec.cache import CacheWrite
 from common.spec.metadata import cdiv
 
 NAME, PAGED = "diptych", "paged|eager"
@@ -41,12 +40,12 @@ def register(paged: bool = False) -> None:
 
 
 @lru_cache
-def attention_of(kernel_id: str) -> tuple[Any, Any]:
-    """(the public call, the module that writes pages) of DIPTYCH_KERNEL, which must choose by itself: lengths vary."""
+def attention_of(kernel_id: str) -> PagedAttention:
+    """The public call of DIPTYCH_KERNEL, which must choose by itself: lengths vary."""
     kernel = kernel_of(kernel_id)
     if kernel.name is not None:
         raise SpecError("DIPTYCH_KERNEL", kernel_id, "a kernel that chooses by itself: triton/auto, helion/auto, ...")
-    return PagedAttention(kernel.family), kernel.family.kernel("cache")
+    return PagedAttention(kernel.family)
 
 
 def forward(
@@ -123,17 +122,18 @@ def varlen(
 ) -> torch.Tensor:
     """query [tokens, heads, size] over key and value [keys, KV heads, size], packed one sequence behind another; the
     queries of a sequence are its last tokens. starts, ends: int32 [sequences + 1], of queries and of keys."""
-    attention, writer = attention_of(Options.of().kernel)
+    attention = attention_of(Options.of().kernel)
     device, seqs, count = query.device, starts.shape[0] - 1, key.shape[0]
     lens = ends[1:] - ends[:-1]
     pages = torch.nn.functional.pad((lens + PAGE - 1).div(PAGE, rounding_mode="floor").cumsum(0), (1, 0)).int()
-    place = torch.arange(count, dtype=torch.int32, device=device)
-    owner = (torch.searchsorted(ends, place, right=True) - 1).clamp(0, seqs - 1)
+    place = torch.arange(count, device=device)
+    owner = (torch.searchsorted(ends.long(), place, right=True) - 1).clamp(0, seqs - 1)
     slots = pages[owner] * PAGE + place - ends[owner]
-    slots = torch.where(place < ends[-1], slots, -1)  # what is behind the last sequence is padding
-    shape = (cdiv(count, PAGE) + seqs, PAGE, key.shape[1])
-    caches = [torch.zeros(*shape, one.shape[2], dtype=one.dtype, device=device) for one in (key, value)]
-    writer.launch(CacheWrite(key, value, *caches, slots))
+    most = cdiv(count, PAGE) + seqs  # pages; behind them one for the padding behind the last sequence
+    slots = torch.where(place < ends[-1], slots, most * PAGE)
+    caches = [one.new_empty(most + 1, PAGE, *one.shape[1:]) for one in (key, value)]
+    for cache, one in zip(caches, (key, value), strict=True):
+        cache.flatten(0, 1).index_copy_(0, slots, one)
     longest = count if max_seq_len is None else min(max_seq_len, count)
     columns = torch.arange(max(cdiv(longest, PAGE), 1), dtype=torch.int32, device=device)
     return attention(

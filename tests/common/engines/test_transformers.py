@@ -128,7 +128,7 @@ def test_continuous_batching_says_the_same_tokens_as_with_sdpa(monkeypatch):
     adapter.register(paged=True)
     prompts = [[5, 17, 3, 99, 42, 7, 8], [1, 2, 3], [9] * 20]
     how = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    small = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64)
+    small = ContinuousBatchingConfig(page_size=32, num_blocks=8, max_batch_tokens=32)
     said, calls, varlen = [], [], adapter.varlen
     monkeypatch.setattr(adapter, "varlen", lambda *given: calls.append(given) or varlen(*given))
     for name in ("sdpa", "paged|eager"):
