@@ -74,13 +74,15 @@ def forward(
     for name, off in _OFF.items():
         if not any(others.get(name) is one for one in off):
             raise UnsupportedFeature("diptych", name, "None")
-    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    starts, ends = others.get("cu_seq_lens_q"), others.get("cu_seq_lens_k")
+    packed = starts is not None and ends is not None
+    # continuous batching says is_causal=False where a mask of its own, which is not looked at, is causal
+    causal = getattr(module, "is_causal", True) if packed or is_causal is None else is_causal
     sinks = None if s_aux is None else s_aux.to(query.dtype)
     features = Features(bool(causal), sliding_window, float(softcap) if softcap else None, sinks)
     rows, keys = query.transpose(1, 2), key.transpose(1, 2)
     values = value.transpose(1, 2)
-    starts, ends = others.get("cu_seq_lens_q"), others.get("cu_seq_lens_k")
-    if starts is not None and ends is not None:
+    if packed:
         lengths = others.get("max_length_q"), others.get("max_length_k")
         tensors = (rows.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1))
         return varlen(*tensors, starts.int(), ends.int(), *lengths, scaling, features).view_as(rows), None

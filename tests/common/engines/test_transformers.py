@@ -62,6 +62,7 @@ def test_packed_sequences_are_apart_and_padding_behind_them_is_nobodys():
     key[:, :, 22:] = value[:, :, 22:] = float("nan")
     starts, ends = torch.tensor([0, 1, 8]), torch.tensor([0, 15, 22])
     more = {"cu_seq_lens_q": starts, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 15}
+    more |= {"is_causal": False}  # as continuous batching says it: of its mask
     out, _ = adapter.forward(MODULE, query, key, value, None, **more)
     parts = [dense(query[:, :, :1], key[:, :, :15], value[:, :, :15]),
              dense(query[:, :, 1:8], key[:, :, 15:22], value[:, :, 15:22])]  # fmt: skip
