@@ -5,7 +5,13 @@ from typing import Any
 from common import interpreter
 from common.versions import ensure
 
-__all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
+__all__ = [
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "paged_attention",
+    "plan_paged_attention",
+    "workspace_bytes",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family
 from common.serving.facade import FlashAttention
 from common.serving.library import register
-from common.serving.plan import planner
+from common.serving.plan import planner, sizer
 from common.spec.kernel import Precision
 from dsl_triton.features import SEAMS
 from dsl_triton.handle import recorded
@@ -26,6 +26,7 @@ flash_attention = FlashAttention(paged_attention)
 flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
+workspace_bytes = sizer(FAMILY)
 
 Config = Choice
 DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)

@@ -79,9 +79,15 @@ def _new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[
     """
     head_size = batch.query.shape[2]
     given = new_tokens(batch, features)
-    if given[0] is None or padded(head_size) != head_size or any(tensor.data_ptr() % 16 for tensor in given):
+    if given[0] is None or padded(head_size) != head_size or not all(map(_is_boxed, given)):
         return None
     return tuple(TensorDescriptor.from_tensor(tensor.flatten(1), [tile_size, head_size]) for tensor in given)
+
+
+def _is_boxed(new: torch.Tensor) -> bool:
+    """Whether the heads of a token lie one behind the other, and tokens where TMA can begin: at 16 bytes."""
+    together = new.shape[1] == 1 or new.stride(1) == new.shape[2]
+    return together and new.data_ptr() % 16 == 0 and new.stride(0) * new.element_size() % 16 == 0
 
 
 def _may_overflow(batch: PagedBatch, tiles: int, tile_size: int) -> bool:

@@ -82,8 +82,10 @@ def bundle(features: Features) -> Bundle:
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """common.spec.kernel.new_tokens; None too where K and V differ in size, for kernels have strides for one."""
-    return (None, None) if batch.shape.value_size is not None else kernel.new_tokens(batch, features)
+    """common.spec.kernel.new_tokens; None too where K and V differ in size or strides: kernels have those of one."""
+    if batch.shape.value_size is not None or batch.key is None or batch.key.stride() != batch.value.stride():
+        return None, None
+    return kernel.new_tokens(batch, features, strided=True)
 
 
 def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:

@@ -16,13 +16,10 @@ import torch
 from common.serving.arguments import new_out
 from common.spec import Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import FP8
-from common.spec.refusals import expect, expect_tensor
+from common.spec.refusals import expect, expect_integer, expect_tensor
 
 # Steer FlashAttention's schedule, never its result.
-IGNORED = frozenset({
-    "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata", "fa_version", "deterministic", "rotary_interleaved",
-    "cp_rank",
-})  # fmt: skip
+IGNORED = frozenset({"pack_gqa", "sm_margin", "fa_version", "deterministic", "rotary_interleaved", "cp_rank"})
 # Change the result: refused unless the value is the one that means "off".
 REFUSED: dict[str, tuple[Any, ...]] = {
     "dropout_p": (0.0,),
@@ -38,6 +35,53 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "cp_world_size": (None, 1),
     "cp_tot_seqused_k": (None,),
 }
+
+
+@dataclass(frozen=True)
+class SchedulerMetadata:
+    """What `get_scheduler_metadata` knows of a step: the hints by which its calls are chosen, host integers alone."""
+
+    num_seqs: int
+    max_query_len: int | None
+    max_seq_len: int | None
+    num_decodes: int | None = None
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    *,
+    num_decodes: int | None = None,
+    num_splits: int = 0,
+    **others: Any,
+) -> SchedulerMetadata:
+    """For `scheduler_metadata=` of the two calls, of FlashAttention's arguments; made once a step, for all its layers.
+
+    Nothing is launched: the choice follows from host integers. num_decodes is ours: sequences of one token.
+    """
+    expect_integer(batch_size, "batch_size", 0)
+    _expect_splits("get_scheduler_metadata", num_splits)
+    return SchedulerMetadata(batch_size, max_seqlen_q, max_seqlen_k, num_decodes)
+
+
+def _expect_splits(call: str, num_splits: Any) -> None:
+    """0 is FlashAttention's "decide yourself"; here the choice always does. A number would have to be kept."""
+    if num_splits not in (0, None):
+        raise UnsupportedFeature(call, "num_splits", "0: the choice decides; batch_invariant features fix it")
+
+
+def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str, int | None]:
+    """The hints of a call: those of its scheduler_metadata where there is one. Raises SpecError for a stranger's."""
+    if scheduled is None:
+        return {"max_query_len": query_len, "max_seq_len": seq_len}
+    expect(isinstance(scheduled, SchedulerMetadata), "scheduler_metadata", type(scheduled).__name__,
+           "None, or what get_scheduler_metadata of this package made")  # fmt: skip
+    expect(scheduled.num_seqs == seqs, "scheduler_metadata", f"of {scheduled.num_seqs} sequences", f"of {seqs}")
+    return {
+        "max_query_len": scheduled.max_query_len, "max_seq_len": scheduled.max_seq_len,
+        "num_decodes": scheduled.num_decodes,
+    }  # fmt: skip
 
 
 def _refuse(call: str, others: dict[str, Any]) -> None:
@@ -146,6 +190,8 @@ class FlashAttention:
         v_descale: torch.Tensor | None = None,
         return_softmax_lse: bool = False,
         out: torch.Tensor | None = None,
+        scheduler_metadata: SchedulerMetadata | None = None,
+        num_splits: int = 0,
         **others: Any,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """q [total_q, heads, head_size] over the paged caches k, v [num_blocks, block_size, kv_heads, head_size].
@@ -154,6 +200,7 @@ class FlashAttention:
         Raises SpecError, UnsupportedFeature naming the argument, TypeError for an argument that nobody knows.
         """
         _refuse("flash_attn_varlen_func", others)
+        _expect_splits("flash_attn_varlen_func", num_splits)
         for name, tensor, rank in (("q", q, 3), ("k", k, 4), ("v", v, 4)):
             expect_tensor(tensor, name, rank)
         if block_table is None:
@@ -172,8 +219,7 @@ class FlashAttention:
             block_table,
             cu_seqlens_q,
             _lengths(seqused_k, cu_seqlens_k),
-            max_query_len=max_seqlen_q,
-            max_seq_len=max_seqlen_k,
+            **_hints(scheduler_metadata, block_table.shape[0], max_seqlen_q, max_seqlen_k),
             out=new_out(q, k, v, features) if out is None else out,
             lse=None if lse is None else lse.t(),
             softmax_scale=_float(softmax_scale),

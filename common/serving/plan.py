@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
-from common.gpus import gpu_of
 from common.serving import scratch
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family
-from common.serving.grid import GRID, hinted_stats, on_grid, seen
+from common.serving.grid import GRID, hinted_stats
 from common.serving.library import named
+from common.serving.page_writer import PageWriter
+from common.serving.points import Point
 from common.serving.prepared import Prepared
+from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
-from common.spec.kernel import Capacity, asked_of, asked_of_shape
+from common.spec.kernel import asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
-from common.spec.refusals import expect, expect_integer
+from common.spec.refusals import expect_integer
 from common.versions import remark
 
 _PLAIN = Features()
@@ -29,11 +31,14 @@ PER_SEQUENCE = ("spans", "causal_per_sequence")  # features' tensors with an ent
 
 
 class Plan(PagedAttention):
-    """`paged_attention` for calls of one shape up to a capacity, over scratch that the plan owns.
+    """`paged_attention` for calls of one shape up to a capacity, over scratch that the plan owns or was given.
 
     `out` has to be given. Raises SpecError beyond the capacity, too.
     choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
     workspace: uint8, as large as the largest of them needs; one call at a time may use it.
+    unmet: calls since the last warm-up that made a launch which no warm-up had made; such a call may wait for a
+    compiler.
+    write: writes a step's K and V into pages, as `cache.launch` of the DSL, kept as the calls are.
     """
 
     def __init__(
@@ -47,54 +52,39 @@ class Plan(PagedAttention):
         features: Features = _PLAIN,
         kernel: str | None = None,
         max_keys: int | None = None,
+        *,
+        one_config: bool = True,
+        typical_seq_len: int | None = None,
+        workspace: torch.Tensor | None = None,
     ) -> None:
         """As `plan_paged_attention` says. Raises SpecError."""
-        for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
-            expect_integer(value, name, 1)
-        if max_keys is not None:
-            expect_integer(max_keys, "max_keys", 0)
-        for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
-            expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
-        if kernel is not None:
-            _expect_kernel(family, kernel)
+        reach = Reach.of(
+            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
+        )
+        if typical_seq_len is not None:
+            expect_integer(typical_seq_len, "typical_seq_len", 1)
         remark(family.name)
         super().__init__(family)
         self.plan = named(self)
-        self.shape, self.features, self.kernel = shape, features, kernel
-        self.device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
+        self.reach, self.shape, self.features, self.kernel = reach, shape, features, kernel
+        self.device = reach.device
         self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
-        self.max_keys = max_seq_len if max_keys is None else max_keys
-        self.choices = self._choices()
-        self._room = {choice: self._most(reached) for choice, reached in self.choices.items()}
-        self._layouts = {choice: self._layout(choice) for choice in self.choices}
-        self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
-        size = max(layout.num_bytes for layout in self._layouts.values())
-        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self.typical_seq_len = max_seq_len if typical_seq_len is None else min(typical_seq_len, max_seq_len)
+        self.choices, self._layouts = reach.choices, reach.layouts
+        if workspace is None:
+            workspace = torch.empty(reach.num_bytes, dtype=torch.uint8, device=self.device)
+        scratch.check_buffer(workspace, reach.num_bytes, self.device)
+        self.workspace = workspace
+        self.write = PageWriter(family)
+        self.unmet = 0
+        self._met: set[tuple] = set()
+        self._warming = self._warmed = False
 
-    @property
-    def _needs(self) -> frozenset[str]:
-        return self.features.names() | asked_of_shape(self.shape)
-
-    def _choices(self) -> dict[Choice, list[BatchStats]]:
-        gpu, limits = gpu_of(self.device), (self.max_tokens, self.max_seqs, self.max_seq_len)
-        if self.kernel is None:
-            return self.family.reachable(self.shape, gpu, *limits, self._needs, self.features.sees)
-        stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
-        asked = seen(self.shape, stats, self.features.sees)
-        return {self.family.named(self.kernel, self.shape, asked, gpu): [stats]}
-
-    def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
-        """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""
-        tokens, seqs = self.max_tokens, self.max_seqs
-        if self.kernel is None:
-            tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
-            seqs = min(seqs, max(stats.num_seqs for stats in reached))
-        return cdiv(tokens, 16) * 16, seqs
-
-    def _layout(self, choice: Choice) -> scratch.Layout:
-        """Scratch for the largest batch that may get this choice."""
-        capacity = Capacity(*self._room[choice], self.device, self.max_keys)
-        return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
+    def _launch(self, prepared: Any, planned: bool, known: Any, tensors: tuple, hints: tuple, *others: Any) -> Prepared:
+        """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
+        if hints[1] is None:
+            hints = (hints[0], self.typical_seq_len, hints[2])
+        return super()._launch(prepared, planned, known, tensors, hints, *others)
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
@@ -107,6 +97,7 @@ class Plan(PagedAttention):
         choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
+        self._note(compiled_by(choice, batch.num_tokens, batch.num_seqs))
         return Prepared(self.family, choice, self._layouts[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
@@ -115,30 +106,23 @@ class Plan(PagedAttention):
 
         From exact counts, where the plan has that choice, scratch for it and, once warm, its code; else the grid's.
         """
-        if self.kernel is not None:
-            return next(iter(self.choices))
-        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
-        exact = self._choose(stats, needs, sees)
-        return exact if self._has(exact, stats) else self._on_grid(stats, needs, sees)
+        exact = None if self._warming else self.reach.exact(stats, needs, sees)
+        if exact is not None and (not self._warmed or self._is_met(exact, stats)):
+            return exact
+        return self.reach.choice_of(stats, needs, sees)
 
-    def _choose(self, stats: BatchStats, needs: frozenset[str], sees: int) -> Choice:
-        sees = min(sees, self.features.sees)
-        return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
+    def _is_met(self, choice: Choice, stats: BatchStats) -> bool:
+        return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._met
 
-    def _on_grid(self, stats: BatchStats, needs: frozenset[str], sees: int) -> Choice:
-        """The choice of a point of the grid: one of `choices`, and of what `sizes` compiles."""
-        keys = min(stats.max_seq_len, self.max_seq_len)
-        point = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
-        return self._choose(point, needs, sees)
-
-    def _has(self, choice: Choice, stats: BatchStats) -> bool:
-        tokens, seqs = self._room.get(choice, (0, 0))
-        fits = stats.num_tokens <= tokens and stats.num_seqs <= seqs
-        return fits and (self._warm is None or compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm)
+    def _note(self, met: set[tuple]) -> None:
+        """Count a call whose launches no warm-up made."""
+        if not self._warming and not met <= self._met:
+            self.unmet += 1
+        self._met |= met
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
-        if self.kernel is not None:
+        if self.reach.only is not None:
             for seqs in {1, 2, min(16, self.max_seqs), self.max_seqs}:
                 yield from ((tokens, seqs) for tokens in {1, 2, min(16, self.max_tokens), self.max_tokens})
             return
@@ -151,8 +135,9 @@ class Plan(PagedAttention):
                 tokens = {1, short, short - 1, most, most - 1, most // 16 * 16}
                 yield from ((count, seqs) for count in tokens - {0})
 
-    def sizes(self) -> Iterator[tuple[int, int, BatchStats]]:
-        """(tokens, sequences, stats for its hints) of the calls by which everything is compiled.
+    def sizes(self, points: Iterable[Point] | None = None) -> Iterator[tuple[int, int, BatchStats]]:
+        """(tokens, sequences, stats for its hints) of the calls by which everything is compiled, or all that batches
+        of the cells of `points` reach.
 
         Compilers tell sizes apart by whether they are 1 and whether 16 divides them, kernels by whether there are more
         than SHORT_QUERY tokens a sequence (partial results then lie by sequence). So every choice is met with each kind
@@ -161,10 +146,11 @@ class Plan(PagedAttention):
         needs none. Of Triton's 237 choices for 8192 tokens, 256 sequences and 131072 keys on an H200 141 are launched.
         """
         given = set()
+        reached = self.choices if points is None else self._choices_at(points)
         for largest in (False, True):  # the smallest and the largest batch of each kind
             seen = set()
-            for choice, points in sorted(self.choices.items(), key=lambda item: _work(item[1], largest)):
-                for stats in points[::-1] if largest else points:
+            for choice, cells in sorted(reached.items(), key=lambda item: _work(item[1], largest)):
+                for stats in cells[::-1] if largest else cells:
                     for tokens, seqs in self._counts(stats):
                         met = compiled_by(choice, tokens, seqs)
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
@@ -172,11 +158,17 @@ class Plan(PagedAttention):
                             given.add((tokens, seqs, stats))
         yield from sorted(given, key=str)
 
+    def _choices_at(self, points: Iterable[Point]) -> dict[Choice, list[BatchStats]]:
+        """Of `choices` those of the cells that the points lie in. Raises SpecError beyond the capacity."""
+        found: dict[Choice, list[BatchStats]] = {}
+        for stats in dict.fromkeys(point.cell(self.max_tokens, self.max_seqs, self.max_seq_len) for point in points):
+            found.setdefault(self.reach.choice_of(stats, self.reach.needs, self.features.sees), []).append(stats)
+        return found
+
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
         """What the grid has for a call of these sizes, hinted as `_hints` does."""
         hints = self._hints(seqs, stats).values()
-        asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
-        return self._on_grid(asked, self._needs, self.features.sees)
+        return self.reach.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self.reach.needs)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
         decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
@@ -192,8 +184,14 @@ class Plan(PagedAttention):
         lse: bool = False,
         new_kv: bool = False,
         out_dtype: torch.dtype | None = None,
+        points: Iterable[Point] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Compile all that calls of this capacity reach, by launches over sequences without tokens; how many.
+
+        points: compile what batches of these reach (common.serving.points), and nothing else: a batch in the grid cell
+        of one of them then compiles nothing, whatever its token and sequence counts. progress: called with the launches
+        that are done and all, before each and at the end.
 
         Compilers also tell strides and dtypes apart: where caches are no plain [blocks, page, heads, head size], or the
         block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
@@ -201,7 +199,7 @@ class Plan(PagedAttention):
         query's. Features' tensors with an entry per page need caches of their sizes; those with one per sequence need
         max_seqs of them.
         """
-        shape, count = self.shape, 0
+        shape = self.shape
         width = cdiv(self.max_seq_len, shape.block_size)
         page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
         make = partial(torch.zeros, device=self.device)
@@ -214,20 +212,25 @@ class Plan(PagedAttention):
         new = [make(*rows, size, dtype=shape.dtype) for size in lanes] if new_kv else None
         out = make(*query.shape[:2], shape.value_lanes, dtype=out_dtype or shape.dtype)
         sums = make(query.shape[:2]) if lse else None
-        self._warm, warm = set(), set()  # meanwhile calls take the grid's choices
-        for tokens, seqs, stats in self.sizes():
-            warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
-            key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
-            self(
-                query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
-                lse=None if sums is None else sums[:tokens], key=key, value=value,
-                features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
-            )  # fmt: skip
-            count += 1
-        self._warm = warm
+        sizes = list(self.sizes(points))
+        report = progress or (lambda done, all: None)
+        self._warming = True
+        try:
+            for count, (tokens, seqs, stats) in enumerate(sizes):
+                report(count, len(sizes))
+                key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
+                self(
+                    query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
+                    lse=None if sums is None else sums[:tokens], key=key, value=value,
+                    features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
+                )  # fmt: skip
+        finally:
+            self._warming = False
+        self.unmet, self._warmed = 0, True
         self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
         self._recent.clear()
-        return count
+        report(len(sizes), len(sizes))
+        return len(sizes)
 
     def check(self) -> None:
         """Raise SpecError where a kernel met a batch beyond what it was captured for. Waits for the device."""
@@ -235,15 +238,6 @@ class Plan(PagedAttention):
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
                 kernel.check(layout.place(self.workspace))
-
-
-def _expect_kernel(family: Family, name: object) -> None:
-    """That the family has a kernel's file of this name."""
-    try:
-        known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
-    except ModuleNotFoundError:
-        known = False
-    expect(known, "kernel", repr(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")
 
 
 def _of_seqs(features: Features, seqs: int) -> Features:
@@ -293,13 +287,49 @@ def planner(family: Family) -> Callable[..., Plan]:
         features: Features = _PLAIN,
         kernel: str | None = None,
         max_keys: int | None = None,
+        one_config: bool = True,
+        typical_seq_len: int | None = None,
+        workspace: torch.Tensor | None = None,
     ) -> Plan:
         """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
 
         features: what the calls will ask for. kernel: the one that shall serve them all (`static_grid`, for one
-        captured graph); None: `auto`'s choice for each. max_keys: keys of all long queries together that scratch can
-        hold, max_seq_len by default; a batch of more costs time.
+        captured graph); None: `auto`'s choice for each. one_config: False gives that kernel the config that each class
+        of batches (decodes, verifications, prompts, mixed; sizes; lengths) has, as `auto` does. max_keys: keys of all
+        long queries together that scratch can hold, max_seq_len by default; a batch of more costs time.
+        typical_seq_len: what max_seq_len=None stands for, in captures above all; max_seq_len by default. workspace:
+        another plan's, where they do not run at once; `workspace_bytes` of the same arguments says how large.
         """
-        return Plan(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
+        return Plan(
+            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys,
+            one_config=one_config, typical_seq_len=typical_seq_len, workspace=workspace,
+        )  # fmt: skip
 
     return plan_paged_attention
+
+
+def sizer(family: Family) -> Callable[..., int]:
+    """`workspace_bytes` over the kernels of one DSL."""
+
+    def workspace_bytes(
+        shape: AttentionShape,
+        max_tokens: int,
+        max_seqs: int,
+        max_seq_len: int,
+        device: torch.device | str,
+        *,
+        features: Features = _PLAIN,
+        kernel: str | None = None,
+        max_keys: int | None = None,
+        one_config: bool = True,
+    ) -> int:
+        """Bytes of scratch of the plan of these arguments; allocates nothing. Raises what `plan_paged_attention` does.
+
+        The largest of several is what plans that share a workspace need.
+        """
+        reach = Reach.of(
+            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
+        )
+        return reach.num_bytes
+
+    return workspace_bytes

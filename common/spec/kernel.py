@@ -142,15 +142,20 @@ def require(
     expect_compiler(kernel, batch.device)
 
 
-def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The step's own K and V, contiguous, for kernels that can do without their pages; None where pages alone count.
+def new_tokens(
+    batch: PagedBatch, features: Features, strided: bool = False
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The step's own K and V for kernels that can do without their pages; None where pages alone count.
 
-    That is where they are not given (never beside `cross`, whose keys are another sequence's), where the cache holds
-    other numbers than they do (it is quantised), and where a feature speaks of absolute positions: new tokens are
+    strided: of a kernel that takes rows any distance apart (slices of one projection); others get contiguous ones or
+    none. None, too, where they are not given (never beside `cross`, whose keys are another sequence's), where the cache
+    holds other numbers than they do (it is quantised), and where a feature speaks of absolute positions: new tokens are
     counted from the first.
     """
     absolute = (features.chunk, features.spans, features.causal_per_sequence, features.tree_bias)
     if batch.shape.quantised or any(one is not None for one in absolute):
+        return None, None
+    if not strided and batch.key is not None and not (batch.key.is_contiguous() and batch.value.is_contiguous()):
         return None, None
     return batch.key, batch.value
 

@@ -158,10 +158,10 @@ class PagedBatch:
                      where the attention is `Features.cross`
     softmax_scale    multiplies q.k
     stats            host integers that a scheduler knows; hints: they choose a config, never the result
-    key, value       this step's new K and V, also in the cache: [num_tokens, num_kv_heads, head_size], contiguous, at
-                     multiples of 16 bytes, in the query's dtype; rows of padding and of a sequence of length 0 hold
-                     anything; or both None. Beside quantised caches they are as they were before they were quantised,
-                     and the caches count
+    key, value       this step's new K and V, also in the cache: [num_tokens, num_kv_heads, head_size], any strides but
+                     a contiguous last dimension, at multiples of 16 bytes, in the query's dtype; rows of padding and of
+                     a sequence of length 0 hold anything; or both None. Beside quantised caches they are as they were
+                     before they were quantised, and the caches count
     """
 
     query: torch.Tensor

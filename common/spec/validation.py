@@ -120,8 +120,7 @@ def _validate_new_tokens(batch: PagedBatch, shape: AttentionShape) -> None:
             raise SpecError(name, tuple(tensor.shape), str(wanted))
         if tensor.dtype != batch.query.dtype:
             raise SpecError(name, tensor.dtype, f"the dtype of query, {batch.query.dtype}")
-        if not tensor.is_contiguous():
-            raise SpecError(name, f"strides {tensor.stride()}", "contiguous")
+        expect_contiguous_rows(tensor, name)
         if tensor.data_ptr() % ALIGNMENT and tensor.numel():
             behind = tensor.data_ptr() % ALIGNMENT
             raise SpecError(name, f"an address {behind} bytes behind a multiple of {ALIGNMENT}", "such a multiple")

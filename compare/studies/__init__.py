@@ -16,6 +16,7 @@ NAMED = {
     "sizes": "compare.studies.sizes",
     "versions": "compare.studies.versions.versions",
     "vllm": "compare.studies.vllm",
+    "engine": "compare.studies.engine.engine",
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
     "mutation": "compare.studies.mutation.score",

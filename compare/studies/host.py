@@ -34,7 +34,7 @@ from unittest import mock
 
 import torch
 
-import common.serving.plan
+import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
 from common.gpus import Gpu
@@ -155,7 +155,7 @@ def nothing_launched() -> Iterator[list[jit.Launch]]:
             (tape, "current_device", lambda: -1),
             (tape, "current_stream", lambda device: 7),
             (prepared, "gpu_of", lambda device: AS_FOR),
-            (common.serving.plan, "gpu_of", lambda device: AS_FOR),
+            (common.serving.reach, "gpu_of", lambda device: AS_FOR),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         stack.enter_context(helion_as(AS_FOR))

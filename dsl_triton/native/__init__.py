@@ -7,7 +7,13 @@ choose it.
 
 from typing import Any
 
-__all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "paged_attention", "plan_paged_attention"]
+__all__ = [
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "paged_attention",
+    "plan_paged_attention",
+    "workspace_bytes",
+]
 
 
 def __getattr__(name: str) -> Any:

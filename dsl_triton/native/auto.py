@@ -17,7 +17,7 @@ from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
 from common.serving.grid import decided_by
 from common.serving.library import register
-from common.serving.plan import planner
+from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, BatchStats
@@ -110,6 +110,7 @@ flash_attention = FlashAttention(paged_attention)
 flash_attn_varlen_func = flash_attention.flash_attn_varlen_func
 flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
+workspace_bytes = sizer(FAMILY)
 
 choose, space, workspace = FAMILY.choose, FAMILY.space, FAMILY.workspace
 prepare, launch = FAMILY.prepare, FAMILY.launch

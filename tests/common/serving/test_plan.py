@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import common.serving.plan
+import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import Family
 from common.serving.grid import hinted_stats
 from common.serving.plan import Plan, compiled_by, pieces
+from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
@@ -77,7 +78,7 @@ def family(auto=None, **troubles):
 
 @pytest.fixture
 def on_h200(monkeypatch):
-    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: H200)
 
 
 def call(plan, lens, **hints):
@@ -112,7 +113,7 @@ def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity, 
     plan, draw = Plan(family(), SHAPE, *capacity, "cpu", features), random.Random(1)
     tokens, seqs, keys = capacity
     plan.warmup()
-    warm, met = plan._warm, set()
+    warm, met = plan._met, set()
     for _ in range(1000):
         n = draw.randint(1, seqs)
         count = n if draw.random() < 0.5 and n <= tokens else draw.randint(1, tokens)
@@ -158,7 +159,7 @@ def test_a_plan_takes_the_exact_choice_where_it_has_it_warm_and_else_the_grids(o
     assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
     plan.warmup()
     assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
-    plan._warm = set()  # nothing was compiled: the grid's, whose code a warm-up would have
+    plan._met.clear()  # nothing was compiled: the grid's, whose code a warm-up would have
     assert [chosen(n, n) for n in (6, 11)] == [6, 12]
 
 
@@ -173,7 +174,7 @@ def test_the_exact_choice_of_a_larger_batch_than_its_scratch_holds_is_the_grids(
     exact = plan.family.choose(SHAPE, stats, H200, plan.features.names())
     assert exact.config == 7
     found = plan.choice_of(stats, plan.features.names())
-    tokens, seqs = plan._room[found]
+    tokens, seqs = plan.reach.room[found]
     assert found in plan.choices and stats.num_tokens <= tokens and stats.num_seqs <= seqs
 
 
@@ -193,7 +194,7 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
     assert len(parts) < len(plan.choices) / 3  # there are more pairs than parts
     assert len(sizes) <= 2 * 15 * len(parts) and len(sizes) < 5 * len(plan.choices)
     plan.warmup()
-    warm = plan._warm
+    warm = plan._met
     for _ in range(2000):
         seqs, tokens = draw.randint(1, 64), draw.randint(1, 512)
         hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs)]
@@ -205,15 +206,12 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
 def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
     K and V is the most."""
-    monkeypatch.setattr(common.serving.plan, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: H200)
     shape, auto = AttentionShape(), importlib.import_module(f"dsl_{dsl}.auto")
     reached = auto.FAMILY.reachable(shape, H200, 8192, 256, 131072)
     assert len({piece for choice in reached for piece in pieces(choice)}) <= 110
-    plan = Plan.__new__(Plan)
-    plan.family, plan.shape, plan.kernel, plan.device = auto.FAMILY, shape, None, torch.device("cpu")
-    plan.max_tokens, plan.max_seqs, plan.max_keys = 8192, 256, 131072
-    plan._room = {choice: plan._most(points) for choice, points in reached.items()}
-    sizes = [plan._layout(choice).num_bytes for choice in reached]
+    plan = Reach.of(auto.FAMILY, shape, 8192, 256, 131072, "cpu", Features(), None, None, True)
+    sizes = [layout.num_bytes for layout in plan.layouts.values()]
     assert max(sizes) <= 850 * 2**20
 
 

@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-import common.serving.plan
+import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
 from common.spec import AttentionShape
@@ -46,7 +46,7 @@ def layouts(cache):
 
 def main(dsl, tokens, seqs, keys):
     gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
-    common.serving.plan.gpu_of = lambda device: gpu
+    common.serving.reach.gpu_of = lambda device: gpu
     target = jit.gpu_target(gpu.arch)
 
     def note(launch):

@@ -187,7 +187,7 @@ BATCHES = {
     "new-value-half": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16).half()), "value"),
     "new-value-elsewhere": (lambda b: with_new_tokens(b, value=torch.zeros(4, 2, 16, device="meta")), "value"),
     "new-value-unaligned": (lambda b: with_new_tokens(b, value=torch.zeros(129)[1:].view(4, 2, 16)), "value"),
-    "new-key-not-contiguous": (lambda b: with_new_tokens(b, key=torch.zeros(2, 4, 16).transpose(0, 1)), "key"),
+    "new-key-of-strided-lanes": (lambda b: with_new_tokens(b, key=torch.zeros(4, 2, 32)[..., ::2]), "key"),
 }
 
 

@@ -1,0 +1,100 @@
+"""What a person sets for an adapter: environment variables, read once when an engine starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from common.spec import SpecError
+from common.versions import ensure
+
+DEFAULT = "triton/auto"
+WARM = ("served", "all", "none")
+WRITERS = ("diptych", "engine")
+_ROOT = __name__.removesuffix("common.engines.options")  # of the namespace that the project is installed under
+_FAMILIES = {"triton": "dsl_triton", "helion": "dsl_helion"}
+_PLANNERS = ("auto", "native.auto")  # modules that choose by themselves
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel id as adapters use it: `triton/auto`, `triton/native.auto`, `helion/static_grid`, ...
+
+    module: the one with `plan_paged_attention` and `paged_attention`. name: of the kernel that serves all batches; None
+    where the module chooses.
+    """
+
+    id: str
+    module: Any = field(compare=False, repr=False)
+    name: str | None
+
+    @property
+    def family(self) -> Any:
+        return self.module.FAMILY
+
+    @property
+    def supports(self) -> frozenset[str]:
+        return self.module.SUPPORTS if self.name is None else self.family.kernel(self.name).SUPPORTS
+
+
+def kernel_of(kernel_id: str) -> Kernel:
+    """The kernel of an id, its DSL imported. Raises SpecError where there is none, Unsuitable where its DSL is not."""
+    dsl, _, name = kernel_id.partition("/")
+    if dsl not in _FAMILIES or not name:
+        raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), "triton/KERNEL or helion/KERNEL, as triton/auto")
+    ensure(dsl)
+    planner = name if name in _PLANNERS else "auto"
+    try:
+        module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
+        kernel = Kernel(kernel_id, module, None if name in _PLANNERS else name)
+        known = kernel.name is None or hasattr(module.FAMILY.kernel(kernel.name), "launch")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith((_ROOT + _FAMILIES[dsl], _FAMILIES[dsl])):
+            raise
+        known = False
+    if not known:
+        rungs = "auto, native.auto, q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged"
+        raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), f"a kernel of {_FAMILIES[dsl]}: {rungs}")
+    return kernel
+
+
+@dataclass(frozen=True)
+class Options:
+    """kernel: DIPTYCH_KERNEL. typical_seq_len: DIPTYCH_TYPICAL_SEQ_LEN, the length that captured graphs are chosen
+    for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (decodes and
+    prompts of every size and length), `all` (each choice that the capacity reaches), `none`, or a number: decodes of
+    up to so many sequences. writer: DIPTYCH_WRITER,
+    who writes K and V into pages, `diptych` or `engine`. portable: DIPTYCH_PORTABLE=1 refuses native kernels.
+    Raises SpecError."""
+
+    kernel: str = DEFAULT
+    typical_seq_len: int | None = None
+    warm: str = "served"
+    writer: str = "diptych"
+    portable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.warm not in WARM and not self.warm.isdecimal():
+            raise SpecError("DIPTYCH_WARM", repr(self.warm), f"{', '.join(WARM)}, or a number of sequences")
+        if self.writer not in WRITERS:
+            raise SpecError("DIPTYCH_WRITER", repr(self.writer), " or ".join(WRITERS))
+        if self.portable and ".native" in f".{self.kernel.partition('/')[2]}":
+            raise SpecError("DIPTYCH_KERNEL", f"{self.kernel} beside DIPTYCH_PORTABLE=1", "a kernel that is portable")
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None = None) -> Options:
+        """From the environment. Raises SpecError naming the variable."""
+        given = os.environ if environment is None else environment
+        typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
+        if typical is not None and (not typical.isdecimal() or int(typical) == 0):
+            raise SpecError("DIPTYCH_TYPICAL_SEQ_LEN", repr(typical), "a number of tokens")
+        return cls(
+            given.get("DIPTYCH_KERNEL", DEFAULT),
+            None if typical is None else int(typical),
+            given.get("DIPTYCH_WARM", "served"),
+            given.get("DIPTYCH_WRITER", "diptych"),
+            given.get("DIPTYCH_PORTABLE", "0") not in ("", "0"),
+        )

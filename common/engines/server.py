@@ -1,0 +1,160 @@
+"""The plans of one engine: one for each kind of layer, over one workspace, compiled before the first request."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from common.engines.options import Kernel, Options, kernel_of
+from common.serving.grid import GRID
+from common.serving.plan import Plan
+from common.serving.points import Point, points
+from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
+from common.spec.features import OPERANDS
+from common.spec.kernel import asked_of_shape
+from common.spec.metadata import SHORT_QUERY
+
+LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for where nobody says; an engine's limit may be 128 k
+log = logging.getLogger("diptych.engines")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of an engine's steps: query tokens, sequences, keys of one sequence."""
+
+    max_tokens: int
+    max_seqs: int
+    max_seq_len: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What layers have in common that share a plan: sizes, features but for the tensors' values, and strides."""
+
+    shape: AttentionShape
+    settings: tuple
+    layout: tuple
+
+    @classmethod
+    def of(cls, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> Kind:
+        plain = replace(features, **{name: None for name in OPERANDS})
+        given = tuple(name for name in OPERANDS if getattr(features, name) is not None)
+        return cls(shape, (plain, given), tuple(cache.stride() for cache in caches))
+
+
+@dataclass
+class Server:
+    """Plans of one engine in one process; engines beside each other have a server each."""
+
+    options: Options
+    limits: Limits
+    device: torch.device
+    kernel: Kernel = field(init=False)
+    typical_seq_len: int = field(init=False)
+    bytes_needed: int = 0
+    seconds: float = 0.0  # of all warm-ups
+    warmed: int = 0  # launches of all warm-ups
+    _workspace: torch.Tensor | None = None
+    _plans: dict[Kind, Plan] = field(default_factory=dict)
+    _pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self.kernel = kernel_of(self.options.kernel)
+        longest = self.options.typical_seq_len or LONGEST_TYPICAL
+        self.typical_seq_len = min(longest, self.limits.max_seq_len)
+
+    def admit(self, shape: AttentionShape, features: Features) -> None:
+        """Refuse a layer before anything runs, and count its scratch. Raises SpecError, UnsupportedFeature."""
+        asked = features.names() | asked_of_shape(shape)
+        for feature in sorted(asked - self.kernel.supports):
+            raise UnsupportedFeature(self.kernel.id, feature, "any of " + ", ".join(sorted(self.kernel.supports)))
+        limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
+        size = self.kernel.module.workspace_bytes(
+            shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False
+        )
+        self.bytes_needed = max(self.bytes_needed, size)
+
+    @property
+    def workspace(self) -> torch.Tensor:
+        """Scratch for every plan: allocated once, when an engine profiles its memory, so that the engine counts it."""
+        if self._workspace is None:
+            self._workspace = torch.empty(self.bytes_needed, dtype=torch.uint8, device=self.device)
+        return self._workspace
+
+    def plan(self, shape: AttentionShape, features: Features, *caches: torch.Tensor) -> Plan:
+        """The plan of such layers. Raises SpecError in a process that was forked from the one that made the server."""
+        kind = Kind.of(shape, features, *caches)
+        if kind not in self._plans:
+            if os.getpid() != self._pid and self.device.type == "cuda":
+                raise SpecError("process", "a fork of the one that began", "one that was spawned: CUDA dies in a fork")
+            self._plans[kind] = self._made(shape, features)
+        return self._plans[kind]
+
+    def _made(self, shape: AttentionShape, features: Features) -> Plan:
+        if self._workspace is None:
+            self.admit(shape, features)
+        limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
+        return self.kernel.module.plan_paged_attention(
+            shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
+            typical_seq_len=self.typical_seq_len, workspace=self.workspace,
+        )  # fmt: skip
+
+    def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
+        """Compile what `options.warm` says, by launches over sequences without tokens. tensors: as Plan.warmup's."""
+        if self.options.warm == "none":
+            return
+        began = time.monotonic()
+        for stated, given in self._stated(new_kv):
+            self.warmed += plan.warmup(points=stated, new_kv=given, progress=_said, **tensors)
+        self.seconds += time.monotonic() - began
+        log.info("%s: %d launches warmed up in %.1f s", self.kernel.id, self.warmed, self.seconds)
+
+    def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point] | None, bool]]:
+        """Batches to warm up, and whether their calls bring the step's K and V: prompts do, decodes do not."""
+        if self.options.warm == "all":
+            yield None, new_kv
+            return
+        seqs, keys = upto(self.limits.max_seqs), upto(self.limits.max_seq_len)
+        if self.options.warm.isdecimal():
+            yield list(points([n for n in seqs if n <= int(self.options.warm)], keys)), False
+            return
+        yield list(points(seqs, keys)), False
+        tokens = min(self.limits.max_tokens, self.limits.max_seq_len)
+        longer = [n for n in upto(tokens) if n & (n - 1) == 0 or n == tokens]
+        few = sorted({1, min(2, seqs[-1]), seqs[-1]})
+        if longest := [n for n in longer if n > 1]:
+            yield list(points(few, keys, longest, (False, True))), new_kv
+
+    @property
+    def unmet(self) -> int:
+        """Calls since the warm-up that launched what it had not."""
+        return sum(plan.unmet for plan in self._plans.values())
+
+    @property
+    def plans(self) -> list[Plan]:
+        return list(self._plans.values())
+
+
+def upto(most: int) -> list[int]:
+    """The points of the grid up to `most`, and `most`."""
+    return [n for n in GRID if n < most] + [most]
+
+
+def _said(done: int, launches: int) -> None:
+    if launches and done % 50 == 0:
+        log.debug("warm-up: %d of %d launches", done, launches)
+
+
+def decodes(query_lens: Any) -> int:
+    """Of a host's integers: how many sequences have one token."""
+    return int((query_lens == 1).sum())
+
+
+def is_short(max_query_len: int) -> bool:
+    return max_query_len <= SHORT_QUERY

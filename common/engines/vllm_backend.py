@@ -1,0 +1,329 @@
+"""The attention backend that vLLM loads by its name: what it may be asked for, a step's metadata, a layer's call.
+
+KV caches of both generations are read where they lie, as strided views: [blocks, 2, page, KV heads, head size]
+(vLLM 0.25) and [blocks, KV heads, page, K's lanes and V's] (0.33).
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+
+from common.engines.options import Options, kernel_of
+from common.engines.server import Limits, Server, decodes
+from common.serving.plan import Plan
+from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
+
+FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn}
+PLAIN = ("auto", "float16", "bfloat16")
+_servers: dict[int, tuple[Any, Server]] = {}  # by id of the engine's config, which is not hashable
+
+
+def server_of(config: Any, device: torch.device | None = None) -> Server:
+    """The server of the engine that a config belongs to; made at its first layer."""
+    for key, (alive, _) in list(_servers.items()):
+        if alive() is None:
+            del _servers[key]
+    known = _servers.get(id(config))
+    if known is None:
+        scheduler, model = config.scheduler_config, config.model_config
+        limits = Limits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len)
+        place = device or torch.empty(0).device if config.device_config is None else config.device_config.device
+        made = Server(Options.of(), limits, torch.empty(0, device=place).device)
+        known = _servers[id(config)] = weakref.ref(config), made
+    return known[1]
+
+
+@dataclass
+class Metadata:
+    """A step as plans take it. max_seq_len None: a capture, chosen for the typical length."""
+
+    num_actual_tokens: int
+    max_query_len: int
+    max_seq_len: int | None
+    num_decodes: int
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
+
+    @property
+    def hints(self) -> dict[str, int | None]:
+        return {name: getattr(self, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+
+
+class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
+    """Full graphs for decodes and for verifications of one length; batches with prompts run between partial graphs."""
+
+    supports_update_block_table: bool = True
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        """Never where a kernel's grid follows the lengths that a step has."""
+        supports = kernel_of(Options.of().kernel).supports
+        return AttentionCGSupport.UNIFORM_BATCH if "full_graph" in supports else AttentionCGSupport.NEVER
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> Metadata:
+        step = common_attn_metadata
+        if step.causal is not True:
+            raise UnsupportedFeature("diptych", "non_causal", "causal attention of a decoder")
+        starts = step.query_start_loc_cpu
+        ones = step.num_reqs if step.max_query_len == 1 else decodes(starts[1:] - starts[:-1])
+        return Metadata(
+            step.num_actual_tokens, step.max_query_len, int(step.max_seq_len), ones, step.query_start_loc,
+            step.seq_lens, step.block_table_tensor, step.slot_mapping,
+        )  # fmt: skip
+
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Metadata:
+        """A graph keeps the choice that it was captured with: for the typical length, not for the longest."""
+        found = self.build(0, common_attn_metadata)
+        found.max_seq_len = None
+        return found
+
+    def update_block_table(self, metadata: Metadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Metadata:
+        values = {**vars(metadata), "block_table": blk_table, "slot_mapping": slot_mapping}
+        return Metadata(**values)
+
+
+class DiptychBackend(AttentionBackend):
+    """What vLLM asks before it takes a backend; what is not here is refused at start, by its name."""
+
+    accept_output_buffer: bool = True
+    forward_includes_kv_cache_update: bool = (
+        False  # so that partial graphs hold the write, and the host no launch of it
+    )
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = [*PLAIN, *FP8]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[Impl]:
+        return Impl
+
+    @staticmethod
+    def get_builder_cls() -> type[MetadataBuilder]:
+        return MetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        return [MultipleOf(16)]
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
+    ) -> tuple[int, ...]:
+        """vLLM 0.25's; newer ones lay the cache out by themselves."""
+        return num_blocks, 2, block_size, num_kv_heads, head_size
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
+        """Layers behind the blocks, where the engine puts them into one tensor."""
+        from vllm.v1.attention.backends.utils import get_kv_cache_layout
+
+        orders = {"NHD": ((0, 1, 2, 3, 4), (1, 0, 2, 3, 4, 5)), "HND": ((0, 1, 3, 2, 4), (1, 4, 0, 2, 3, 5))}
+        return orders[get_kv_cache_layout()][include_num_layers_dimension]
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        return head_size % 8 == 0 and (head_size <= 256 or head_size == 512)
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return "sinks" in kernel_of(Options.of().kernel).supports
+
+    @classmethod
+    def supports_alibi_sqrt(cls) -> bool:
+        return "alibi_sqrt" in kernel_of(Options.of().kernel).supports
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return "sliding_window" in kernel_of(Options.of().kernel).supports
+
+    @classmethod
+    def supports_combination(cls, *args: Any, **kwargs: Any) -> str | None:
+        """A kernel that does not exist is said here, when a backend is chosen."""
+        try:
+            kernel_of(Options.of().kernel)
+        except (SpecError, ImportError) as error:
+            return str(error)
+        return None
+
+    @staticmethod
+    def use_cascade_attention(*args: Any, **kwargs: Any) -> bool:
+        return False
+
+
+class Impl(AttentionImpl[Metadata]):
+    """One layer. Raises SpecError or UnsupportedFeature when it is made, for what no step could serve."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: torch.Tensor | None = None,
+        use_alibi_sqrt: bool = False,
+        **others: Any,
+    ) -> None:
+        config = get_current_vllm_config()
+        for name, value in others.items():
+            raise UnsupportedFeature("diptych", name, f"a layer without it, not {value!r}")
+        if attn_type != AttentionType.DECODER:
+            raise UnsupportedFeature("diptych", f"attn_type {attn_type}", AttentionType.DECODER)
+        if kv_cache_dtype not in (*PLAIN, *FP8):
+            raise SpecError("kv_cache_dtype", kv_cache_dtype, ", ".join((*PLAIN, *FP8)))
+        parallel = config.parallel_config
+        if getattr(parallel, "decode_context_parallel_size", 1) > 1:
+            raise UnsupportedFeature("diptych", "decode_context_parallel_size", "1")
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
+        self.attn_type, self.sinks = attn_type, sinks
+        self.server = server_of(config)
+        slopes = None
+        if alibi_slopes is not None:
+            slopes = torch.tensor(alibi_slopes, dtype=torch.float32, device=self.server.device)
+        self.features = Features(
+            True, sliding_window, float(logits_soft_cap) if logits_soft_cap else None, sinks, slopes, use_alibi_sqrt
+        )
+        dtype = config.model_config.dtype if config.model_config is not None else torch.get_default_dtype()
+        cache_dtype = FP8.get(kv_cache_dtype, dtype)
+        self.dtype, self.stored = dtype, cache_dtype
+        page = config.cache_config.block_size or 16
+        self.shape = self._shape(page)
+        self.server.admit(self.shape, self.features)
+        self._cache: torch.Tensor | None = None
+        self._views: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._plan: Plan | None = None
+
+    def _shape(self, page: int) -> AttentionShape:
+        return AttentionShape(self.num_heads, self.num_kv_heads, self.head_size, page, self.dtype, None, self.stored)
+
+    def _bind(self, layer: Any, kv_cache: torch.Tensor, table: torch.Tensor | None) -> Plan:
+        """Views of the layer's cache, and its plan, compiled; once a cache."""
+        key_cache, value_cache = views(kv_cache, self.head_size, self.stored)
+        if self.stored != self.dtype:
+            scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
+            self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
+        self.shape = self._shape(key_cache.shape[1])
+        known = len(self.server.plans)
+        plan = self.server.plan(self.shape, self.features, key_cache, value_cache)
+        self._cache, self._views, self._plan = kv_cache, (key_cache, value_cache), plan
+        if len(self.server.plans) > known and not _capturing(kv_cache.device):
+            limits = self.server.limits
+            width = -(-limits.max_seq_len // self.shape.block_size) if table is None else table.shape[1]
+            stand_in = torch.zeros(limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
+            tensors = {"key_cache": key_cache, "value_cache": value_cache, "block_table": stand_in}
+            self.server.warm(plan, new_kv=True, **tensors)
+        return plan
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        kv_cache: torch.Tensor,
+        attn_metadata: Metadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """query, output [>= tokens, heads, head size], key and value [>= tokens, KV heads, head size]."""
+        if attn_metadata is None:
+            if kv_cache.numel() == 0:
+                _ = self.server.workspace  # the engine measures its memory: it shall see the scratch
+            elif self._cache is not kv_cache and not _capturing(kv_cache.device):
+                self._bind(layer, kv_cache, None)
+            return output.fill_(0)
+        step = attn_metadata
+        plan = self._plan
+        if self._cache is not kv_cache or plan is None:
+            plan = self._bind(layer, kv_cache, step.block_table)
+        count = step.num_actual_tokens
+        if query.shape[0] != count:
+            query, out = query[:count], output[:count]
+            key, value = (None if one is None else one[:count] for one in (key, value))
+        else:
+            out = output
+        key_cache, value_cache = self._views
+        prompts = step.max_query_len > 1 and key is not None
+        plan(
+            query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
+            max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
+            key=key if prompts else None, value=value if prompts else None, out=out, softmax_scale=self.scale,
+            features=self.features,
+        )  # fmt: skip
+        return output
+
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write a step's K and V; vLLM asks for it before `forward`, and not where a layer shares another's cache."""
+        if kv_cache.numel() == 0:
+            return
+        if self._cache is not kv_cache:
+            self._bind(layer, kv_cache, None)
+        if slot_mapping.shape[0] > key.shape[0]:
+            slot_mapping = slot_mapping[: key.shape[0]]
+        if self.server.options.writer == "diptych":
+            scales = self.features.key_scale, self.features.value_scale
+            self._plan.write(key, value, *self._views, slot_mapping, *scales)
+            return
+        from vllm import _custom_ops as ops
+
+        caches = self._views if self.stored == self.dtype else [one.view(torch.uint8) for one in self._views]
+        ops.reshape_and_cache_flash(
+            key, value, *caches, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale
+        )
+
+
+def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V [blocks, page, KV heads, head size] of an engine's cache, without a copy. Raises SpecError."""
+    if cache.dtype != stored:
+        cache = cache.view(stored)
+    if cache.dim() == 5 and cache.shape[1] == 2 and cache.shape[-1] == head_size:
+        return cache[:, 0], cache[:, 1]
+    if cache.dim() == 4 and cache.shape[-1] == 2 * head_size:
+        key, value = cache.transpose(1, 2).split(head_size, dim=-1)
+        return key, value
+    allowed = f"[blocks, 2, page, KV heads, {head_size}] or [blocks, KV heads, page, {2 * head_size}]"
+    raise SpecError("kv_cache", tuple(cache.shape), allowed)
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

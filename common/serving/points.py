@@ -1,0 +1,55 @@
+"""Batches that a warm-up is stated for: sizes, lengths and classes, in place of all that a capacity reaches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from common.serving.grid import on_grid
+from common.spec import SpecError
+from common.spec.metadata import BatchStats
+from common.spec.refusals import expect_integer
+
+
+@dataclass(frozen=True)
+class Point:
+    """A batch of num_seqs sequences of up to max_seq_len keys, the longest query of max_query_len tokens.
+
+    num_decodes: sequences of one token; None: all where max_query_len is 1, else none. It stands for every batch in the
+    same cell of the grid on which choices are made (common.serving.grid): a point of 1024 keys for 769 to 1024.
+    Raises SpecError.
+    """
+
+    num_seqs: int
+    max_seq_len: int
+    max_query_len: int = 1
+    num_decodes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_seqs", "max_seq_len", "max_query_len"):
+            expect_integer(getattr(self, name), name, 1)
+        if self.num_decodes is not None:
+            expect_integer(self.num_decodes, "num_decodes", 0)
+
+    def cell(self, max_tokens: int, max_seqs: int, max_seq_len: int) -> BatchStats:
+        """The cell of the grid. Raises SpecError where the point lies beyond these."""
+        limits = {"num_seqs": max_seqs, "max_seq_len": max_seq_len, "max_query_len": max_tokens}
+        for name, limit in limits.items():
+            if getattr(self, name) > limit:
+                raise SpecError(f"points: {name}", getattr(self, name), f"at most the plan's {limit}")
+        decodes = (self.num_seqs if self.max_query_len == 1 else 0) if self.num_decodes is None else self.num_decodes
+        return on_grid(self.num_seqs, min(decodes, self.num_seqs), self.max_query_len, self.max_seq_len)
+
+
+def points(
+    batch_sizes: Iterable[int],
+    lengths: Iterable[int],
+    query_lens: Iterable[int] = (1,),
+    mixed: Iterable[bool] = (False,),
+) -> Iterator[Point]:
+    """Every batch size at every length with every longest query; mixed: True for all but one sequence decoding."""
+    product = itertools.product(list(batch_sizes), list(lengths), list(query_lens), list(mixed))
+    for seqs, keys, query, beside in product:
+        if query <= keys and not (beside and (query == 1 or seqs == 1)):
+            yield Point(seqs, keys, query, seqs - 1 if beside else None)

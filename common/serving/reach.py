@@ -1,0 +1,147 @@
+"""What calls of a capacity reach: every kernel and config, the points of the grid that get it, and the scratch.
+
+In: a family, a shape, a capacity, features. Out: choices, a layout of scratch for each, bytes. Allocates nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import torch
+
+from common.gpus import gpu_of
+from common.serving import scratch
+from common.serving.choice import Choice, Family, few_segments
+from common.serving.grid import on_grid, reachable_stats, seen
+from common.spec import AttentionShape, Features
+from common.spec.kernel import Capacity, asked_of_shape
+from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
+from common.spec.refusals import expect, expect_integer
+
+
+@dataclass
+class Reach:
+    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
+
+    room: tokens and sequences that each choice's scratch holds.
+    """
+
+    family: Family
+    shape: AttentionShape
+    max_tokens: int
+    max_seqs: int
+    max_seq_len: int
+    device: torch.device
+    features: Features
+    kernel: str | None
+    max_keys: int
+    only: Choice | None = None
+    choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
+    room: dict[Choice, tuple[int, int]] = field(default_factory=dict)
+    layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        family: Family,
+        shape: AttentionShape,
+        max_tokens: int,
+        max_seqs: int,
+        max_seq_len: int,
+        device: torch.device | str,
+        features: Features,
+        kernel: str | None,
+        max_keys: int | None,
+        one_config: bool,
+    ) -> Reach:
+        """Raises SpecError."""
+        for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
+            expect_integer(value, name, 1)
+        if max_keys is not None:
+            expect_integer(max_keys, "max_keys", 0)
+        for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
+            expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
+        if kernel is not None:
+            expect_kernel(family, kernel)
+        device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
+        keys = max_seq_len if max_keys is None else max_keys
+        found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, keys)
+        found.choices = found._choices(one_config)
+        found.room = {choice: found._most(reached) for choice, reached in found.choices.items()}
+        found.layouts = {choice: found._layout(choice) for choice in found.choices}
+        return found
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.features.names() | asked_of_shape(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return max(layout.num_bytes for layout in self.layouts.values())
+
+    def _choices(self, one_config: bool) -> dict[Choice, list[BatchStats]]:
+        limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
+        if self.kernel is None:
+            gpu = gpu_of(self.device)
+            return self.family.reachable(self.shape, gpu, *limits, self.needs, self.features.sees)
+        if one_config:
+            stats = on_grid(self.max_seqs, 0, cdiv(self.max_tokens, self.max_seqs), self.max_seq_len)
+            self.only = self._named(stats, self.features.sees)
+            return {self.only: [stats]}
+        found: dict[Choice, list[BatchStats]] = {}
+        for stats in reachable_stats(*limits):
+            found.setdefault(self._config_at(stats, self.features.sees), []).append(stats)
+        return found
+
+    def _named(self, stats: BatchStats, sees: int) -> Choice:
+        return self.family.named(self.kernel, self.shape, seen(self.shape, stats, sees), gpu_of(self.device))
+
+    def _config_at(self, stats: BatchStats, sees: int) -> Choice:
+        choice = self._named(stats, sees)
+        config = few_segments(choice.config, self.shape, stats)
+        return Choice(choice.kernel, config, choice.path, choice.provenance)
+
+    def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The grid's choice for a call with these stats, a length or a window beyond the reach counted as the
+        reach's: one of `choices`."""
+        if self.only is not None:
+            return self.only
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+        sees = min(sees, self.features.sees)
+        if self.kernel is not None:
+            return self._config_at(stats, sees)
+        return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
+
+    def exact(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice | None:
+        """`auto`'s choice from exact counts; None where the reach has no scratch for it, or one kernel serves all."""
+        if self.kernel is not None:
+            return None
+        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
+        sees = min(sees, self.features.sees)
+        choice = self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
+        tokens, seqs = self.room.get(choice, (0, 0))
+        return choice if stats.num_tokens <= tokens and stats.num_seqs <= seqs else None
+
+    def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
+        """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""
+        tokens, seqs = self.max_tokens, self.max_seqs
+        if self.only is None:
+            tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
+            seqs = min(seqs, max(stats.num_seqs for stats in reached))
+        return cdiv(tokens, 16) * 16, seqs
+
+    def _layout(self, choice: Choice) -> scratch.Layout:
+        """Scratch for the largest batch that may get this choice."""
+        capacity = Capacity(*self.room[choice], self.device, self.max_keys)
+        return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
+
+
+def expect_kernel(family: Family, name: object) -> None:
+    """That the family has a kernel's file of this name."""
+    try:
+        known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
+    except ModuleNotFoundError:
+        known = False
+    expect(known, "kernel", repr(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")

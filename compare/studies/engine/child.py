@@ -1,0 +1,192 @@
+"""The process of one engine: reads its task from stdin, imports vLLM, waits for the GPU, measures, prints a row a line.
+
+    python -m compare.studies.engine.child < TASK
+
+Importing takes longer than many a row, so the next engine's process does it while the one before it measures; the lock
+of a file lets one after the other at the GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.studies.engine import measure
+from compare.studies.engine.model import SIZES, Sizes, fill
+from compare.workloads.trace import Request
+
+BACKENDS = {"fa3": "FLASH_ATTN", "vllm_triton": "TRITON_ATTN"}  # any other name is a kernel's id, served by ours
+GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
+CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
+FORMAT = "diptych_counter"
+
+
+def say(row: dict[str, Any]) -> None:
+    sys.__stdout__.write(json.dumps(row) + "\n")
+    sys.__stdout__.flush()
+
+
+def environment(task: dict[str, Any]) -> dict[str, str]:
+    """What vLLM and the adapter read of it."""
+    own = {} if task["name"] in BACKENDS else {"DIPTYCH_KERNEL": task["name"]}
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_BREAKABLE_CUDAGRAPH": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **own,
+        **task.get("environment", {}),
+    }  # fmt: skip
+
+
+def register(sizes: Sizes) -> None:
+    """Our backend, and the loader that makes the counter's weights."""
+    from vllm.model_executor.model_loader import register_model_loader
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    from common.engines import vllm as plugin
+
+    plugin.register()
+
+    class Loader(BaseModelLoader):
+        def download_model(self, model_config: Any) -> None:
+            """Nothing: weights are made."""
+
+        def load_weights(self, model: Any, model_config: Any) -> None:
+            fill(model.named_parameters(), sizes)
+
+    register_model_loader(FORMAT)(Loader)
+
+
+class Vllm:
+    """vLLM's engine, in this process, as measure.Engine."""
+
+    def __init__(self, task: dict[str, Any], sizes: Sizes) -> None:
+        from vllm import LLM
+
+        self.vocabulary = sizes.vocabulary
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(sizes.config(task["max_seq_len"]))
+            (Path(folder) / "config.json").write_text(text, encoding="utf-8")
+            self._llm = LLM(
+                model=folder, load_format=FORMAT, dtype="bfloat16", block_size=16, skip_tokenizer_init=True,
+                attention_backend=BACKENDS.get(task["name"], "CUSTOM"), enable_prefix_caching=False,
+                max_model_len=task["max_seq_len"], max_num_seqs=task["max_seqs"], gpu_memory_utilization=task["memory"],
+                max_num_batched_tokens=task["max_tokens"], disable_log_stats=True, seed=0,
+                compilation_config={"cudagraph_mode": GRAPHS[task["graphs"]], "cudagraph_capture_sizes": CAPTURED},
+            )  # fmt: skip
+        self.engine = self._llm.llm_engine
+
+    def add(self, name: str, prompt: list[int], count: int, logprobs: bool) -> None:
+        from vllm import SamplingParams
+
+        how = SamplingParams(
+            temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False, logprobs=0 if logprobs else None
+        )
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, how)
+
+    def step(self) -> list[tuple[str, Sequence[int], Sequence[float] | None]]:
+        heard = []
+        for output in self.engine.step():
+            said = output.outputs[0]
+            values = None
+            if said.logprobs:
+                values = [one[token].logprob for one, token in zip(said.logprobs, said.token_ids, strict=True)]
+            heard.append((output.request_id, said.token_ids, values))
+        return heard
+
+
+class Compiles:
+    """Counts what Triton compiles from now on: a warmed engine compiles nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        try:
+            from triton import knobs
+        except ImportError:
+            return
+        before = knobs.runtime.jit_post_compile_hook
+
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return before(*args, **kwargs) if before is not None else None
+
+        knobs.runtime.jit_post_compile_hook = hook
+
+
+def about(task: dict[str, Any]) -> dict[str, Any]:
+    """What stands in every row."""
+    from importlib import metadata
+
+    import torch
+
+    versions = {name: metadata.version(name) for name in ("vllm", "triton")} | {"torch": torch.__version__}
+    return {"engine": task["name"], "graphs": task["graphs"], "gpu": torch.cuda.get_device_name()} | versions
+
+
+def plans() -> dict[str, Any]:
+    """What our adapter did: launches and seconds of its warm-up, and calls behind it that it had not met."""
+    backend = sys.modules.get("common.engines.vllm_backend")
+    servers = [server for _, server in backend._servers.values()] if backend is not None else []
+    if not servers:
+        return {}
+    return {
+        "warmed": sum(one.warmed for one in servers), "warm_s": round(sum(one.seconds for one in servers), 2),
+        "unmet": sum(one.unmet for one in servers),
+    }  # fmt: skip
+
+
+def work(task: dict[str, Any]) -> None:
+    sizes = SIZES[task["model"]]
+    began = time.monotonic()
+    import vllm  # noqa: F401 - the slow half of a start
+
+    register(sizes)
+    imported = time.monotonic() - began
+    with open(task["lock"], "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
+        engine = Vllm(task, sizes)
+        said = about(task)
+        compiles = Compiles()
+        for _ in measure.latency(engine, [16], -1):
+            pass
+        start = {"part": "start", "import_s": imported, "start_s": time.monotonic() - began}
+        say(said | start | plans() | {"first_compiles": compiles.count})
+        for row in rows(engine, task):
+            say(said | row | plans() | {"compiles": compiles.count})
+            compiles.count = 0
+
+
+def rows(engine: measure.Engine, task: dict[str, Any]) -> Any:
+    if "logprobs" in task["parts"]:
+        yield measure.logprobs(engine)
+    if "latency" in task["parts"]:
+        short = [n for n in task["lengths"] if n <= 800]
+        for number in range(task["repeats"]):
+            if short:
+                yield from measure.latency(engine, short, number)
+        if len(short) < len(task["lengths"]):
+            yield from measure.latency(engine, task["lengths"], task["repeats"])
+    if "serving" in task["parts"]:
+        requests = [Request(0.0, *one) for one in task["requests"]]
+        for number in range(task["serving_passes"]):
+            yield measure.serving(engine, requests, number, task["serving_limit_s"])
+
+
+def main() -> None:
+    """Exit code 0 where all rows were said."""
+    task = json.loads(sys.stdin.readline())
+    sys.stdout = sys.stderr  # an engine's own words go to the log
+    os.environ.update(environment(task))
+    work(task)
+    sys.__stdout__.flush()
+    os._exit(0)  # an engine's threads would wait for each other
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Our kernels inside vLLM: the paper's Figure 9 (500 tokens in, N out) and a trace of requests, every token checked.
+
+    python -m compare study engine [--engines fa3:full,triton/auto:full,...] [--trace FILE] [--out DIR]
+    python -m compare study engine --render
+
+An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
+full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
+meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. An engine whose rows are all
+there, of the same versions and sources, is not run again.
+Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import gpus
+from common.engines.options import kernel_of
+from common.process import Child, Lost
+from common.spec import SpecError
+from common.versions import Unsuitable
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, terminable
+from compare.process import children
+from compare.record import folder as run_folder
+from compare.record.store import Busy, Lines
+from compare.studies.engine import page
+from compare.studies.engine.child import BACKENDS, GRAPHS
+from compare.studies.engine.model import SIZES
+from compare.workloads import trace
+from compare.workloads.numbers import at_least_one, positive
+
+HELP = "our kernels inside vLLM: latency by output length, a trace of requests, every token checked"
+ENGINES = (
+    "fa3:full,triton/auto:full,triton/native.auto:full,vllm_triton:full,fa3:partial,triton/auto:partial,"
+    "helion/auto:full,vllm_triton:partial,helion/auto:partial"
+)
+LENGTHS = "100,400,800,1600,3200,6400"
+PARTS = ("logprobs", "latency", "serving")
+LINES = "engine.jsonl"
+
+
+def engines_of(text: str) -> list[tuple[str, str]]:
+    """(name, graphs) of each. Raises SpecError naming the one that is none."""
+    found = []
+    for one in filter(None, map(str.strip, text.split(","))):
+        name, _, graphs = one.partition(":")
+        if graphs not in GRAPHS:
+            raise SpecError("--engines", repr(one), f"NAME:{', NAME:'.join(GRAPHS)}")
+        if name not in BACKENDS:
+            kernel_of(name)
+        found.append((name, graphs))
+    if not found:
+        raise SpecError("--engines", repr(text), "at least one NAME:GRAPHS")
+    return found
+
+
+def requests_of(path: Path, count: int, longest: int) -> list[tuple[int, int]]:
+    """(prompt, generated) of the first requests of a trace that fit. Raises trace.TraceError."""
+    fitting = [(one.prompt, one.generated) for one in trace.read(path) if one.prompt + one.generated <= longest]
+    return [one for one in fitting if min(one) > 0][:count]
+
+
+def sources() -> str:
+    """What our kernels and adapters are: rows of other ones do not count as measured."""
+    found = hashlib.sha256()
+    for package in ("common", "dsl_triton", "dsl_helion"):
+        for path in sorted((run_folder.ROOT / package).rglob("*.py")):
+            found.update(str(path.relative_to(run_folder.ROOT)).encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+class Run:
+    """Rows of a folder and what is still to be measured. add: appends one."""
+
+    def __init__(self, out: Path, source: str) -> None:
+        self._file, self.source = Lines(out / LINES), source
+        self.rows = page.read(out / LINES)
+        self._mutex = threading.Lock()
+
+    def has(self, name: str, graphs: str, parts: Sequence[str]) -> bool:
+        """Whether every part of an engine was measured from these sources."""
+        ended = [
+            row["parts"] for row in self.rows
+            if (row["part"], row.get("engine"), row.get("graphs"), row.get("source")) ==
+            ("end", name, graphs, self.source)
+        ]  # fmt: skip
+        return any(set(parts) <= set(one) for one in ended)
+
+    def add(self, row: dict[str, Any]) -> None:
+        with self._mutex:
+            line = row | {"source": self.source}
+            self._file.append(json.dumps(line, separators=(",", ":")))
+            self.rows.append(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def one_engine(
+    run: Run, task: dict[str, Any], deadline: float, began: threading.Event, command: Sequence[str],
+    said: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Start an engine's process and keep its rows. began: set with its first row, or at its end."""
+    name = f"{task['name']}:{task['graphs']}"
+    child = Child(command, dict(os.environ), name=name)
+    try:
+        child.send(json.dumps(task).encode())
+        while True:
+            row = json.loads(child.line(max(deadline - time.time(), 1.0)))
+            began.set()
+            run.add(row)
+            said(f"{name}: {page.told(row)}")
+    except Lost as lost:
+        if lost.code == 0:
+            run.add({"part": "end", "engine": task["name"], "graphs": task["graphs"], "parts": task["parts"]})
+        else:
+            tail = lost.log_tail[-600:]
+            run.add({"part": "lost", "engine": task["name"], "graphs": task["graphs"], "status": lost.status,
+                     "reason": lost.reason, "log": tail})  # fmt: skip
+            said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
+    finally:
+        child.end()
+        began.set()
+
+
+def all_engines(run: Run, tasks: Sequence[dict[str, Any]], deadline: float, command: Sequence[str]) -> None:
+    """One after the other at the GPU; the next process begins to import when one has begun to measure."""
+    threads = []
+    for task in tasks:
+        if time.time() > deadline:
+            print(f"left out: {task['name']}:{task['graphs']}", file=sys.stderr)
+            continue
+        began = threading.Event()
+        arguments = (run, task, deadline, began, command, lambda text: print(text, file=sys.stderr, flush=True))
+        threads.append(threading.Thread(target=one_engine, args=arguments, daemon=True))
+        threads[-1].start()
+        while not began.wait(0.2):
+            pass
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engines", default=ENGINES, metavar="LIST", help=f"NAME:GRAPHS,... (default {ENGINES})")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default all)")
+    parser.add_argument("--lengths", default=LENGTHS, help=f"tokens out (default {LENGTHS})")
+    parser.add_argument("--repeats", type=at_least_one, default=3, help="passes up to 800 tokens out (default 3)")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="requests to serve; without it that part is left out"
+    )
+    parser.add_argument("--requests", type=at_least_one, default=300, help="of the trace (default 300)")
+    parser.add_argument("--passes", type=at_least_one, default=2, help="over these requests (default 2)")
+    parser.add_argument("--model", choices=tuple(SIZES), default="llama-3-8b", help="whose sizes (default llama-3-8b)")
+    parser.add_argument("--max-seq-len", type=at_least_one, default=8192, help="tokens of a request (default 8192)")
+    parser.add_argument("--memory", type=positive, default=0.5, help="share of the GPU's memory (default 0.5)")
+    parser.add_argument("--budget", type=positive, default=math.inf, metavar="S", help="all ends after so many s")
+    parser.add_argument("--limit", type=positive, default=120.0, metavar="S", help="of one serving pass (default 120)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default docs/results/<gpu>/engine)")
+    parser.add_argument("--gpu", default="auto", help="assert that this GPU is here (default: the one that is)")
+    parser.add_argument("--render", action="store_true", help="figures and page from the rows that are there; no GPU")
+
+
+def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock: Path) -> list[dict[str, Any]]:
+    """What each process is told. Raises SpecError, trace.TraceError, ValueError."""
+    lengths = sorted({int(n) for n in asked.lengths.split(",")})
+    parts = [part.strip() for part in asked.parts.split(",")]
+    for part in parts:
+        if part not in PARTS:
+            raise SpecError("--parts", repr(part), ", ".join(PARTS))
+    if lengths[0] < 1 or lengths[-1] + 500 > asked.max_seq_len:
+        raise SpecError("--lengths", asked.lengths, f"1 to {asked.max_seq_len - 500}, --max-seq-len less the prompt")
+    requests = []
+    if asked.trace is not None:
+        requests = requests_of(asked.trace, asked.requests, asked.max_seq_len)
+    parts = [part for part in parts if part != "serving" or requests]
+    return [
+        {
+            "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,
+            "requests": requests, "serving_passes": asked.passes, "serving_limit_s": asked.limit, "model": asked.model,
+            "max_seq_len": asked.max_seq_len, "max_seqs": 256, "max_tokens": 8192, "memory": asked.memory,
+            "lock": str(lock),
+        }
+        for name, graphs in engines
+    ]  # fmt: skip
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed."""
+    begin, present = time.time(), gpus.detect()
+    try:
+        meant = present if asked.gpu == "auto" else gpus.resolve(asked.gpu)
+        out = asked.out or run_folder.ROOT / "docs" / "results" / (meant.name if meant else "h200") / "engine"
+        tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")
+    except (SpecError, Unsuitable, gpus.UnknownGpu, trace.TraceError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    if not asked.render and importlib.util.find_spec("vllm") is None:
+        print("vLLM is not installed: `pip install vllm` beside a GPU; --render needs none", file=sys.stderr)
+        return NOTHING
+    if not asked.render and (meant is None or meant != present):
+        print(f"{asked.gpu} is not here: vLLM measures the GPU that is; --render needs none", file=sys.stderr)
+        return NO_GPU
+    try:
+        run_folder.ensure_writable(out)
+        run = Run(out, sources())
+    except (run_folder.CannotWrite, Busy) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    try:
+        with terminable():
+            left = [task for task in tasks if not run.has(task["name"], task["graphs"], task["parts"])]
+            all_engines(run, left, begin + min(asked.budget, 10**9), children.command(children.ENGINE))
+    finally:
+        run.close()
+        (out / "gpu.lock").unlink(missing_ok=True)
+        print(page.write(out, run.rows))
+    return WRONG if page.bad(run.rows) else OK

@@ -1,0 +1,265 @@
+"""vLLM's adapter: metadata, both cache layouts, outputs against the oracle, what is refused at start and by its name.
+
+On a stand-in for vLLM's few names, and on the real one where it is installed."""
+
+import gc
+import importlib
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+
+import stand_in_vllm
+from common.cases.batch import make_batch
+from common.oracle.reference import reference
+from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
+
+HEADS, KV_HEADS, SIZE, PAGE, MOST_KEYS = 4, 2, 32, 16, 96
+
+
+@pytest.fixture(params=["stand-in", "vllm"])
+def adapter(request, monkeypatch):
+    """common.engines.vllm_backend over the one or the other, its current config at hand."""
+    if request.param == "stand-in":
+        for name, module in stand_in_vllm.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+    elif importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed here")
+    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/auto")
+    monkeypatch.setenv("DIPTYCH_WARM", "none")
+    monkeypatch.delitem(sys.modules, "common.engines.vllm_backend", raising=False)
+    module = importlib.import_module("common.engines.vllm_backend")
+    yield module
+    sys.modules.pop("common.engines.vllm_backend", None)
+
+
+class Config(types.SimpleNamespace):
+    """What the adapter reads of an engine's config."""
+
+
+def config(dtype=torch.float32):
+    return Config(
+        scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
+        model_config=types.SimpleNamespace(max_model_len=MOST_KEYS, dtype=dtype),
+        device_config=types.SimpleNamespace(device=torch.device("cpu")),
+        cache_config=types.SimpleNamespace(block_size=PAGE),
+        parallel_config=types.SimpleNamespace(decode_context_parallel_size=1),
+        speculative_config=None,
+    )
+
+
+def layer(adapter, monkeypatch, engine, **options):
+    monkeypatch.setattr(adapter, "get_current_vllm_config", lambda: engine)
+    made = adapter.Impl(HEADS, SIZE, SIZE**-0.5, KV_HEADS, **options)
+    return made, types.SimpleNamespace(_k_scale=torch.tensor(0.5), _v_scale=torch.tensor(0.25))
+
+
+def empty_cache(form, pages, dtype=torch.float32):
+    """A cache as an engine allocates it, its old content NaN where the dtype has one."""
+    sizes = {"0.25": (pages, 2, PAGE, KV_HEADS, SIZE), "0.33": (pages, KV_HEADS, PAGE, 2 * SIZE)}[form]
+    return torch.full(sizes, float("nan")).to(dtype)
+
+
+def step_of(adapter, lens, generator, padding=0):
+    """A step of (query length, sequence length); tokens and sequences of padding behind, as a full graph has them."""
+    batch = make_batch(lens, AttentionShape(HEADS, KV_HEADS, SIZE, PAGE, torch.float32), fill=False)
+    starts = torch.cat([batch.query_start_loc, batch.query_start_loc[-1:].expand(padding)])
+    table = torch.cat([batch.block_table, batch.block_table.new_zeros(padding, batch.block_table.shape[1])])
+    slots = [
+        int(batch.block_table[s, k // PAGE]) * PAGE + k % PAGE
+        for s, (query, keys) in enumerate(lens)
+        for k in range(keys - query, keys)
+    ]
+    common = sys.modules["vllm.v1.attention.backend"].CommonAttentionMetadata(
+        query_start_loc=starts, query_start_loc_cpu=starts.clone(),
+        seq_lens=torch.cat([batch.seq_lens, batch.seq_lens.new_zeros(padding)]), num_reqs=len(lens) + padding,
+        num_actual_tokens=len(slots) + padding, max_query_len=max(query for query, _ in lens),
+        max_seq_len=max(keys for _, keys in lens), block_table_tensor=table,
+        slot_mapping=torch.tensor(slots + [-1] * padding),
+    )  # fmt: skip
+    return batch, common
+
+
+def builder(adapter, engine):
+    return adapter.MetadataBuilder(types.SimpleNamespace(block_size=PAGE), ["layer.0"], engine, torch.device("cpu"))
+
+
+def run(adapter, impl, of, query, key, value, cache, common, out):
+    """One layer of a step, as vLLM runs it: the write, then attention."""
+    impl.do_kv_cache_update(of, key, value, cache, common.slot_mapping)
+    impl.forward(of, query, key, value, cache, builder(adapter, config()).build(0, common), out)
+
+
+@pytest.mark.parametrize("form", ["0.25", "0.33"])
+@pytest.mark.parametrize("lens", [[(20, 20), (7, 7)], [(1, 40), (1, 17)], [(1, 33), (9, 30)]], ids=str)
+def test_a_step_gives_attention_over_what_it_and_earlier_steps_wrote(adapter, monkeypatch, form, lens):
+    engine, draw = config(), torch.Generator().manual_seed(0)
+    impl, of = layer(adapter, monkeypatch, engine)
+    batch, common = step_of(adapter, lens, draw)
+    cache = empty_cache(form, batch.key_cache.shape[0])
+    key_cache, value_cache = adapter.views(cache, SIZE, torch.float32)
+    filled = {}
+    for name, view in (("key", key_cache), ("value", value_cache)):
+        filled[name] = torch.randn(len(lens), MOST_KEYS, KV_HEADS, SIZE, generator=draw)
+        for s, (query, keys) in enumerate(lens):
+            for k in range(keys - query):
+                view[batch.block_table[s, k // PAGE], k % PAGE] = filled[name][s, k]
+    rows = torch.randn(batch.num_tokens, (HEADS + 2 * KV_HEADS) * SIZE, generator=draw)  # one projection
+    query, key, value = rows.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=1)
+    query, key, value = query.view(-1, HEADS, SIZE), key.view(-1, KV_HEADS, SIZE), value.view(-1, KV_HEADS, SIZE)
+    out = torch.empty(batch.num_tokens, HEADS, SIZE)
+    run(adapter, impl, of, query, key, value, cache, common, out)
+    expected = reference(
+        batch.replace(query=query.contiguous(), key_cache=key_cache, value_cache=value_cache, key=None, value=None),
+        Features(),
+    )
+    torch.testing.assert_close(out, expected.out.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["0.25", "0.33"])
+def test_padding_of_a_full_graph_is_neither_written_nor_read(adapter, monkeypatch, form):
+    engine, draw = config(), torch.Generator().manual_seed(1)
+    impl, of = layer(adapter, monkeypatch, engine)
+    batch, common = step_of(adapter, [(1, 1), (1, 1)], draw, padding=2)
+    cache = empty_cache(form, batch.key_cache.shape[0])
+    shapes = ((4, HEADS, SIZE), (4, KV_HEADS, SIZE), (4, KV_HEADS, SIZE))
+    query, key, value = (torch.randn(*shape, generator=draw) for shape in shapes)
+    out = torch.full((4, HEADS, SIZE), 7.0)
+    run(adapter, impl, of, query, key, value, cache, common, out)
+    torch.testing.assert_close(out[:2], value[:2].repeat_interleave(HEADS // KV_HEADS, 1))
+    assert (out[2:] == 7.0).all() and cache.isfinite().sum() == 2 * 2 * KV_HEADS * SIZE
+
+
+def test_a_capture_is_chosen_for_the_typical_length(adapter, monkeypatch):
+    monkeypatch.setenv("DIPTYCH_TYPICAL_SEQ_LEN", "32")
+    engine = config()
+    impl, _ = layer(adapter, monkeypatch, engine)
+    _, common = step_of(adapter, [(1, 1)], torch.Generator())
+    found = builder(adapter, engine).build_for_cudagraph_capture(common)
+    assert found.max_seq_len is None and impl.server.typical_seq_len == 32
+
+
+def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monkeypatch):
+    engine = config()
+    _, common = step_of(adapter, [(1, 30), (9, 30), (1, 5)], torch.Generator())
+    found = builder(adapter, engine).build(0, common)
+    assert (found.num_decodes, found.max_query_len, found.max_seq_len) == (2, 9, 30)
+    assert found.seq_lens is common.seq_lens and found.query_start_loc is common.query_start_loc
+
+
+@pytest.mark.parametrize(
+    ("kernel", "support"), [("triton/auto", "UNIFORM_BATCH"), ("triton/static_grid", "UNIFORM_BATCH")]
+)
+def test_graph_support_is_what_the_kernel_has(adapter, monkeypatch, kernel, support):
+    monkeypatch.setenv("DIPTYCH_KERNEL", kernel)
+    assert adapter.MetadataBuilder.get_cudagraph_support(config(), None).name == support
+
+
+def test_layers_of_an_engine_share_a_plan_and_engines_do_not(adapter, monkeypatch):
+    engines = config(), config()
+    made = [layer(adapter, monkeypatch, engine)[0] for engine in (engines[0], engines[0], engines[1])]
+    caches = [empty_cache("0.33", 3) for _ in made]
+    of = types.SimpleNamespace()
+    plans = [impl._bind(of, cache, None) for impl, cache in zip(made, caches, strict=True)]
+    assert plans[0] is plans[1] and plans[0] is not plans[2]
+    assert plans[0].workspace is not plans[2].workspace
+
+
+def test_layers_with_and_without_a_window_have_plans_over_one_workspace(adapter, monkeypatch):
+    engine = config()
+    made = [layer(adapter, monkeypatch, engine, sliding_window=window)[0] for window in (None, 24)]
+    plans = [impl._bind(types.SimpleNamespace(), empty_cache("0.25", 3), None) for impl in made]
+    assert plans[0] is not plans[1] and plans[0].workspace is plans[1].workspace
+
+
+def test_the_scratch_is_there_when_the_engine_measures_its_memory(adapter, monkeypatch):
+    engine = config()
+    impl, of = layer(adapter, monkeypatch, engine)
+    out = torch.full((4, HEADS, SIZE), float("nan"))
+    impl.forward(of, *(torch.zeros(4, n, SIZE) for n in (HEADS, KV_HEADS, KV_HEADS)), torch.tensor([]), None, out)
+    assert impl.server._workspace is not None and (out == 0).all()
+    before = impl.server._workspace.data_ptr()
+    assert impl._bind(of, empty_cache("0.33", 3), None).workspace.data_ptr() == before
+
+
+def test_after_the_warm_up_no_step_meets_a_launch_that_it_had_not(adapter, monkeypatch):
+    monkeypatch.setenv("DIPTYCH_WARM", "served")
+    engine, draw = config(), torch.Generator().manual_seed(2)
+    engine.scheduler_config.max_num_seqs = 2
+    impl, of = layer(adapter, monkeypatch, engine)
+    impl.forward(of, *(torch.zeros(4, n, SIZE) for n in (HEADS, KV_HEADS, KV_HEADS)), cache := empty_cache("0.33", 14),
+                 None, torch.empty(4, HEADS, SIZE))  # fmt: skip
+    assert impl.server.warmed > 0
+    for lens in ([(1, 5)], [(1, 90), (1, 3)], [(30, 30)], [(1, 40), (20, 20)]):
+        batch, common = step_of(adapter, lens, draw)
+        tokens = batch.num_tokens
+        shapes = (tokens, HEADS, SIZE), (tokens, KV_HEADS, SIZE), (tokens, KV_HEADS, SIZE)
+        tensors = [torch.randn(*shape, generator=draw) for shape in shapes]
+        run(adapter, impl, of, *tensors, cache, common, torch.empty(tokens, HEADS, SIZE))
+    assert impl.server.unmet == 0
+
+
+def test_eight_bit_pages_are_written_and_read_with_the_layers_scales(adapter, monkeypatch):
+    engine, draw = config(torch.bfloat16), torch.Generator().manual_seed(3)
+    impl, of = layer(adapter, monkeypatch, engine, kv_cache_dtype="fp8")
+    batch, common = step_of(adapter, [(5, 5)], draw)
+    cache = torch.zeros(batch.key_cache.shape[0], KV_HEADS, PAGE, 2 * SIZE, dtype=torch.uint8)
+    tensors = [torch.randn(5, n, SIZE, generator=draw).bfloat16() for n in (HEADS, KV_HEADS, KV_HEADS)]
+    out = torch.empty(5, HEADS, SIZE, dtype=torch.bfloat16)
+    run(adapter, impl, of, *tensors, cache, common, out)
+    key_cache, value_cache = adapter.views(cache, SIZE, torch.float8_e4m3fn)
+    first = value_cache[batch.block_table[0, 0], 0].float() * 0.25
+    torch.testing.assert_close(first, tensors[2][0].float(), rtol=0.07, atol=0.01)
+    shape = AttentionShape(HEADS, KV_HEADS, SIZE, PAGE, torch.bfloat16, None, torch.float8_e4m3fn)
+    asked = PagedBatch(tensors[0], key_cache, value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+                       SIZE**-0.5, batch.stats)  # fmt: skip
+    assert asked.shape == shape
+    expected = reference(asked, Features(key_scale=torch.tensor([0.5]), value_scale=torch.tensor([0.25])))
+    torch.testing.assert_close(out.float(), expected.out.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "kv_cache_dtype"),
+        ({"attn_type": "encoder_only"}, "attn_type"),
+        ({"chunk_lookback": 2}, "chunk_lookback"),
+    ],
+)
+def test_what_no_step_could_serve_is_refused_when_the_layer_is_made(adapter, monkeypatch, options, named):
+    with pytest.raises(SpecError, match=named):
+        layer(adapter, monkeypatch, config(), **options)
+
+
+def test_a_feature_that_the_chosen_kernel_lacks_is_refused_by_its_name(adapter, monkeypatch):
+    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/naive")
+    lacks = sorted({"sinks", "alibi", "softcap"} - adapter.kernel_of("triton/naive").supports)
+    if not lacks:
+        monkeypatch.setattr(sys.modules["dsl_triton.naive"], "SUPPORTS", frozenset({"causal"}))
+    with pytest.raises(UnsupportedFeature, match="softcap"):
+        layer(adapter, monkeypatch, config(), logits_soft_cap=30.0)
+
+
+def test_a_cache_of_no_known_layout_is_refused(adapter):
+    with pytest.raises(SpecError, match="kv_cache"):
+        adapter.views(torch.zeros(2, 3, PAGE, KV_HEADS, SIZE), SIZE, torch.float32)
+
+
+def test_a_kernel_that_is_none_is_said_when_a_backend_is_chosen(adapter, monkeypatch):
+    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/nothing")
+    assert "triton/nothing" in adapter.DiptychBackend.supports_combination()
+
+
+def test_an_engine_that_ended_leaves_no_server(adapter, monkeypatch):
+    engine = config()
+    layer(adapter, monkeypatch, engine)
+    assert len(adapter._servers) == 1
+    del engine
+    monkeypatch.undo()
+    gc.collect()
+    other = config()
+    adapter.server_of(other)
+    assert len(adapter._servers) == 1

@@ -1,0 +1,89 @@
+"""As much of vLLM as the adapter imports, for machines that have none: names and defaults as vLLM 0.25.1 and 0.33 have
+them. tests/common/engines/test_vllm.py runs the same tests with the real one where it is installed."""
+
+import enum
+import sys
+import types
+from abc import ABC
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class AttentionType(enum.StrEnum):
+    DECODER = "decoder"
+    ENCODER_ONLY = "encoder_only"
+
+
+class AttentionCGSupport(enum.Enum):
+    ALWAYS, UNIFORM_BATCH, UNIFORM_SINGLE_TOKEN_DECODE, NEVER = 3, 2, 1, 0
+
+
+class MultipleOf:
+    def __init__(self, base: int) -> None:
+        self.base = base
+
+
+class AttentionBackend(ABC):  # noqa: B024 - as vLLM's
+    pass
+
+
+class AttentionImpl(ABC, Generic[T]):
+    pass
+
+
+class AttentionMetadataBuilder(ABC, Generic[T]):
+    reorder_batch_threshold: int | None = None
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
+        self.kv_cache_spec, self.layer_names = kv_cache_spec, layer_names
+        self.vllm_config, self.device = vllm_config, device
+
+    def _init_reorder_batch_threshold(self, threshold: int = 1, supports_spec_as_decode: bool = False) -> None:
+        self.reorder_batch_threshold = threshold
+
+
+@dataclass
+class CommonAttentionMetadata:
+    query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
+    seq_lens: torch.Tensor
+    num_reqs: int
+    num_actual_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    block_table_tensor: torch.Tensor
+    slot_mapping: torch.Tensor
+    causal: Any = True
+
+
+class AttentionBackendEnum(enum.Enum):
+    CUSTOM = None
+
+
+registered: dict[Any, str] = {}
+
+
+def modules() -> dict[str, types.ModuleType]:
+    """By name, as sys.modules wants them."""
+    backend = types.ModuleType("vllm.v1.attention.backend")
+    for one in (AttentionType, AttentionCGSupport, MultipleOf, AttentionBackend, AttentionImpl,
+                AttentionMetadataBuilder, CommonAttentionMetadata):  # fmt: skip
+        setattr(backend, one.__name__, one)
+    config = types.ModuleType("vllm.config")
+    config.get_current_vllm_config = lambda: None
+    registry = types.ModuleType("vllm.v1.attention.backends.registry")
+    registry.AttentionBackendEnum = AttentionBackendEnum
+    registry.register_backend = registered.__setitem__
+    empty = ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends")
+    return {
+        **{name: types.ModuleType(name) for name in empty},
+        "vllm.config": config, "vllm.v1.attention.backend": backend, registry.__name__: registry,
+    }  # fmt: skip
+
+
+def install() -> None:
+    sys.modules.update(modules())
