@@ -191,3 +191,12 @@ def test_one_sample_has_no_interval_and_no_verdict(tmp_path):
     assert diptych(["diff", str(one), str(other), "--json", str(tmp_path / "cells.json")]) == 0
     (cell,) = json.loads((tmp_path / "cells.json").read_text())
     assert cell["change"] == "AMBIGUOUS" and cell["ratio"]["high"] is None
+
+
+def test_a_run_against_itself_or_a_copy_is_the_same_run(tmp_path, two, capsys):
+    copy = run_at(tmp_path / "copy", measured(1))
+    for other in (two[0], copy):
+        assert diptych(["diff", str(two[0]), str(other)]) == 0
+        assert "hold the same run: 12 cells, none changed" in capsys.readouterr().out
+    assert {d.change for d in found(two[0], copy).values()} == {Change.SAME}
+    assert diptych(["diff", str(two[0]), str(two[1])]) == 0 and "same run" not in capsys.readouterr().out

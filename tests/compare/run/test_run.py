@@ -33,12 +33,12 @@ def kernels(*names):
 
 
 BAD = {
-    "gpu": (["--gpu", "h20O"], "nearest: h200"),
-    "kernel": (["--kernels", "triton/qblock"], "nearest: triton/q_block"),
-    "suite": (["--suite", "smoek"], "nearest: smoke"),
-    "row": (["--suite", "peers", "--workload", "q1s32"], "nearest: q1s32k"),
+    "gpu": (["--gpu", "h20O"], "did you mean h200"),
+    "kernel": (["--kernels", "triton/qblock"], "did you mean triton/q_block"),
+    "suite": (["--suite", "smoek"], "did you mean smoke"),
+    "row": (["--suite", "peers", "--workload", "q1s32"], "did you mean q1s32k"),
     "grammar": (["--workload", "32q1s2k_x"], "^"),
-    "shape": (["--workload", "q1s2k", "--shape", "lama-3-8b"], "nearest: llama-3-8b"),
+    "shape": (["--workload", "q1s2k", "--shape", "lama-3-8b"], "did you mean llama-3-8b"),
     "sizes": (["--workload", "q1s2k", "--shape", "5:2:64"], "num_query_heads"),
     "page": (["--workload", "q1s2k", "--block-size", "12"], "block_size"),
     "dtype": (["--workload", "q1s2k", "--dtype", "fp8"], "dtype"),

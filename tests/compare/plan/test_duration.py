@@ -1,0 +1,24 @@
+"""How long a plan takes, in words; never from a clock."""
+
+import pytest
+
+from compare.plan import duration
+from compare.plan.plan import Plan
+from compare.run.options import parse
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "about 1 second"), (7, "about 7 seconds"), (44, "about 40 seconds"), (170, "about 3 minutes"),
+     (7200, "about 2 hours"), (400000, "about 5 days"), (1.6e8, "about 5 years")],
+)  # fmt: skip
+def test_seconds_are_said_in_the_largest_unit_that_fits(seconds, words):
+    assert duration.in_words(seconds) == words
+
+
+def test_cells_above_the_budget_are_counted_apart_and_take_no_time():
+    options = parse(["--suite", "peers", "--device", "cpu", "--kernels", "triton/naive"])
+    plan = Plan.of(options.rows, options.where, options.timing)
+    line = duration.line(plan)
+    assert "left out: each is above --cpu-budget 30" in line and "a GPU runs them" in line
+    assert duration.seconds(plan) < 30 * len(plan.cells)
