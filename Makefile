@@ -47,9 +47,9 @@ DOCS = .venv-docs/bin/mkdocs
 EXTRA = import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])
 export NO_MKDOCS_2_WARNING = 1
 
-$(DOCS): pyproject.toml
+$(DOCS): pyproject.toml constraints-docs.txt
 	@$(PYTHON) -m venv .venv-docs
-	@.venv-docs/bin/python -m pip install --quiet $$($(PYTHON) -c "$(EXTRA)")
+	@.venv-docs/bin/python -m pip install --quiet --constraint constraints-docs.txt $$($(PYTHON) -c "$(EXTRA)")
 	@touch $@
 
 docs: $(DOCS)  ## the site in build/site, every link checked
