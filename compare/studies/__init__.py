@@ -18,6 +18,7 @@ NAMED = {
     "vllm": "compare.studies.vllm",
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
+    "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
     "deciders": "compare.studies.deciders",
