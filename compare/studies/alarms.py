@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import zlib
 from collections import Counter
@@ -70,15 +71,17 @@ def run(path: Path, head: dict[str, int]) -> Iterator[dict[str, Any]]:
         path.write_text(json.dumps(head) + "\n", encoding="utf-8")
     elif json.loads(lines[0]) != head:
         raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
-    known = [json.loads(line) for line in lines[1:]]
-    yield from known
-    names = spread(head["runs"], head["share"])
-    for number in range(len(known), len(names)):
-        found = judged(names[number], in_turn(number, head["share"]), head["seed"])
+    known = {found["case"]: found for found in map(json.loads, lines[1:])}
+    yield from known.values()
+    names = list(enumerate(spread(head["runs"], head["share"])))
+    random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
+    left = [(number, name) for number, name in names if name not in known]
+    for done, (number, name) in enumerate(left, len(known) + 1):
+        found = judged(name, in_turn(number, head["share"]), head["seed"])
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
-        if number % 50 == 49:
-            print(f"{number + 1} of {len(names)} cases", file=sys.stderr, flush=True)
+        if done % 50 == 0:
+            print(f"{done} of {len(names)} cases", file=sys.stderr, flush=True)
         yield found
 
 
