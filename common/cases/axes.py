@@ -1,7 +1,8 @@
 """Cases chosen by axes: `axes-<number>` is one value on each of AXES, boundary and odd ones.
 
-The first `num_smoke()` hold every value of every axis, and every pair of the mask's few values (MASKS); those up to
-`num_axes()` every triple of those and every pair of two axes that is cheap enough (PAIR_RULES). A case is a function of
+The first `num_smoke()` hold every value of every axis, every pair of the mask's few values (MASKS), and every value of
+what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES); those up to `num_axes()` every
+triple of the mask's, and every pair of two axes that is cheap enough (PAIR_RULES). A case is a function of
 its number. What a kernel does not have is turned off in the case that it is given (`common.kit.fitting`), and what is
 left still holds every pair of what it has.
 """
@@ -17,7 +18,7 @@ import torch
 
 from common.cases import layouts, random_cases
 from common.cases.calls import CHANGES
-from common.cases.case import Case
+from common.cases.case import LSE_STYLES, Case
 from common.cases.covering import Rows, Rule, Values, both, covering
 from common.cases.fills import FILLS
 from common.cases.random_cases import FEATURE_AXES, features_of
@@ -28,7 +29,7 @@ DRAWN = {  # words of lengths that are drawn for each case, log-uniform: (least,
 }  # fmt: skip
 # The first value of an axis is the plain one. Lengths and windows in pages are relative to the page size.
 AXES: dict[str, tuple[Any, ...]] = {
-    "query": (1, 0, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 257, 513, 1100, "few", "some"),
+    "query": (1, 0, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 257, 513, 1500, "few", "some"),
     "context": (
         "some", 0, 1, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 1023, 1025, 2049, 4095, 4097, 8193,
         16385, 40001, "few", "many", "most", "page - 1", "page", "page + 1", "to a whole page",
@@ -73,10 +74,12 @@ AXES: dict[str, tuple[Any, ...]] = {
     "new_kv": (False, True),
     "fill": (None, *FILLS),
     "change": (*CHANGES,),
+    "lse": (*LSE_STYLES, None),
 } | FEATURE_AXES | {
     "alibi": (None, "linear", "sqrt", "zero", "drawn", "sqrt-drawn"),
     "chunk": (None, (1, 0), (2, 1), (10, 3), ("page", 0), ("page", 1), (33, 2), (64, 0), (100, 1), (500, 0), (1000, 1),
               (4096, 0)),
+    "spans": (*FEATURE_AXES["spans"], "before"),
     "tree": (None, 1, 2, 4, 9, 31, 64),
     "value_size": (None, 8, 16, 48, 64, 72, 128, 200, 256, 264),
     "scale_factor": (1.0, 0.02, 7.0),
@@ -91,7 +94,7 @@ MASKS: dict[str, tuple[Any, ...]] = {
     "sinks": (None, "drawn", "some"),
     "alibi": (None, "drawn", "sqrt-drawn"),
     "chunk": (None, (10, 3), ("page", 1), (33, 2)),
-    "spans": (None, "several", "past the end", "whole"),
+    "spans": (None, "several", "past the end", "whole", "before"),
     "non_causal": (None, "every second"),
     "tree": (None, 4, 9),
     "cross": (False, True),
@@ -102,12 +105,12 @@ _BESIDE: dict[str, tuple[Any, ...]] = {
     "sequences": (1, 2, 3, 5), "mix": ("decodes", "mixed", "prompts"), "place": AXES["place"], "ratio": (2, 1, 3, 5, 9),
     "kv_heads": (1, 2, 3), "head_size": (32, 40, 64, 72, 128), "page": (16, 24, 32, 64, 80), "dtype": DTYPES,
     "softmax_scale": AXES["softmax_scale"], "change": AXES["change"], "key_style": AXES["key_style"],
-    "value_style": AXES["value_style"],
+    "value_style": AXES["value_style"], "lse": AXES["lse"],
 }  # fmt: skip
 _PLAIN = {axis: values[:1] for axis, values in AXES.items()}
 # (axis, axis): the product of two numbers that keeps a case cheap on a CPU
 _MOST = {
-    ("query", "context"): 700_000, ("query", "ratio"): 2_000, ("query", "kv_heads"): 1_100,
+    ("query", "context"): 700_000, ("query", "ratio"): 2_000, ("query", "kv_heads"): 1_500,
     ("query", "head_size"): 80_000, ("query", "sequences"): 20_000, ("query", "value_size"): 80_000,
     ("context", "ratio"): 45_000, ("context", "kv_heads"): 41_000, ("context", "head_size"): 530_000,
     ("context", "value_size"): 530_000, ("context", "sequences"): 3_000_000, ("ratio", "kv_heads"): 96,
@@ -139,8 +142,7 @@ def _past(most: int) -> Callable[[Any, Any], bool]:
     return lambda one, other: _most(one) * _most(other) > most
 
 
-RULES: tuple[Rule, ...] = (
-    *(Rule(one, other, _past(most)) for (one, other), most in _MOST.items()),
+POSSIBLE: tuple[Rule, ...] = (
     # a tensor lies in one way
     both("key_style", bool, "style", lambda style: style != "nhd"),
     both("value_style", bool, "style", lambda style: style != "nhd"),
@@ -154,9 +156,43 @@ RULES: tuple[Rule, ...] = (
     both("mix", {"long"}.__contains__, "sequences", lambda count: count > 5),
     *random_cases.RULES,
 )
-
-
+RULES = (*(Rule(one, other, _past(most)) for (one, other), most in _MOST.items()), *POSSIBLE)
+# A span in the context needs one.
+MASK_RULES = (*RULES, both("spans", {"before"}.__contains__, "context", lambda context: context in (0, 5)))
 _MASKED = _PLAIN | _BESIDE | MASKS
+
+# Where kernels go other ways: a loop that is longer, a grid that is wider, tiles of another form. Of each axis one of
+# some values, all cheap together.
+_SMALL = {"kv_heads": (1,), "ratio": (1, 2), "head_size": (16, 32), "page": (16, 24, 64)}
+REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "long keys": {"context": (4200, 9001), "query": (1, 2, 5), "kv_heads": (2, 3), "ratio": (1, 2, 3)},
+    "longer keys": {"context": (16_500, 33_001), "query": (1, 2), "kv_heads": (2, 3), "ratio": (1, 2),
+                    "head_size": (16, 32, 40), "page": (16, 64, 264), "sequences": (1, 2)},
+    "long windows": {"context": (4200, 9001), "query": (1, 3), "window": (1000, 1023, 2049, 4097)},
+    "rows": {"query": (65, 129, 300), "context": (0, 64, 129), "ratio": (1, 2, 3)},
+    "many rows": _SMALL | {"query": (1500,), "context": (0, 100), "sequences": (1, 2, 3)},
+    "sequences": {"sequences": (17, 65), "place": ("last",), "context": (64, 129, 700), "kv_heads": (1, 2)},
+    "many sequences": _SMALL | {"sequences": (257, 600), "place": ("last",), "context": (64, 129, 700),
+                                "mix": ("decodes", "mixed", "empty")},
+    "one sequence": {"sequences": (1,), "query": (1, 3, 17), "context": (0, 64, 129, 700)},
+    "many heads": {"kv_heads": (33,), "ratio": (2,), "head_size": (16, 32), "sequences": (1, 2)},
+    "wide groups": {"kv_heads": (1, 2), "ratio": (9, 10, 11, 17, 24, 48, 72), "sequences": (1, 2, 3)},
+    "no groups": {"kv_heads": (1, 3, 8), "ratio": (1,)},
+    "small heads": {"head_size": (8, 16, 24)},
+    "large heads": {"head_size": (136, 192, 256, 320, 512), "kv_heads": (1, 2), "ratio": (1, 2, 3)},
+    "large pages": {"page": (128, 256, 528, 1024), "kv_heads": (1, 2), "head_size": (16, 32, 40), "spare_pages": (1,)},
+    "odd pages": {"page": (8, 24, 40, 48, 72)},
+    "whole tiles": {"query": (1,), "context": (63, 127, 511, 703)},
+    "wide tables": {"extra_columns": (65, 600), "table_dtype": (torch.int64,)},
+    "strides": {"key_style": AXES["key_style"][1:], "value_style": AXES["value_style"][1:],
+                "query_style": AXES["query_style"][1:]},
+    "scales": {"softmax_scale": (0.05, 0.5, 1.0, 0.37)},
+}  # fmt: skip
+_ABILITIES = {axis: MASKS[axis] for axis in MASKS if axis not in ("query", "context")}
+ABILITIES: dict[str, tuple[Any, ...]] = _ABILITIES | {
+    "value_size": (None, 48, 64), "out_dtype": (None, FP8[0]), "new_kv": (False, True), "lse": AXES["lse"],
+    "dtype": DTYPES,
+}  # fmt: skip
 
 
 def _hides(size: Any, context: Any) -> bool:
@@ -182,7 +218,36 @@ _SHOWS: tuple[Rule, ...] = (
 def _smoke() -> Rows:
     """Of every value, and of every pair of the mask's few and of what changes between calls."""
     values = covering(AXES, (*RULES, *_SHOWS), seed=7, strength=1, plain=True)
-    return values + covering(_MASKED, RULES, seed=11, of={*MASKS, "change"})
+    return values + covering(_MASKED, MASK_RULES, seed=11, of={*MASKS, "change"}) + _regimes()
+
+
+def _without(axis: str) -> Rule:
+    """A regime beside an ability of this axis that none of its own values of some axis may stand beside."""
+
+    def apart(regime: str, ability: Any) -> bool:
+        ways = [[{axis: ability, own: value} for value in values] for own, values in REGIMES[regime].items()]
+        return any(all(any(rule.broken(some) for rule in POSSIBLE) for some in way) for way in ways)
+
+    return Rule("regime", axis, apart)
+
+
+def _regimes() -> Rows:
+    """Every value of ABILITIES in every one of REGIMES."""
+    rules = (*POSSIBLE, *map(_without, ABILITIES))
+    chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
+    return [_within(values, random.Random(f"regime {number}")) for number, values in enumerate(chosen)]
+
+
+def _within(abilities: Values, rng: random.Random) -> Values:
+    """A row of these abilities in their regime; what else varies is drawn until it goes together."""
+    beside = _BESIDE | {"query": (1, 3, 17), "context": (64, 129, 700)}
+    regime = REGIMES[abilities["regime"]]
+    while True:
+        drawn = {axis: rng.choice(values) for axis, values in (beside | regime).items()}
+        row = {axis: values[0] for axis, values in AXES.items()} | drawn | abilities
+        row |= {axis: drawn[axis] for axis in regime}
+        if not any(rule.broken(row) for rule in POSSIBLE):
+            return {axis: row[axis] for axis in AXES}
 
 
 PAIR_RULES = (*RULES, *(Rule(one, other, _past(most)) for (one, other), most in _MOST_OF_PAIRS.items()))
@@ -191,7 +256,7 @@ PAIR_RULES = (*RULES, *(Rule(one, other, _past(most)) for (one, other), most in 
 @lru_cache(maxsize=1)
 def _rest() -> Rows:
     """Of every triple of the mask's few, and of every pair that is cheap enough."""
-    return covering(_MASKED, RULES, seed=12, of=MASKS, strength=3) + covering(AXES, PAIR_RULES, seed=5, plain=True)
+    return covering(_MASKED, MASK_RULES, seed=12, of=MASKS, strength=3) + covering(AXES, PAIR_RULES, seed=5, plain=True)
 
 
 def num_smoke() -> int:
@@ -251,7 +316,7 @@ def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
 _SAME = (
     "head_size", "dtype", "softmax_scale", "loud", "causal", "softcap", "sinks", "style", "query_style", "key_style",
     "value_style", "out_style", "arrange", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype",
-    "new_kv", "change", "scale_factor",
+    "new_kv", "change", "lse", "scale_factor",
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The calls of one case: the same addresses, and what lies there changed between them.
 
 1. values A.  2. query, V and every second key negated.  3. A, but for one thing alone: K, V, the query, the table, the
-lengths, the features' tensors or the numbers beside them.  4. A again. What a kernel keeps from an earlier call is
-wrong in one of them: also what it made of K alone, and found again by its address.
+lengths, whose rows the queries are, the features' tensors or the numbers beside them.  4. A again. What a kernel keeps
+from an earlier call is wrong in one of them: also what it made of K alone, and found again by its address.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from common.cases.batch import fill_new_tokens
@@ -67,6 +68,26 @@ def _lengths(batch: PagedBatch, features: Features) -> Inputs:
     return batch, features
 
 
+def _moved(batch: PagedBatch) -> list[int]:
+    """`query_start_loc` where one of two neighbours has given the other a row, wherever that leaves the taker no more
+    rows than it has keys, or than the longest had."""
+    lens, most = lens_of(batch.query_start_loc, batch.seq_lens), batch.stats.max_query_len
+    starts, rows = batch.query_start_loc.tolist(), [query_len for query_len, _ in lens]
+    for seq in range(len(lens) - 1):
+        for giver, taker, step in ((seq, seq + 1, -1), (seq + 1, seq, 1)):
+            if rows[giver] and rows[taker] < min(most, lens[taker][1]):
+                rows[giver], rows[taker] = rows[giver] - 1, rows[taker] + 1
+                starts[seq + 1] += step
+                break
+    return starts
+
+
+def _starts(batch: PagedBatch, features: Features) -> Inputs:
+    batch.query_start_loc.copy_(torch.tensor(_moved(batch), dtype=torch.int32))
+    decodes = int((batch.query_start_loc.diff() == 1).sum())
+    return batch.replace(stats=replace(batch.stats, num_decodes=decodes)), features
+
+
 def _operands(batch: PagedBatch, features: Features) -> Inputs:
     for name in _FACTORS:
         if (tensor := getattr(features, name)) is not None:
@@ -89,12 +110,12 @@ def _numbers(batch: PagedBatch, features: Features) -> Inputs:
 
 CHANGES: dict[str, Callable[[PagedBatch, Features], Inputs]] = {
     "key": _negate("key_cache", "key"), "value": _negate("value_cache", "value"), "query": _negate("query"),
-    "table": _table, "lengths": _lengths, "operands": _operands, "numbers": _numbers,
+    "table": _table, "lengths": _lengths, "starts": _starts, "operands": _operands, "numbers": _numbers,
 }  # fmt: skip
 _OPERANDS = (*_FACTORS, "sinks", "causal_per_sequence")
 _CHANGED = {  # the tensors that a change writes to
     "key": ("key_cache", "key"), "value": ("value_cache", "value"), "query": ("query",), "table": ("block_table",),
-    "lengths": ("seq_lens",), "operands": _OPERANDS, "numbers": (),
+    "lengths": ("seq_lens",), "starts": ("query_start_loc",), "operands": _OPERANDS, "numbers": (),
 }  # fmt: skip
 
 
@@ -115,6 +136,8 @@ def _may(change: str, case: Case, batch: PagedBatch, features: Features) -> bool
     if change == "lengths":  # rows move: a fill lays values where they see them, or do not
         moved = any(n > max(1, q) for q, n in lens_of(batch.query_start_loc, batch.seq_lens))
         return moved and case.fill is None and batch.key is None
+    if change == "starts":
+        return case.fill is None and batch.key is None and _moved(batch) != batch.query_start_loc.tolist()
     if change == "operands":
         return any(getattr(features, name) is not None for name in _OPERANDS)
     if change == "numbers":  # a wider window or chunk would see what a fill made NaN

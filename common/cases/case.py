@@ -31,7 +31,8 @@ class Case:
     where the case is one to refuse. apart: features' tensors have gaps of garbage behind their rows.
     softmax_scale: None: head_size^-0.5. query_style, key_style, value_style, out_style: how that tensor alone lies in
     memory, one of `layouts.STRIDES`. change: what alone is another in the call that changes one thing
-    (`common.cases.calls`); None: by the case's name.
+    (`common.cases.calls`); None: by the case's name. lse: how the LSE lies in memory, one of LSE_STYLES, where
+    a kernel has it; None: none is asked for.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Case:
     value_style: str | None = None
     out_style: str | None = None
     change: str | None = None
+    lse: str | None = "rows"
 
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:
@@ -113,10 +115,11 @@ class Case:
 
     @property
     def flat(self) -> bool:
-        """Whether P, in fp8 beside an fp8 query, is nearly one number: within a step of 2^-3 its rounding errors are
-        all the same."""
+        """Whether P, in fp8 beside an fp8 query, is nearly one number, or two at the ends of a soft cap that logits
+        saturate: within a step of 2^-3 its rounding errors are all the same."""
         spread = 1.0 if self.softmax_scale is None else self.softmax_scale * math.sqrt(self.head_size)
-        return self.fp8_query is not None and spread < 2.0**-3
+        saturated = self.ask.softcap is not None and self.ask.softcap < spread
+        return self.fp8_query is not None and (spread < 2.0**-3 or saturated)
 
     def features(self, device: torch.device | str = "cpu") -> Features:
         """But for scales of what a batch holds, which `build` adds."""
@@ -170,15 +173,27 @@ def _restyled(case: Case, batch: PagedBatch, guards: Guards) -> PagedBatch:
 
 def outputs(
     case: Case, batch: PagedBatch, guards: Guards, poison: float = math.nan
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse) for a launch on `batch`, filled with `poison`, between guards."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(out, lse) for a launch on `batch`, filled with `poison`, between guards; lse: None where none is asked for."""
     tokens, heads, size = *batch.query.shape[:2], batch.shape.value_lanes
     if case.arrange is far_query:
         out = far_rows(batch.query, "out", guards).fill_(poison)
     else:
         out = guards.full("out", (tokens, heads, size + 8 * case.pad_out), case.ask.out_dtype or case.dtype, poison)
     out = out[..., :size] if case.out_style is None else strided(out[..., :size], case.out_style, "out", guards)
-    return out, guards.full("lse", (tokens, heads), torch.float32, poison)
+    return out, None if case.lse is None else _lse((tokens, heads), case.lse, guards, poison)
+
+
+LSE_STYLES = ("rows", "heads", "apart")
+
+
+def _lse(shape: tuple[int, int], style: str, guards: Guards, poison: float) -> torch.Tensor:
+    """[tokens, heads]. rows: contiguous; heads: one head's behind those of the one before, as FlashAttention has them;
+    apart: three of nobody's behind every row."""
+    tokens, heads = shape
+    sizes = {"rows": shape, "heads": (heads, tokens), "apart": (tokens, heads + 3)}[style]
+    lse = guards.full("lse", sizes, torch.float32, poison)
+    return lse.t() if style == "heads" else lse[:, :heads]
 
 
 def config_for(case: Case, config: Any) -> Any:

@@ -17,7 +17,7 @@ Values = dict[str, Any]  # one value per axis, or of some axes
 Rows = list[Values]
 Axes = Mapping[str, tuple[Any, ...]]
 Pair = tuple[str, int, str, int]  # axis and place of its value, twice, in the order of the axes
-TRIES = 20  # orders of the axes in which a row is completed before what it begins with is refused
+TRIES = 100  # orders of the axes in which a row is completed before what it begins with is refused
 
 
 class Rule(NamedTuple):

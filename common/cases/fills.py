@@ -39,23 +39,26 @@ def _slots(batch: PagedBatch, seq: int, keys: range) -> tuple[Tensor, Tensor]:
 
 
 def _set(cache: Tensor, where: tuple[Tensor, Tensor], values: Tensor) -> None:
-    """cache[page, slot] = values [keys], the same in every head and lane."""
-    cache[where] = values.to(cache.dtype).view(-1, *[1] * (cache.dim() - 2)).expand_as(cache[where])
+    """cache[page, slot] = values [keys, lanes], the same in every head."""
+    cache[where] = values.to(cache.dtype).view(-1, 1, *cache.shape[3:]).expand_as(cache[where])
 
 
 def _logits(logit_of: Callable[[Tensor, int], Tensor]) -> Fill:
-    """q = 1, K = logit / (head_size * scale) in every lane: in every row key k of n has the logit `logit_of(k, n)`.
+    """q = 1, K = logit / (8 scale) in each of eight lanes and 0 in the others: in every row key k of n has the logit
+    `logit_of(k, n)`.
 
     K is rounded to eight bits, so the logit is off by up to 2^-8 of itself, but all sums of products are exact in
-    float32, whatever their order: with equal lanes rounding errors would add up and not cancel.
+    float32, whatever their order: the rounding errors of equal lanes add up and do not cancel. Those of a kernel that
+    scales its query first are of eight sums at most, which the budget of a logit holds.
     """
 
     def fill(batch: PagedBatch, features: Features) -> None:
         _live(batch).fill_(1.0)
-        lane = 1.0 / (batch.shape.head_size * batch.softmax_scale)
+        size = batch.shape.head_size
+        lanes = (torch.arange(size, device=batch.device) % (size // 8) == 0).float() / (8 * batch.softmax_scale)
         for seq, (_, seq_len) in enumerate(_lens(batch)):
             logits = logit_of(torch.arange(seq_len, device=batch.device).float(), seq_len)
-            _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), (logits * lane).bfloat16())
+            _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), (logits[:, None] * lanes).bfloat16())
         fill_new_tokens([batch])
 
     return fill

@@ -96,6 +96,9 @@ def _spans(kind: str | None, lens: Lens, rng: random.Random) -> tuple[tuple[tupl
             spans.append(())
         elif kind == "whole":
             spans.append(((0, last),))
+        elif kind == "before":  # the first query
+            begin = rng.randint(0, max(0, context // 4))
+            spans.append(((begin, rng.randint(begin + 1, context - 1)),) if context > 2 else ())
         elif kind == "past the end":
             spans.append(((rng.randint(max(0, context - 3), last), last + rng.randint(1, 20)),))
         elif kind == "short":

@@ -22,9 +22,9 @@ class Asked:
 
     @classmethod
     def of(cls, cases: Iterable[Case], *, lse: bool) -> Asked:
-        """Of the cases that a kernel was called on; lse: whether each asked for it too."""
+        """Of the cases that a kernel was called on; lse: whether the kernel has it."""
         cases = list(cases)
-        named = [case.asked | ({"lse"} if lse else set()) for case in cases]
+        named = [case.asked | ({"lse"} if lse and case.lse is not None else set()) for case in cases]
         features = {name: sum(name in of for of in named) for name in sorted(set().union(*named))}
         shapes = [case.shape for case in cases]
         dtypes = {str(dtype).removeprefix("torch.") for shape in shapes for dtype in (shape.dtype, shape.cache_dtype)}

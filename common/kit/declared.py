@@ -67,13 +67,15 @@ def limits_of(limits: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a kernel says of itself. limits: see docs/conformance.md; supports_given: whether it said so itself."""
+    """What a kernel says of itself. limits: see docs/conformance.md; supports_given: whether it said so itself.
+    without_lse: whether it may be called without an LSE."""
 
     adapter: str
     supports: frozenset[str]
     limits: dict[str, Any]
     contract: Precision
     supports_given: bool
+    without_lse: bool = True
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Declared:
@@ -83,7 +85,14 @@ class Declared:
             raise SpecError("SUPPORTS", f"{supports!r:.60}", "a set of names")
         given = supports is not None
         names = supports_of(DEFAULT if supports is None else supports)
-        return cls(said["adapter"], names, limits_of(said["limits"]), Precision.of(said["contract"]), given)
+        return cls(
+            said["adapter"],
+            names,
+            limits_of(said["limits"]),
+            Precision.of(said["contract"]),
+            given,
+            bool(said.get("without_lse", True)),
+        )
 
     def refusal(self, case: Case, batch: PagedBatch, features: Features) -> str:
         """Why the kernel need not compute this, in its own words; empty where it must."""

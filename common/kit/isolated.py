@@ -87,6 +87,15 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)[:80]
 
 
+def without_lse(target: Any, adapter: str) -> bool:
+    """Whether a target may be called without an LSE: it has no parameter `lse`, or one that is None by default."""
+    try:
+        parameter = inspect.signature(target).parameters.get("lse") if adapter == "paged" else None
+    except (TypeError, ValueError):
+        parameter = None
+    return parameter is None or parameter.default is None
+
+
 def describe(kernel: str, adapter: str) -> dict[str, Any]:
     """Plain values: adapter, supports, limits, contract, version."""
     return described(kernel, load(kernel), adapter)
@@ -97,8 +106,10 @@ def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
     supports, limits, contract = (declared(kernel, target, name) for name in ("SUPPORTS", "LIMITS", "CONTRACT"))
     if not isinstance(contract, dict | str | None):  # Diptych's Precision, or a class like it
         contract = getattr(contract, "__dict__", repr(contract))
+    adapter = adapter_of(target) if adapter == "auto" else adapter
     return {
-        "adapter": adapter_of(target) if adapter == "auto" else adapter,
+        "adapter": adapter,
+        "without_lse": without_lse(target, adapter),
         "supports": _plain(supports),
         "limits": {} if limits is None else _plain(limits),
         "contract": {} if contract is None else _plain(contract),

@@ -179,8 +179,11 @@ class Kit:
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, list[str]]:
         """out and lse as they came back, and what else changed. Raises _Wrong where nothing came back."""
+        if case.lse is None and not self.declared.without_lse:
+            case = case.but(lse="rows")
         out, lse = outputs(case, batch, guards, poison)
-        written = {"out": out} | ({"lse": lse} if "lse" in self.declared.supports else {})
+        asked = lse is not None and "lse" in self.declared.supports
+        written = {"out": out} | ({"lse": lse} if asked else {})
         image = Image.of(batch, features, written)
         folder = Path(self._folder.name)
         request = image.request(folder) | {"ask": "call", "device": self.device}

@@ -71,7 +71,7 @@ def is_made(case: Case) -> bool:
 _DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
 _INTEGERS = ("tree", "non_causal")
 _FLOATS = ("softcap", "loud", "scale_factor", "out_scale", "softmax_scale")
-_WORDS = ("style", "sinks", "alibi", "scales", "query_style", "key_style", "value_style", "out_style", "change")
+_WORDS = ("style", "sinks", "alibi", "scales", "query_style", "key_style", "value_style", "out_style", "change", "lse")
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
     {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
-    {"change": None},
+    {"change": None}, {"lse": "rows"},
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import get_args
 from common.cases.ask import ENCODERS, ScaleForm
 from common.cases.batch import CacheStyle
 from common.cases.calls import CHANGES
-from common.cases.case import Case, build
+from common.cases.case import LSE_STYLES, Case, build
 from common.cases.layouts import STRIDES
 from common.spec import SpecError
 from common.spec.metadata import cdiv
@@ -26,9 +26,10 @@ _FACTORS = ("loud", "softcap", "softmax_scale", "scale_factor", "out_scale")
 _WORDS = {
     "style": get_args(CacheStyle),
     "sinks": ("near", "off", "some", "heavy", "drawn"),
-    "alibi": ("linear", "sqrt", "zero"),
+    "alibi": ("linear", "sqrt", "zero", "drawn", "sqrt-drawn"),
     "scales": get_args(ScaleForm),
     "change": tuple(CHANGES),
+    "lse": LSE_STYLES,
 } | dict.fromkeys(("query_style", "key_style", "value_style", "out_style"), STRIDES)
 
 

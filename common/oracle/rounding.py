@@ -82,7 +82,8 @@ class Rounding:
 
     bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
     exp2, tanh: of P, and of a capped logit, as parts of them. spread: the part of a logit that independent errors of
-    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32.
+    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32. sunk: whether that may begin with
+    a sink, in 16 bits.
     sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
     is under 2^-8.
     """
@@ -102,6 +103,7 @@ class Rounding:
     tanh: float = 0.0
     spread: float = 0.0
     u_sum: float = 0.0
+    sunk: bool = False
 
     @classmethod
     def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
@@ -130,4 +132,5 @@ class Rounding:
             tanh=tanh,
             spread=TF32_SPREAD if tf32 else 0.0,
             u_sum=u_sum,
+            sunk=u_sum > 0.0 and features.sinks is not None,
         )

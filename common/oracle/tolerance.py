@@ -11,8 +11,8 @@ with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (soft
 
 What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
 1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
-bits is off by: u of it times the tiles of 64 keys in the worst case, times 1.5 times their root where roundings are
-independent. sigma and tau are 0 under the default contract.
+bits is off by: u of it times the tiles of 64 keys in the worst case, or where it begins with a sink, up to a quarter;
+times 1.5 times their root where roundings are independent. sigma and tau are 0 under the default contract.
 
 3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
@@ -142,8 +142,12 @@ def _tiles(num_visible: Tensor) -> Tensor:
 
 
 def _tau(tiles: Tensor, r: Rounding, statistical: bool) -> Tensor:
-    """What a running sum is off by, as a part of it."""
-    return r.u_sum * (1.5 * tiles.sqrt() if statistical else tiles)
+    """What a running sum is off by, as a part of it. One that begins with a sink loses the same way, tile after tile,
+    what is small beside it; one that is a quarter off is wrong."""
+    if not statistical:
+        return r.u_sum * tiles
+    independent = 1.5 * tiles.sqrt()
+    return r.u_sum * (torch.maximum(independent, tiles.clamp(max=0.25 / r.u_sum)) if r.sunk else independent)
 
 
 def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:

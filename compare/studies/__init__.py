@@ -19,6 +19,7 @@ NAMED = {
     "engine": "compare.studies.engine.engine",
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
+    "alarms": "compare.studies.alarms",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
     "deciders": "compare.studies.deciders",

@@ -57,11 +57,11 @@ def launcher(module: Any) -> Any:
     return lambda batch, features, out, lse: module.emulate(batch, features, out, schedule, lse=lse)
 
 
-def asked(expression: str) -> Asked | None:
+def asked(expression: str, seed: int = 0) -> Asked | None:
     """The case as the emulation is asked it; None where it cannot be."""
     case = read(expression)
     case = fitted(case, SUPPORTS, {}) if is_made(case) else case
-    return None if case.asked - SUPPORTS or case.large else Asked.of(case)
+    return None if case.asked - SUPPORTS or case.large else Asked.of(case, seed)
 
 
 def judged(case: Asked, module: Any) -> tuple[bool, str]:

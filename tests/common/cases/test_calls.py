@@ -12,7 +12,7 @@ from common.spec.validation import validate
 
 WRITTEN = {  # by a change that is not of numbers
     "key": {"key_cache"}, "value": {"value_cache"}, "query": {"query"}, "table": {"block_table"},
-    "lengths": {"seq_lens"}, "operands": {"sinks", "alibi_slopes"}, "numbers": set(),
+    "lengths": {"seq_lens"}, "starts": {"query_start_loc"}, "operands": {"sinks", "alibi_slopes"}, "numbers": set(),
 }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ class Franken:
         return seen & (k < 8192) if self.has("keys_end_at_8192") else seen
 
     def __call__(
-        self, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out, lse,
+        self, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out, lse=None,
         sliding_window=None, softcap=None, sinks=None, alibi_slopes=None, query_scale=None, key_scale=None,
         value_scale=None,
     ):  # fmt: skip
@@ -108,7 +108,8 @@ class Franken:
             v = v.masked_fill(~seen.any(0)[:, None, None], 0.0)
             rows = torch.einsum("hqk,khd->qhd", p, v * of_v) / total.T[..., None] if length else torch.zeros(())
             out[begin:end] = rows.to(out.dtype)
-            lse[begin:end] = (top[..., 0] + total.log()).T if length else -torch.inf
+            if lse is not None:
+                lse[begin:end] = (top[..., 0] + total.log()).T if length else -torch.inf
             if self.has("rows_end_at_256", end - begin > 256):
                 out[begin + 256 : end] = 0
 

@@ -66,3 +66,17 @@ def test_the_caller_is_held_to_the_same():
         supports_of(["lsé"])
     with pytest.raises(SpecError, match="LIMITS, head_size"):
         limits_of({"head_size": 64})
+
+
+def test_an_lse_is_always_given_to_a_kernel_that_cannot_do_without():
+    def needs(query, *, out, lse):
+        pass
+
+    def may(query, *, out, lse=None):
+        pass
+
+    def returns(query, *, return_lse=False):
+        pass
+
+    assert [isolated.without_lse(one, "paged") for one in (needs, may, returns)] == [False, True, True]
+    assert isolated.without_lse(needs, "protocol")

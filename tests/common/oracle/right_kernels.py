@@ -1,5 +1,4 @@
-"""Random batches, and right kernels of every precision that a contract may name: the emulation, rounding where such a
-kernel rounds."""
+"""Random batches, and how the emulation is cut under each precision."""
 
 from __future__ import annotations
 
@@ -8,48 +7,11 @@ import random
 
 import torch
 
-from common.mutants.emulation import Edits, Schedule
+from common.mutants.emulation import Schedule
 from common.spec import AttentionShape, Features
 from common.spec.precision import Precision
 
 RULES = ("element", "row", "worst_case", "lse")
-# 2^f over [0, 1], degree 3 with the smallest relative error; FlashAttention 4 has it in flash_attn/cute/utils.py
-POLYNOMIAL = (0.077119089663028717, 0.227564394474029541, 0.695146143436431885, 1.0)
-FAST_TANH = 1.113e-5  # of MUFU.TANH, by all inputs: forums.developer.nvidia.com/t/173291
-
-
-def exp2_by_polynomial(x):
-    whole, result = x.floor(), torch.zeros_like(x)
-    part = x - whole
-    for coefficient in POLYNOMIAL:
-        result = result * part + coefficient
-    return torch.where(x > -126.0, torch.ldexp(result, whole.clamp(min=-126.0)), 0.0)
-
-
-def cut(x):
-    """tf32 as hardware may do it: the low 13 bits are not looked at."""
-    return (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-
-class Rounded(Edits):
-    """The emulation under a contract, at its worst where that leaves a choice."""
-
-    def __init__(self, contract: Precision) -> None:
-        self.contract = contract
-
-    def operand(self, at, x):
-        return cut(x) if self.contract.dot == "tf32" and at.batch.query.dtype == torch.float32 else x
-
-    def exp2(self, at, x):
-        return exp2_by_polynomial(x) if self.contract.exp2 == "polynomial" else torch.exp2(x)
-
-    def score(self, at, logits, softcap):
-        right = super().score(at, logits, softcap)
-        wave = 1.0 + FAST_TANH * torch.sin(1e4 * logits)
-        return right * wave if softcap is not None and self.contract.tanh == "fast" else right
-
-    def total(self, at, l):
-        return l.to(self.contract.sums).float()
 
 
 def schedule(contract: Precision, turn: int) -> Schedule:

@@ -7,11 +7,12 @@ from collections import defaultdict
 
 import pytest
 import torch
-from right_kernels import RULES, Rounded, exp2_by_polynomial, random_case, schedule
+from right_kernels import RULES, random_case, schedule
 
 from common.cases.batch import make_batch
 from common.mutants import MUTANTS
 from common.mutants.emulation import emulate
+from common.mutants.right import Rounded, exp2_by_polynomial
 from common.oracle.reference import gather, reference
 from common.oracle.rounding import EXP2_POLYNOMIAL
 from common.oracle.tolerance import check

@@ -1,0 +1,121 @@
+"""False alarms of the kit: right kernels of other arithmetic through cases of the full level, none of them rejected.
+
+    python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2]
+
+The kernels are those of `common.mutants.right`. Case by case, spread over the level, each on one in `--share` of the
+kernels, in turn; a line a case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an alarm, 1
+with one; 2 where FOLDER is of another run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common.kit import levels
+from common.kit.inside import Asked
+from common.mutants.right import RIGHT, Right
+from compare.exits import OK, USAGE, WRONG
+from compare.studies.mutation.worker import asked
+from compare.workloads.numbers import at_least_one, seed
+
+HELP = "right kernels of other arithmetic, of which the kit may reject none"
+FOUND = "alarms.jsonl"
+
+
+def in_turn(number: int, share: int) -> list[Right]:
+    """The kernels that the case of this number is asked of."""
+    return [right for place, right in enumerate(RIGHT) if place % share == number % share]
+
+
+def spread(runs: int, share: int) -> list[str]:
+    """Cases of the full level, from all of it, on which each kernel is called so often that it makes as many runs."""
+    names = list(levels.level("full"))
+    count = min(len(names), -(-runs * share // len(RIGHT)))
+    return [names[number * len(names) // count] for number in range(count)]
+
+
+def judged(expression: str, kernels: list[Right], seed: int) -> dict[str, Any]:
+    """{"case", "asked": names, "alarms": {name: what the kit says}}; nothing is asked that no kernel here can do."""
+    found: dict[str, Any] = {"case": expression, "asked": [], "alarms": {}}
+    case = asked(expression, seed)
+    for kernel in kernels if case else ():
+        if not kernel.takes(case.features):
+            continue
+        found["asked"].append(kernel.name)
+        if why := _why(case, kernel):
+            found["alarms"][kernel.name] = why[:300]
+            case = asked(expression, seed)  # its inputs may be another call's
+    return found
+
+
+def _why(case: Asked, kernel: Right) -> str:
+    try:
+        return case.why_not(kernel.launch, kernel.contract)
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+def run(path: Path, head: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Every case of a run, from its file or judged now and kept there. Raises ValueError for a file of another run."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not lines:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+    elif json.loads(lines[0]) != head:
+        raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
+    known = {found["case"]: found for found in map(json.loads, lines[1:])}
+    yield from known.values()
+    names = list(enumerate(spread(head["runs"], head["share"])))
+    random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
+    left = [(number, name) for number, name in names if name not in known]
+    for done, (number, name) in enumerate(left, len(known) + 1):
+        found = judged(name, in_turn(number, head["share"]), head["seed"])
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        if done % 50 == 0:
+            print(f"{done} of {len(names)} cases", file=sys.stderr, flush=True)
+        yield found
+
+
+def table(cases: list[dict[str, Any]]) -> list[str]:
+    """Each kernel, how often it was called on a case, and how often it was rejected."""
+    runs, alarms = Counter(), Counter()
+    for case in cases:
+        runs.update(case["asked"])
+        alarms.update(case["alarms"].keys())
+    lines = ["| right kernel | contract | cases | alarms |", "|---|---|---:|---:|"]
+    lines += [f"| {one.name} | {one.contract} | {runs[one.name]:,} | {alarms[one.name]} |" for one in RIGHT]
+    return [*lines, f"| all | | {runs.total():,} | {alarms.total()} |"]
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    new.add_argument("--runs", type=at_least_one, default=10_000, help="of a kernel on a case; default 10000")
+    new.add_argument("--seed", type=seed, default=0, help="of the values; default 0")
+    new.add_argument("--share", type=at_least_one, default=2, help="each case on one kernel in so many; default 2")
+
+
+def main(asked: argparse.Namespace) -> int:
+    import torch
+
+    torch.set_num_threads(1)
+    level = zlib.crc32(" ".join(levels.level("full")).encode())
+    head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": level}
+    try:
+        cases = list(run(asked.out / FOUND, head))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    print("\n".join(table(cases)))
+    wrong = [(case["case"], name, why) for case in cases for name, why in case["alarms"].items()]
+    for case, name, why in wrong:
+        print(f"{name} on {case}: {why}")
+    return WRONG if wrong else OK
