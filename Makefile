@@ -10,7 +10,7 @@ ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(LANE),--lane $(LANE),$(if $(PI
 RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
 
 .DEFAULT_GOAL := help
-.PHONY: help compare gpu test test-slow lint clean
+.PHONY: help install compare gpu test test-slow lint docs docs-serve clean
 
 help:  ## this list
 	@echo "Diptych: paged attention in Triton and in Helion, side by side"
@@ -20,6 +20,9 @@ help:  ## this list
 	@echo "  PINNED=1        the pinned CPU set-up, whatever that Python has"
 	@echo "  LANE=newest     the tests that a release of triton or helion may break, with the newest tested ones"
 	@echo "  LANE=newest-torch   the same with the newest torch, whose wheels bring 3 GB; before each release"
+
+install:  ## the environment alone; `. .venv/bin/activate` then has diptych and diptych-check
+	@$(ENVIRONMENT)
 
 compare:  ## check every kernel, time it where there is a GPU, write a report to results/
 	@$(RUN) -m compare.run $(ARGS)
@@ -39,6 +42,23 @@ test-slow:  ## the tests that take minutes, and those of the newest torch
 lint:  ## ruff: style and format
 	@$(RUN) -m ruff check . && "$$python" -m ruff format --check .
 
+# mkdocs and what it needs, in an environment of its own: the site is made of texts, and imports nothing of the project.
+DOCS = .venv-docs/bin/mkdocs
+EXTRA = import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])
+export NO_MKDOCS_2_WARNING = 1
+
+$(DOCS): pyproject.toml
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet $$($(PYTHON) -c "$(EXTRA)")
+	@touch $@
+
+docs: $(DOCS)  ## the site in build/site, every link checked
+	@$(DOCS) build --quiet
+	@echo build/site/index.html
+
+docs-serve: $(DOCS)  ## the site at localhost:8000, made again when a page changes
+	@$(DOCS) serve
+
 clean:  ## remove the environments and what the tools left; results/ stays
-	rm -rf .venv .venv-pinned .venv-newest .venv-newest-torch build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pinned .venv-newest .venv-newest-torch .venv-docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

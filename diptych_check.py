@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+# Of a wheel, or of a checkout.
+COMMON = next(folder for folder in (HERE / "diptych" / "common", HERE / "common") if folder.is_dir())
 EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing could run, 130 interrupted"
 SEED, MOST_SEED = 0, 2**63 - 1
 
@@ -115,7 +117,7 @@ def main(words: list[str] | None = None) -> int:
     asked = vars(parser().parse_args(words))
     sys.path.insert(0, str(HERE))
     sys.modules.setdefault("diptych_check", sys.modules[__name__])
-    versions = runpy.run_path(str(HERE / "common" / "versions.py"))  # its source: what is compiled may be a kernel's
+    versions = runpy.run_path(str(COMMON / "versions.py"))  # its source: what is compiled may be a kernel's
     try:
         versions["admit"]("check")
     except versions["Unsuitable"] as error:
@@ -123,7 +125,7 @@ def main(words: list[str] | None = None) -> int:
         return 2
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
-    command = [str(HERE / "common" / "conformance.py"), f"--kernel={asked['kernel']}", "-c", os.devnull]
+    command = [str(COMMON / "conformance.py"), f"--kernel={asked['kernel']}", "-c", os.devnull]
     command += ["--rootdir", str(HERE), "--noconftest", "-p", "no:cacheprovider", "-q", "--tb=short", "-rN"]
     command += [f"--case={case}" for case in asked["case"]] + ["--kit-list"] * asked["list"]
     for name in OPTIONS:

@@ -53,7 +53,34 @@ class Gpu:
     memory_bytes: int
     source: str
 
+    @property
+    def tma(self) -> bool:
+        """Tensor descriptors are a unit of the GPU, and a launch may begin before the one it depends on has ended:
+        NVIDIA's from sm_90 on."""
+        return self.vendor == "nvidia" and int(self.arch.removeprefix("sm_")) >= 90
 
+    @property
+    def wgmma(self) -> bool:
+        """Products of four warps that read their operands from shared memory: sm_90 alone."""
+        return self.arch == "sm_90"
+
+    @property
+    def mfma(self) -> bool:
+        """AMD's data-centre GPUs: waves of 64 lanes, 512 registers a lane, MFMA of 32 or 16 rows."""
+        return self.vendor == "amd" and self.warp_size == 64
+
+    @property
+    def fp8_products(self) -> bool:
+        """Matrix products of 8-bit floats: sm_89 and gfx942 on."""
+        return int(self.arch.removeprefix("sm_")) >= 89 if self.vendor == "nvidia" else self.arch not in _NO_FP8
+
+    @property
+    def turns_on_read(self) -> bool:
+        """Shared memory gives a transposed tile in wide reads: NVIDIA's ldmatrix, and gfx950's."""
+        return self.vendor == "nvidia" or not self.mfma or self.arch == "gfx950"
+
+
+_NO_FP8 = ("gfx90a", "gfx1100")
 _SM80 = {"vendor": "nvidia", "arch": "sm_80", "warp_size": 32, "shared_bytes": 163 * KIB}
 _SM90 = {"vendor": "nvidia", "arch": "sm_90", "warp_size": 32, "shared_bytes": 227 * KIB}
 _SM100 = {"vendor": "nvidia", "arch": "sm_100", "warp_size": 32, "shared_bytes": 227 * KIB}

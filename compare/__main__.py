@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from common import versions
-from compare.exits import OK, ending
+from compare.exits import OK, Parser, ending
+from compare.identity import IMPORTED_FROM
 
 VERBS = {
     "run": "compare.run.command",
@@ -50,7 +51,7 @@ class Command:
     def parser(self) -> argparse.ArgumentParser:
         found = importlib.import_module(self.module)
         first, _, rest = (found.__doc__ or found.HELP).partition("\n")
-        new = argparse.ArgumentParser(
+        new = Parser(
             prog=f"{_program()} {self.name}",
             description=first,
             epilog="examples:\n" + rest.strip("\n"),
@@ -70,7 +71,7 @@ class Command:
 
 def constant(module: str, name: str) -> Any:
     """The literal that a module gives a name, read from its source; None where it gives none."""
-    path = Path(__file__).parents[1].joinpath(*module.split("."))
+    path = IMPORTED_FROM.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
@@ -104,7 +105,7 @@ def _of(known: Mapping[str, str], what: str, name: str) -> str:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
-    hint = f"; the nearest is {near[0]}" if near else ""
+    hint = f"; nearest: {near[0]}" if near else ""
     raise UnknownName(f"{what}: found {name}, allowed {', '.join(known)}{hint}")
 
 

@@ -1,25 +1,112 @@
-"""The exit codes of every command; docs/measuring.md says what each means."""
+"""The exit codes of every command, and how an error is said; docs/measuring.md says what each code means."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import difflib
+import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 OK, WRONG, USAGE, NO_GPU, GATE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
 def ending(work: Callable[[], int], usage: tuple[type[Exception], ...]) -> int:
-    """What `work` returns; USAGE for one of the errors `usage`, whose message is printed; INTERRUPTED for Ctrl-C."""
+    """What `work` returns; USAGE for one of the errors `usage` and for a file that cannot be read or written, whose
+    message is said; INTERRUPTED for Ctrl-C; OK where the reader of a pipe has gone (`... | head`)."""
     try:
         return work()
-    except usage as error:
-        print(error, file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit complains
+        return OK
+    except (*usage, OSError) as error:
+        say(error)
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+MOST_LINES = 5  # of an error
+_SAID = re.compile(
+    r"(?P<what>[^:]+): found (?P<found>.+?)[,;] allowed (?P<allowed>.+?)"
+    r"(?:; (?:the )?nearest(?::| is) (?P<near>[^;]+))?",
+    re.DOTALL,
+)
+
+
+def say(error: object) -> None:
+    """An error on stderr, as `told` has it."""
+    bare = isinstance(error, OSError) and error.filename is not None and error.strerror and str(error)[:1] == "["
+    message = f"{error.filename}: {error.strerror}" if bare else str(error)
+    print(told(message, shutil.get_terminal_size().columns), file=sys.stderr, flush=True)
+
+
+def told(message: str, width: int) -> str:
+    """A message for a window of so many columns, in which it takes MOST_LINES lines at most.
+
+    Of `what: found x, allowed y; nearest: z` what is nearest comes first, in a line of its own. What is allowed is cut
+    where there is no more room for it. Nothing is wrapped: a pipe's reader finds paths and ids whole.
+    """
+    if "\n" in message or not (parts := _SAID.fullmatch(message)):
+        return message
+    what, found = parts["what"], f"found {parts['found']}, allowed "
+    head = f"{what}: did you mean {parts['near']}?\n  {found}" if parts["near"] else f"{what}: {found}"
+    taken = sum(-(-len(line) // width) for line in head.splitlines())
+    room = max((MOST_LINES - taken) * width, width) + width - len(head.splitlines()[-1]) % width - 1
+    return head + textwrap.shorten(parts["allowed"], max(room, 40), placeholder=" ...")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, whose refusals are said as every other error: no list of all options before them."""
+
+    def error(self, message: str) -> NoReturn:
+        say(self._in_our_words(message))
+        print(f"{self.prog} --help lists what there is", file=sys.stderr)
+        sys.exit(USAGE)
+
+    def _in_our_words(self, message: str) -> str:
+        for pattern, words in _ARGPARSES:
+            if match := re.fullmatch(pattern, message, re.DOTALL):
+                return words(self, *match.groups())
+        return message
+
+    def unknown(self, given: str) -> str:
+        options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        word = given.split()[0]
+        near = difflib.get_close_matches(word.partition("=")[0], options, 1, cutoff=0.5)
+        if not word.startswith("-"):
+            return f"arguments: found {given}, allowed none beside the options"
+        return f"option: found {word}, allowed those of --help" + (f"; nearest: {near[0]}" if near else "")
+
+    def no_choice(self, name: str, found: str, choices: str) -> str:
+        allowed = [choice.strip("' ") for choice in choices.split(",")]
+        near = difflib.get_close_matches(found.strip("'"), allowed, 1, cutoff=0.5)
+        return f"{name}: found {found}, allowed {', '.join(allowed)}" + (f"; nearest: {near[0]}" if near else "")
+
+
+_ARGPARSES: tuple[tuple[str, Callable[..., str]], ...] = (
+    (r"unrecognized arguments: (.+)", Parser.unknown),
+    (r"argument (\S+): invalid choice: (.+?) \(choose from (.+)\)", Parser.no_choice),
+    (r"argument (\S+): expected one argument", lambda _, name: f"{name}: found nothing behind it, allowed one value"),
+    (r"argument (\S+): ignored explicit argument (.+)", lambda _, name, found: f"{name}: found {found}, allowed alone"),
+    (r"argument (\S+): (found .+)", lambda _, name, words: f"{name}: {words}"),
+    (
+        r"argument (\S+): invalid (\S+) value: (.+)",
+        lambda _, name, kind, found: f"{name}: found {found}, allowed a {kind}",
+    ),
+    (r"the following arguments are required: (.+)", lambda _, names: f"arguments: found none of {names}, allowed all"),
+    (
+        r"ambiguous option: (\S+) could match (.+)",
+        lambda _, found, names: f"option: found {found}, allowed one of {names}",
+    ),
+)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,18 @@
-"""Refuse a stranger's `common`: the name is common, and the first one on sys.path wins."""
+"""Our own packages: refuse a stranger's `common`, for the first one on sys.path wins; and what a wheel calls them.
+
+In a wheel they are diptych.common and so on (setup.py), whose sources say so: hashes are taken as if they did not.
+"""
 
 from __future__ import annotations
 
-import importlib
+import re
 from pathlib import Path
 
 PROJECT = "diptych"
+FOLDER = Path(__file__).resolve().parents[1]  # that holds our packages
+IMPORTED_FROM = Path(__file__).resolve().parents[__name__.count(".")]  # what stands on sys.path: in a checkout the same
+INSTALLED = IMPORTED_FROM != FOLDER
+_IN_FRONT = re.compile(rf"\b{PROJECT}\.(?=(?:common|compare|dsl_triton|dsl_helion)\b)")
 
 
 class StrangerPackage(ImportError):
@@ -14,8 +21,14 @@ class StrangerPackage(ImportError):
 
 def ensure_own_packages() -> None:
     """Raise StrangerPackage unless `common` is the one that lies beside this package."""
-    ours = Path(__file__).resolve().parent.parent / "common"
-    package = importlib.import_module("common")
+    import common as package
+
     if getattr(package, "__project__", None) != PROJECT:
         found = package.__file__ or list(package.__path__)
-        raise StrangerPackage(f"`common` is {found}, not Diptych's {ours}; put {ours.parent} before it on PYTHONPATH")
+        ours = FOLDER / "common"
+        raise StrangerPackage(f"`common` is {found}, not Diptych's {ours}; put {FOLDER} before it on PYTHONPATH")
+
+
+def plain(source: str) -> str:
+    """A module's source, or a module's name, as in a checkout, wherever it was read."""
+    return _IN_FRONT.sub("", source)

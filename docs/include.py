@@ -26,13 +26,21 @@ LINK = re.compile(r"\[`(?P<name>(?:common|compare|dsl_triton|dsl_helion)(?:\.\w+
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    front = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    return [*(ROOT / name for name in front if (ROOT / name).exists()), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _defines(node: ast.AST) -> str | None:
+    """What a definition or an assignment to one name names."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
 def source(path: Path, name: str, first: str | None, last: str | None) -> str:
-    """A function's lines as a code block. Raises KeyError for a function or a line that is not there."""
+    """The lines of a function, a class or a table, as a code block. Raises KeyError for what is not there."""
     text = path.read_text(encoding="utf-8")
-    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+    found = [node for node in ast.walk(ast.parse(text)) if _defines(node) == name]
     if len(found) != 1:
         raise KeyError(f"{path}: found {len(found)} of {name}, allowed 1")
     lines = text.splitlines()[found[0].lineno - 1 : found[0].end_lineno]

@@ -394,9 +394,50 @@ def auto():
     return figure
 
 
+def keys_read(last):
+    """Keys that a Q Block whose last token is `last` reads: up to what that token sees."""
+    return CONTEXT + last + 1
+
+
+def programs():
+    """Of the picture's sequence: who is launched, what all of them read through the block table, what one writes."""
+    per_block = 16 // HEADS
+    blocks = [min(at + per_block, QUERY_LEN) - 1 for at in range(0, QUERY_LEN, per_block)]  # the last token of each
+    by_token = HEADS * sum(CONTEXT + token + 1 for token in range(QUERY_LEN))
+    token_pages = HEADS * sum(-(-(CONTEXT + token + 1) // PAGE) for token in range(QUERY_LEN))
+    by_block = sum(map(keys_read, blocks))
+    count = len(blocks)
+    rungs = (
+        ("naive", f"{QUERY_LEN * HEADS}: token x head", by_token, token_pages, "1 row"),
+        ("q_block", f"{count}: Q Blocks", by_block, by_block, "16 rows"),
+        ("parallel_softmax", f"{2 * count}: Q Blocks x segments", by_block, by_block, "m, l, acc of 16 rows"),
+        ("adjustable_tile", f"{count}: Q Blocks", by_block, -(-by_block // PAGE), "16 rows"),
+        ("static_grid", "4: as many as fit the GPU", by_block, -(-by_block // PAGE), "rows, or parts of them"),
+        ("split", f"{count}: Q Blocks", count * CONTEXT, count * CONTEXT, "16 rows"),
+        ("unpaged", f"{count}: Q Blocks, after a copy", SEQ_LEN, SEQ_LEN, "16 rows"),
+    )
+    figure, axes = canvas(9, 4.6, (-1, 101), (-2.2, len(rungs) * 1.6 + 1.4))
+    heads = ((0, "rung"), (20, "programs for 7 tokens, 4 heads"), (48, "keys that all of them read from pages"))
+    for x, words in (*heads, (82, "one program writes")):
+        text(axes, x, -1.4, words, ha="left", fontsize=9.5, fontweight="bold")
+    for number, (name, grid, keys, ids, writes) in enumerate(rungs):
+        y = number * 1.6
+        text(axes, 0, y + 0.5, name, ha="left", family="monospace")
+        text(axes, 20, y + 0.5, grid, ha="left")
+        box(axes, 48, y, 20 * keys / by_token, 1, BLUE if number else ORANGE)
+        page_ids = "" if ids == keys else f", {ids} page ids"
+        text(axes, 48.8 + 20 * keys / by_token, y + 0.5, f"{keys}{page_ids}", ha="left")
+        text(axes, 82, y + 0.5, writes, ha="left")
+    words = "64 keys under one KV head, 8 in a page. Where no number of page ids stands, each key looks up its own."
+    text(axes, 0, len(rungs) * 1.6 + 0.3, words, ha="left")
+    words = "7 tokens stand for a longer prompt: up to 16 the last four rungs serve otherwise, as their sections say."
+    text(axes, 0, len(rungs) * 1.6 + 1.1, words, ha="left")
+    return figure
+
+
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    for draw in (naive, q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged, auto):
+    for draw in (naive, q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged, auto, programs):
         figure = draw()
         figure.savefig(HERE / f"{draw.__name__}.svg", metadata={"Date": None})
         plt.close(figure)

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import helion
 import torch
 
-import common.spec.kernel
 from common.gpus import Gpu
 from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
 from dsl_helion.handle import launcher
+from dsl_helion.kept import Kept, counts
 
 # How K and V are read through the block table, fastest first; background and figures are in docs/choosing-a-dsl.md.
 #   page   whole pages [pages, block_size, head_size], reshaped to a tile: powers of two, and a tile holds whole pages
@@ -25,6 +26,7 @@ Gather = Literal["page", "flat", "2idx"]
 
 MAX_SHAPES = 4096  # launches of one shape find their kernel in 5 us; a serving engine's batch sizes are fewer
 _compiled: dict[tuple[Any, ...], Any] = {}
+_generated: set[Any] = set()  # functions that Helion made in this process
 
 
 def is_power_of_two(n: int) -> bool:
@@ -59,8 +61,8 @@ def aligned_rows(cache: torch.Tensor) -> bool:
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gather, int]:
     """The form asked for where it applies, else the next; and how many rows of the flat view a page takes.
 
-    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index. Only
-    2idx multiplies a KV head in 64 bits.
+    All forms give the same result. K and V whose pages take different numbers of rows have no common flat index, and a
+    flat index has 32 bits. Only 2idx multiplies a KV head in 64 bits.
     """
     caches = (batch.key_cache, batch.value_cache)
     strides = [cache.stride()[:2] for cache in caches]
@@ -71,7 +73,8 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[Gathe
         return "page", 0
     if len(rows) > 1 or None in rows or not all(map(aligned_rows, caches)):
         return "2idx", 0
-    return "flat", rows.pop()
+    page_rows = rows.pop()
+    return ("flat", page_rows) if len(caches[0]) * page_rows < 2**31 else ("2idx", 0)
 
 
 def loadable(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -114,7 +117,7 @@ def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
 def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
     """common.spec.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad
     them."""
-    common.spec.kernel.require(kernel, supports, batch, *given)
+    protocol.require(kernel, supports, batch, *given)
     if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
         raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
 
@@ -215,11 +218,20 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
 
 
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What Helion keeps for these arguments and this config, or generates now."""
-    bound = bindable.bind(args)
+    """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
     ours = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    ours["matrix_instr_nonkdim"] = getattr(config, "matrix_instr", 0)
+    kept = Kept(bindable, ours | options, args)
+    if (found := kept.load()) is not None:
+        return found
+    bound = bindable.bind(args)
     if options.pop("descriptors", False) and bound.config_spec.supports_config_key("host_tensor_descriptors"):
         ours |= {"indexing": "tensor_descriptor", "host_tensor_descriptors": True}
-    if getattr(config, "matrix_instr", 0):
-        ours["matrix_instr_nonkdim"] = config.matrix_instr
-    return bound.compile_config(helion.Config(**bound.config_spec.default_config().config | ours | options))
+    if not ours["matrix_instr_nonkdim"]:
+        del ours["matrix_instr_nonkdim"]
+    whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
+    function = bound.compile_config(whole)
+    counts["generated"] += function not in _generated
+    _generated.add(function)
+    kept.keep(bound, function)  # of other facts than those that it was kept for, where it is no new one
+    return function

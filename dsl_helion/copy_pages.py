@@ -50,7 +50,7 @@ def _copy_kernel(
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
-    page_rows: hl.constexpr,
+    page_rows: int,
     gather: hl.constexpr,
     short: hl.constexpr,
     sequences: hl.constexpr,

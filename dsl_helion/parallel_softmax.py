@@ -104,7 +104,7 @@ def _segments_kernel(
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
-    page_rows: hl.constexpr,
+    page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
     few_rows: hl.constexpr,

@@ -127,11 +127,10 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, 
         index = j * (tile_size // block_size) + hl.arange(tile_size // block_size)
     if masked:
         index = nearest_page(index, first_key, end_key, f, block_size)
-    page = hl.load(block_table, [seq.to(torch.int64), index]).to(torch.int64)
-    slot = slot.to(torch.int64)
-    if gather == "flat":
-        page = page * page_rows + slot
-    return page, slot
+    page = hl.load(block_table, [seq.to(torch.int64), index])
+    if gather == "flat":  # in 32 bits, which hold all rows (binding.gather_form): page_rows is no constant
+        page = page.to(torch.int32) * page_rows + slot
+    return page.to(torch.int64), slot.to(torch.int64)
 
 
 def dequantise(x, dtype):

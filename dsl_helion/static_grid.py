@@ -107,7 +107,7 @@ def _attend_items_kernel(
     f: dict,
     num_kv_heads: hl.constexpr,
     block_size: hl.constexpr,
-    page_rows: hl.constexpr,
+    page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
     few_rows: hl.constexpr,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from common import interpreter
 from common.versions import ensure
 
 __all__ = [
@@ -14,9 +15,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public calls, imported with Triton when one is asked for."""
+    """The public calls, imported with Triton when one is asked for; without a GPU they are interpreted."""
     if name in __all__:
         ensure("triton")
+        if interpreter.begin():
+            ensure("triton")  # the interpreter needs a newer Triton
         from dsl_triton import auto
 
         return getattr(auto, name)

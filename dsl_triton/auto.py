@@ -19,7 +19,7 @@ CONTRACT = Precision()
 
 # `split` has no scratch, so it can take the place of any other at a launch
 KERNELS = ("adjustable_tile", "parallel_softmax", "unpaged", "split")
-FAMILY = Family("triton", KERNELS, lambda name: import_module(f"dsl_triton.{name}"), recorded)
+FAMILY = Family("triton", KERNELS, lambda name: import_module(f".{name}", __package__), recorded)
 paged_attention = PagedAttention(FAMILY)
 register(FAMILY.name, paged_attention)
 flash_attention = FlashAttention(paged_attention)
@@ -31,4 +31,5 @@ workspace_bytes = sizer(FAMILY)
 Config = Choice
 DEFAULT = Choice("parallel_softmax", FAMILY.kernel("parallel_softmax").DEFAULT)
 
-choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch
+choose, space, workspace = FAMILY.choose, FAMILY.space, FAMILY.workspace
+prepare, launch = FAMILY.prepare, FAMILY.launch

@@ -41,15 +41,16 @@ def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constex
     return tl.where(T <= 0, blocks, tl.where(seq_len > T * TILE, count, 0))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "blocks"])
+@triton.jit(do_not_specialize=["num_seqs", "blocks", "window"])
 def _plan_kernel(
     plan_ptr,  # i32 [blocks * SEGMENTS, SIZE]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
     blocks,  # at most that many Q Blocks; what is left of them is END
-    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CAUSAL: tl.constexpr, SHORT: tl.constexpr,
-    BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
+    window,  # keys before and with a token's own that it sees; not read without WINDOW
+    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SHORT: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
     seq = number * 0
@@ -82,18 +83,25 @@ def _plan_kernel(
         rank += tl.sum(tl.where(index[None, :] == seq[:, None], 0, more), 1)
 
     place = tl.where(live, rank, number)
-    each = tl.cdiv(tiles, SEGMENTS)
-    used = tl.cdiv(tiles, each)
+    position = seq_len - query_len + first
+    lowest = tiles * 0
+    if WINDOW:  # the order stays that of the whole sequences, in which the last Q Blocks still come first
+        if not CAUSAL:
+            end_key = tl.minimum(seq_len, position + tl.minimum(BLOCK_Q, query_len - first) + window - 1)
+            tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
+        lowest = tl.minimum(tl.maximum(position - window + 1, 0) // TILE, tiles - 1)
+    each = tl.cdiv(tiles - lowest, SEGMENTS)
+    used = tl.cdiv(tiles - lowest, each)
     for segment in tl.static_range(SEGMENTS):
         item = plan_ptr + (place * SEGMENTS + segment) * SIZE
         keep = number < blocks
         tl.store(item, tl.where(live, tl.where(segment < used, seq, HOLE), END), mask=keep)
         tl.store(item + 1, start + first, mask=keep)
         tl.store(item + 2, query_len - first, mask=keep)
-        tl.store(item + 3, seq_len - query_len + first, mask=keep)
+        tl.store(item + 3, position, mask=keep)
         tl.store(item + 4, seq_len, mask=keep)
-        tl.store(item + 5, tl.minimum(segment * each, tiles), mask=keep)
-        tl.store(item + 6, tl.minimum(segment * each + each, tiles), mask=keep)
+        tl.store(item + 5, tl.minimum(lowest + segment * each, tiles), mask=keep)
+        tl.store(item + 6, tl.minimum(lowest + segment * each + each, tiles), mask=keep)
         tl.store(item + 7, tl.where(used > 1, segment, -1), mask=keep)
 
 
@@ -102,9 +110,14 @@ def most_blocks(num_tokens: int, num_seqs: int, block_q: int, short: int) -> int
     return num_tokens // block_q + min(num_seqs, num_tokens // (short + 1))
 
 
+def num_items(batch: PagedBatch, block_q: int, segments: int, short: int) -> int:
+    """Entries of the plan of a batch, at most: what make_plan writes."""
+    return most_blocks(batch.num_tokens, batch.num_seqs, block_q, short) * segments
+
+
 def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Tensor:
-    """int32 [items, fields] for the plan of so many Q Blocks."""
-    return torch.empty((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
+    """int32 [items, fields] for the plan of so many Q Blocks; zeros, which no other call's scratch lies over."""
+    return torch.zeros((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
 
 
 def make_plan(
@@ -112,13 +125,16 @@ def make_plan(
 ) -> int:
     """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them. Returns how many
     entries were written, at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
+
+    Of features only causality and the window count.
     """
     blocks = most_blocks(batch.num_tokens, batch.num_seqs, block_q, short)
     if plan.shape[0] < blocks * segments:
         raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {blocks * segments}")
     _plan_kernel[(cdiv(blocks, BLOCKS),)](
-        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks,
-        BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal, SHORT=short,
+        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0,
+        BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal,
+        WINDOW=features.sliding_window is not None, SHORT=short,
         BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
     )  # fmt: skip
     return blocks * segments

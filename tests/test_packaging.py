@@ -1,5 +1,6 @@
-"""What the wheel holds; an installed torch or triton is never replaced; a stranger's `common` is refused."""
+"""What the wheel holds; an installed torch or triton is never replaced; a stranger's `common` is met, or refused."""
 
+import ast
 import configparser
 import importlib.util
 import os
@@ -32,18 +33,23 @@ def environment():
     return module
 
 
+def build(folder):
+    """The project's wheel, by its name in the last line."""
+    code = "import setuptools.build_meta as build; print(build.build_wheel('.'))"
+    return run([sys.executable, "-c", code], cwd=folder)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The project's wheel, built offline from a copy with the setuptools that is here."""
-    setuptools = pytest.importorskip("setuptools", minversion="77")
+    pytest.importorskip("setuptools", minversion="77")
     copy = tmp_path_factory.mktemp("project")
-    for folder in filter(lambda name: (ROOT / name).is_dir(), (*PACKAGES, "tests", "docs")):
+    for folder in filter(lambda name: (ROOT / name).is_dir(), (*PACKAGES, "diptych", "tests", "docs")):
         shutil.copytree(ROOT / folder, copy / folder, ignore=IGNORED)
-    for name in ("pyproject.toml", "LICENSE", "MANIFEST.in", "diptych_check.py"):
+    for name in ("pyproject.toml", "LICENSE", "MANIFEST.in", "diptych_check.py", "setup.py"):
         shutil.copy(ROOT / name, copy)
     (copy / "README.md").touch()
-    code = f"import {setuptools.__name__}.build_meta as build; print(build.build_wheel('.'))"
-    done = run([sys.executable, "-c", code], cwd=copy)
+    done = build(copy)
     assert done.returncode == 0, done.stderr[-2000:]
     return copy / done.stdout.split()[-1]
 
@@ -51,7 +57,149 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
-    assert {str(p.relative_to(ROOT)) for p in sources if "__pycache__" not in p.parts} | {"diptych_check.py"} == held
+    sources |= {path for path in (ROOT / "diptych").rglob("*") if path.is_file()}
+    ours = {str(path.relative_to(ROOT)).removeprefix("diptych/") for path in sources if "__pycache__" not in path.parts}
+    assert {f"diptych/{name}" for name in ours} | {"diptych_check.py"} == held
+
+
+def test_what_an_earlier_build_left_is_not_in_a_wheel(wheel):
+    folder = wheel.parent
+    for name in ("common/gone.py", "diptych/compare/gone.py"):
+        path = folder / "build" / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    done = build(folder)
+    assert done.returncode == 0 and not [name for name in zipfile.ZipFile(wheel).namelist() if "gone" in name]
+
+
+def test_entry_points_are_named_as_in_a_wheel(wheel):
+    """setuptools writes them as they stand; in a checkout `diptych.x` is `x`."""
+    held = set(zipfile.ZipFile(wheel).namelist())
+    groups = [PROJECT["scripts"], *PROJECT["entry-points"].values()]
+    modules = [entry.partition(":")[0].replace(".", "/") for group in groups for entry in group.values()]
+    assert not {name for name in modules if not {f"{name}.py", f"{name}/__init__.py"} & held}
+
+
+def imports(source):
+    """The first part of each module that a source imports from the top."""
+    nodes = [*ast.walk(ast.parse(source))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.split(".")[0] for name in names}
+
+
+def test_the_wheel_names_nothing_by_the_names_of_a_checkout(wheel):
+    """Neither an import nor a word that somebody may type."""
+    held = zipfile.ZipFile(wheel)
+    sources = {name: held.read(name).decode() for name in held.namelist() if name.endswith(".py")}
+    assert not {name for name, source in sources.items() if imports(source) & set(PACKAGES)}
+    said = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})\.\w+")
+    found = {match.group() for source in sources.values() for match in said.finditer(source)}
+    assert not {name for name in found if (ROOT / name.replace(".", "/")).exists()}
+
+
+INSTALLED = """
+import common, compare
+from diptych.common.spec import AttentionShape
+from diptych.compare.competitors import registry
+from diptych.compare.plan import fingerprint
+from diptych.compare.process import children
+from diptych.compare.record.spec_identity import spec_hash
+assert common.theirs and compare.theirs
+kernels = [kernel for kernel in registry.OWN if not kernel.endswith("split")]
+print(spec_hash(), [(fingerprint.source(k), fingerprint.choice(k, "tree", "h200")) for k in kernels])
+"""
+
+
+@pytest.fixture(scope="module")
+def beside(wheel, tmp_path_factory):
+    """An environment that has the wheel, and a `common` and a `compare` of somebody else: its folder of commands.
+
+    What this one has is there too, but for editable installs: a path in a .pth is no site folder, whose .pth count.
+    """
+    target = tmp_path_factory.mktemp("beside")
+    assert run([sys.executable, "-m", "venv", "--without-pip", str(target)]).returncode == 0
+    site = next(target.glob("lib/python*/site-packages"))
+    (site / "parent.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    options = ["--quiet", "--no-index", "--no-deps", "--ignore-installed"]
+    done = run([str(target / "bin" / "python"), "-m", "pip", "install", *options, str(wheel)])
+    assert done.returncode == 0, done.stderr
+    for name in ("common", "compare"):
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text("theirs = True\n")
+    return target / "bin"
+
+
+def run_beside(command, cwd):
+    """A command of that environment; this one's path of imports does not reach it."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}
+    return run(list(map(str, command)), cwd=cwd, env=environment)
+
+
+def test_an_installed_one_lives_beside_a_strangers_common(beside, tmp_path):
+    done = run_beside([beside / "diptych", "--help"], tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("usage: diptych VERB"), done.stderr
+    done = run_beside([beside / "diptych", "explain", "q1s2k", "--gpu", "h200"], tmp_path)
+    assert done.returncode == 0 and "triton: " in done.stdout and "helion: " in done.stdout, done.stderr
+    for module in ("diptych", "diptych.compare.run"):
+        assert run_beside([beside / "python", "-m", module, "--help"], tmp_path).returncode == 0
+
+
+def test_hashes_of_an_installed_one_are_those_of_the_checkout(beside, tmp_path):
+    """Rows of both can be compared, and each goes on with a run of the other."""
+    installed = run_beside([beside / "python", "-c", INSTALLED], tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    code = INSTALLED.replace("diptych.", "").replace("assert", "0 and")
+    here = run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert here.stdout == installed.stdout, here.stderr
+
+
+KERNEL = """
+from diptych.common.spec import PagedBatch
+from diptych.dsl_triton.naive import CONTRACT, DEFAULT, SUPPORTS, launch, workspace
+
+def zeros(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, causal, out):
+    out.zero_()
+"""
+
+
+def test_the_kit_of_an_installed_one_judges_a_kernel_in_a_common_of_its_own(beside, tmp_path):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("")
+    (tmp_path / "common" / "mine.py").write_text(KERNEL)
+    for kernel, verdict in (("common.mine", 0), ("common.mine:zeros", 1)):
+        done = run_beside([beside / "diptych-check", kernel, "--case", "query-0"], tmp_path)
+        assert done.returncode == verdict, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_cell_of_each_dsl_is_right_in_an_installed_one(beside, tmp_path):
+    """Its workers are processes of their own, and Helion looks a kernel's names up in its module."""
+    kernels = "triton/auto,helion/auto,helion/ablations.last_arriver"
+    command = [beside / "diptych", "run", "--workload", "q1s33", "--kernels", kernels, "--out", "run"]
+    done = run_beside(command, tmp_path)
+    assert done.returncode == 0 and "3 cells: 3 ok" in done.stdout, done.stdout + done.stderr
+
+
+def test_in_a_checkout_both_names_are_one_module():
+    code = (
+        "import common.spec, diptych.common.spec as spec, diptych.dsl_triton.masks as masks, dsl_triton.masks as same\n"
+        "assert spec is common.spec and spec.__spec__.name == 'common.spec' and masks is same\n"
+        "import diptych, importlib.util\n"
+        "assert importlib.util.find_spec('diptych.common.nothing') is None\n"
+    )
+    done = run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_second_name_is_never_a_strangers(tmp_path):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = run([sys.executable, "-P", "-c", "import diptych.common"], cwd=tmp_path, env=environment)
+    last = done.stderr.strip().splitlines()[-1]
+    assert str(tmp_path / "common") in last and f"put {ROOT} before it" in last
 
 
 def test_the_wheel_installs_the_one_command(wheel, tmp_path):

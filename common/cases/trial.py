@@ -14,17 +14,7 @@ from common.oracle.integrity import Guards, Snapshot, damage
 from common.oracle.reference import Expected, reference
 from common.oracle.tolerance import RULES, Verdict, check
 from common.spec import Features, PagedBatch
-from common.spec.kernel import Capacity, Kernel, Precision
-
-
-def planned(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
-    """The workspace, planned where the kernel has the host's part of a step,
-    `prepare(batch, features, config, workspace) -> workspace`.
-
-    A launch without its plan may do nothing, and do so without an error. Raises what the kernel's `prepare` raises.
-    """
-    prepare = getattr(kernel, "prepare", None)
-    return prepare(batch, features, config, workspace) if prepare else workspace
+from common.spec.kernel import Capacity, Kernel, Precision, planned
 
 
 def ready(kernel: Any, batch: PagedBatch, features: Features, config: Any) -> Any:

@@ -16,13 +16,14 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from . import of_helion, of_triton
 from .of_helion import num_units, units
 
-__all__ = ["REPAIRS", "install", "num_units", "units", "wanted", "without"]
+__all__ = ["REPAIRS", "begin", "install", "num_units", "units", "wanted", "without"]
 
 REPAIRS = of_triton.REPAIRS | of_helion.REPAIRS
 _originals: dict[str, of_triton.Patches] = {}  # name of an active repair -> what to put back
@@ -87,6 +88,31 @@ def install() -> None:
         _repair_helion()
     elif not any(isinstance(finder, _OnceImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OnceImported())
+
+
+def begin() -> bool:
+    """Interpret in this process if nothing here could compile: no GPU, and TRITON_INTERPRET is not set either way.
+
+    For a public call, before its kernels are imported. Says so once, as a warning. Returns whether the process
+    interprets. Where triton was imported before, it is too late: the warning says what to do, the launch will fail.
+    """
+    if "TRITON_INTERPRET" not in os.environ and not _gpus():
+        if "triton" in sys.modules:
+            how = "set TRITON_INTERPRET=1, or import this package before triton"
+            warnings.warn(f"no GPU is here and triton is imported already: {how}", stacklevel=3)
+            return False
+        os.environ["TRITON_INTERPRET"] = "1"
+        how = "TRITON_INTERPRET=0 turns that off"
+        warnings.warn(f"no GPU is here: kernels run in Triton's interpreter, right and slow ({how})", stacklevel=3)
+    install()
+    return wanted()
+
+
+def _gpus() -> int:
+    """How many torch sees. It asks NVML before CUDA: a process that forks later may not have begun with CUDA."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 @contextlib.contextmanager

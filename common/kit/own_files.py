@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import marshal
+import os
 from pathlib import Path
 
 COMMON = Path(__file__).resolve().parents[1]
@@ -26,12 +27,13 @@ class OwnFiles:
         """Paths of files that were written, added or removed since."""
         now = _digests(self._folder)
         differ = [path for path in sorted(now.keys() | self._before.keys()) if now.get(path) != self._before.get(path)]
-        return [str(path.relative_to(self._folder.parent)) for path in differ if not _is_honest(path)]
+        return [os.path.relpath(path, self._folder.parent) for path in differ if not _is_honest(path)]
 
 
 def _digests(folder: Path) -> dict[Path, str]:
     paths = [*folder.rglob("*.py"), *folder.rglob("*.pyc"), *folder.rglob("*.so"), *folder.rglob("*.pth")]
-    paths += folder.parent.glob("diptych_check.py")
+    # beside the packages, or beside the one that a wheel puts them in
+    paths += [path for above in folder.parents[:2] for path in above.glob("diptych_check.py")]
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 from common.serving import tape
 from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
 from common.serving.choice import Family
-from common.serving.grid import GRID
+from common.serving.grid import KEYS
 from common.serving.library import traced
 from common.serving.prepared import Prepared
 from common.serving.scratch import check_buffer
@@ -133,6 +133,9 @@ class PagedAttention:
     softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
+    same_step: query_start_loc and seq_lens hold what they did in the last call without it, as in a step's other layers:
+    where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel has none of this step
+    yet makes it. torch.compile's calls each make theirs.
     validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
     every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
     Raises SpecError or UnsupportedFeature before any launch.
@@ -145,6 +148,7 @@ class PagedAttention:
         self.family = family
         self._known: dict[tuple, Prepared] = {}
         self._recent: dict[tuple, tuple[Callable[..., bool], Prepared]] = {}  # the last call of each `others`
+        self._steps: dict[int, tuple] = {}  # what each layout's plan was made for, since a call without same_step
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -173,6 +177,7 @@ class PagedAttention:
         features: Features | None = None,
         workspace: torch.Tensor | None = None,
         validate: str = "host",
+        same_step: bool = False,
     ) -> torch.Tensor:
         if out is None and self.workspace is not None:
             raise SpecError("out", None, "a tensor: a plan allocates nothing")
@@ -190,7 +195,7 @@ class PagedAttention:
             given += [tensor for tensor in (key, value, lse, workspace) if tensor is not None]
             pointers = [*map(_address, given)]
             others = (
-                max_query_len, None if max_seq_len is None else bisect_left(GRID, max_seq_len), num_decodes,
+                max_query_len, None if max_seq_len is None else bisect_left(KEYS, max_seq_len), num_decodes,
                 softmax_scale, causal, sliding_window, asked, validate, key is None, value is None, lse is None,
                 workspace is None, beyond(given),
             )  # fmt: skip
@@ -201,12 +206,20 @@ class PagedAttention:
             if out is None and isinstance(error, RuntimeError):  # the allocator's
                 raise
             prepared = known = None
-        kept = prepared is not None and prepared.tape is not None and validate != "full"
-        if not (kept and self._again(prepared, pointers, query, lse, workspace)):
+        if not same_step:
+            self._steps.clear()
+        planned = prepared is not None and prepared.step is not None and prepared.is_planned(self._steps)
+        again = None if prepared is None or validate == "full" else prepared.tapes[planned]
+        if again is None or not self._again(prepared, again, pointers, query, lse, workspace):
             inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints = (max_query_len, max_seq_len, num_decodes)
             features = features_of(causal, sliding_window, features)
-            self._launch(prepared, known, (*inputs, out, lse, workspace), hints, softmax_scale, features, validate)
+            written = (out, lse, workspace)
+            prepared = self._launch(
+                prepared, planned, known, (*inputs, *written), hints, softmax_scale, features, validate
+            )
+        if prepared.step is not None:
+            self._steps[prepared.step[0]] = prepared.step[1]
         return out
 
     def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
@@ -220,6 +233,7 @@ class PagedAttention:
     def _again(
         self,
         prepared: Prepared,
+        again: tape.Tape,
         pointers: list[int],
         query: torch.Tensor,
         lse: torch.Tensor | None,
@@ -236,7 +250,7 @@ class PagedAttention:
             if scratch is None and prepared.num_bytes:  # no tensor, whose making costs 0.3 us more
                 scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device)
             pointers.append(0 if scratch is None else scratch.data_ptr())
-        prepared.tape.replay(pointers, tape.current_stream(device))
+        again.replay(pointers, tape.current_stream(device))
         return True
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -245,13 +259,14 @@ class PagedAttention:
     def _launch(
         self,
         prepared: Prepared | None,
+        planned: bool,
         known: tuple | None,
         tensors: tuple,
         hints: tuple,
         softmax_scale: float | None,
         features: Features,
         validate: str,
-    ) -> None:
+    ) -> Prepared:
         """Check, choose and launch; keep what the next call of this signature needs."""
         *inputs, out, lse, buffer = tensors
         buffer = self.workspace if buffer is None else buffer
@@ -271,9 +286,10 @@ class PagedAttention:
                 prepared = self._prepare(batch, features, buffer)
             if buffer is None and prepared.needs_buffer:
                 buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)
-            prepared.launch(batch, features, out, lse, buffer)
+            prepared.launch(batch, features, out, lse, buffer, planned)
         if known is not None:
             if len(self._known) == MOST_SIGNATURES:
                 self._known.clear()
                 self._recent.clear()
             self._known[known] = prepared
+        return prepared

@@ -1,8 +1,8 @@
 """Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
 
-Choices are made on a grid of host integers (common/serving/grid.py), and segments are numbers of a short list
-(`few_segments`), so that the choices which a capacity can reach are few: they can all be compiled before the first
-request.
+Choices are made from exact host integers (common/serving/grid.py), and segments are numbers of a short list
+(`few_segments`), so that the choices which a capacity can reach are few: those of a grid's points can all be compiled
+before the first request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.serving.grid import GRID, INVARIANT, on_grid, reachable_stats, seen
+from common.serving.grid import GRID, INVARIANT, decided_by, reachable_stats, seen
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, asked_of
+from common.spec.kernel import Capacity, asked_of, planned
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.spec.toolchain import RefusedCompiler, refusal
 
@@ -34,6 +34,7 @@ MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
 MOST_PARTS_BYTES = 2**28
+MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thousand
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,13 @@ def _with_segments(config: Any, most: int) -> Any:
     return dataclasses.replace(config, **changes) if changes else config
 
 
+@lru_cache
+def _of_one_unit(gpu: Gpu) -> Gpu:
+    """The same GPU with a unit, said once: every count of programs divides by it."""
+    warnings.warn(f"gpu: found {gpu.name} ({gpu.title}) with {gpu.units} units, chosen for as with 1", stacklevel=3)
+    return dataclasses.replace(gpu, units=1)
+
+
 @dataclass
 class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
@@ -104,7 +112,7 @@ class Family:
         heuristics: str = "tree",
         sees: int = EVERY_KEY,
     ) -> Choice:
-        """The kernel and config for a batch of these sizes, asked for on the grid.
+        """The kernel and config for a batch of these sizes, as `grid.decided_by` has them.
 
         needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the tree's kernel
         lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
@@ -114,11 +122,14 @@ class Family:
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
-        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-        stats = seen(shape, stats, sees)
+        stats = seen(shape, decided_by(stats), sees)
+        if gpu is not None and gpu.units < 1:
+            gpu = _of_one_unit(gpu)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)
         found = self._chosen.get(key)
         if found is None:
+            if len(self._chosen) >= MOST_CHOICES:
+                self._chosen.clear()
             found = self.serving(self._choose(shape, stats, gpu, heuristics), needs, gpu, stats, shape)
             found = dataclasses.replace(found, config=few_segments(found.config, shape, stats))
             self._chosen[key] = found
@@ -176,6 +187,11 @@ class Family:
         """The chosen kernel's."""
         return self.kernel(config.kernel).workspace(shape, capacity, config.config)
 
+    def prepare(self, batch: PagedBatch, features: Features, config: Choice, workspace: Any) -> Any:
+        """The chosen kernel's plan of a step, as common.spec.kernel.planned."""
+        config = self.serving(config, asked_of(batch, features), names=("split",))
+        return planned(self.kernel(config.kernel), batch, features, config.config, workspace)
+
     def launch(
         self,
         batch: PagedBatch,
@@ -212,15 +228,22 @@ class Family:
         Says once per GPU, in one line, that no tree exists and how one is made.
         """
         if gpu.name not in self._trees:
+            path = f"heuristics/fitted/{gpu.name}.py"
             try:
                 tree = self.load(f"heuristics.fitted.{gpu.name}")
                 origin = ", ".join(f"{name} {value}" for name, value in tree.PROVENANCE.items())
-                self._trees[gpu.name] = tree, f"heuristics/fitted/{gpu.name}.py", origin
-            except ModuleNotFoundError as error:
-                if not (error.name or "").endswith(f"heuristics.fitted.{gpu.name}"):
-                    raise
+                if not callable(tree.covers) or tree.PROVENANCE.get("gpu", gpu.title) != gpu.title:
+                    raise ValueError(f"found a table of {tree.PROVENANCE.get('gpu')}, allowed one of {gpu.title}")
+                self._trees[gpu.name] = tree, path, origin
+            except Exception as error:  # whatever stands in the file: a call has an answer without it
+                absent = isinstance(error, ModuleNotFoundError) and (error.name or "").endswith(gpu.name)
+                why = (
+                    "no measured tree"
+                    if absent
+                    else f"{path} is no table of its kind, {type(error).__name__}: {error};"
+                )
                 warnings.warn(
-                    f"{self.name}: no measured tree for {gpu.name} ({gpu.title}), untuned defaults are used; "
+                    f"{self.name}: {why} for {gpu.name} ({gpu.title}), untuned defaults are used; "
                     f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
                     stacklevel=2,
                 )

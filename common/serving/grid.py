@@ -1,7 +1,9 @@
-"""The grid of host integers that choices are made on: few points, so that all that a capacity can reach are enumerable.
+"""The host integers that choices are made from, and the grid of few points by which a capacity is compiled ahead.
 
-Sequences and keys are rounded up to powers of two and one and a half times those, tokens of the longest query to powers
-of two. Hints become a point of it (`hinted_stats`), and what a capacity can reach is compiled before the first request.
+A choice follows from exact counts of sequences, tokens and decodes (`decided_by`): rounded up, 11 sequences of 8 KV
+heads and 4 tokens lose a segment of three and with it half of their speed. Keys, which grow in every step, are rounded
+up to `KEYS`, steps of 1.19, for a choice and all that is kept of a call outlive a step. The grid has powers of two and
+one and a half times those: all of its points that a capacity can reach are asked and compiled before the first request.
 """
 
 from __future__ import annotations
@@ -16,6 +18,25 @@ from common.spec.metadata import BatchStats, cdiv
 TILE = 64  # keys of a decode's smallest tile on most GPUs; with a tile less than there are one segment takes two
 # 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two and one and a half times
 GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
+# four a doubling: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16 ...
+KEYS = tuple(sorted(set(GRID) | {5 << i for i in range(29)} | {7 << i for i in range(29)}))
+EIGHTHS = 8  # of the longest sequence's keys, in which a choice is told how many the mean one has
+
+
+def few_keys(n: int) -> int:
+    """The smallest of KEYS that is at least n."""
+    return KEYS[bisect_left(KEYS, n)]
+
+
+def decided_by(stats: BatchStats) -> BatchStats:
+    """What a choice is made from: counts as they are, keys on KEYS, all keys together in eighths of as many as the
+    longest has; as many sequences as tokens where there are none."""
+    seqs, longest = max(stats.num_seqs, 1), max(stats.max_query_len, 1)
+    keys = few_keys(max(stats.max_seq_len, longest))
+    eighths = min(max(cdiv(EIGHTHS * stats.total_seq_len, seqs * keys), 1), EIGHTHS)
+    total = cdiv(seqs * keys * eighths, EIGHTHS)
+    decodes = seqs if longest == 1 else min(stats.num_decodes, seqs)
+    return BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total)
 
 
 def rounded(n: int) -> int:
@@ -68,7 +89,7 @@ def hinted_stats(
     max_seq_len: int | None,
     num_decodes: int | None,
 ) -> BatchStats:
-    """Stats on the grid from shapes and hints; a hint that shapes refute is corrected, None is filled in from shapes.
+    """Stats from shapes and hints, keys on KEYS; a hint that shapes refute is corrected, None is filled in from shapes.
 
     most_keys: what a row of the block table can hold. The longest query has at least the mean; of the others as many
     are decodes as the token count allows. A hint is never trusted with more than time.
@@ -82,11 +103,13 @@ def hinted_stats(
     if num_decodes is None:
         prompts = cdiv(max(num_tokens - num_seqs, 0), longest - 1) if longest > 1 else 0
         num_decodes = num_seqs - prompts
-    return on_grid(num_seqs, max(0, min(num_decodes, num_seqs)), longest, keys)
+    decodes = max(0, min(num_decodes, num_seqs))
+    keys = few_keys(max(keys, longest))
+    return decided_by(BatchStats(num_seqs, num_tokens, decodes, longest, keys, max(num_seqs, 1) * keys))
 
 
 def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
-    """Every point of the grid that `hinted_stats` can give for batches of this capacity."""
+    """Every point of the grid on which `hinted_stats` of a batch of this capacity can lie."""
     for seqs in _grid(max_seqs, rounded):
         for longest in _grid(max_tokens, power_of_two):
             for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):

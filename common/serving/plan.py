@@ -79,12 +79,13 @@ class Plan(PagedAttention):
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
+        self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
 
-    def _launch(self, prepared: Any, known: Any, tensors: tuple, hints: tuple, *others: Any) -> None:
+    def _launch(self, prepared: Any, planned: bool, known: Any, tensors: tuple, hints: tuple, *others: Any) -> Prepared:
         """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
         if hints[1] is None:
             hints = (hints[0], self.typical_seq_len, hints[2])
-        super()._launch(prepared, known, tensors, hints, *others)
+        return super()._launch(prepared, planned, known, tensors, hints, *others)
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
@@ -97,19 +98,31 @@ class Plan(PagedAttention):
         choice = self.choice_of(batch.stats, asked_of(batch, features), features.sees)
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
-        self._note({(*piece, *kind_of(batch.num_tokens, batch.num_seqs)) for piece in pieces(choice)})
+        self._note(compiled_by(choice, batch.num_tokens, batch.num_seqs))
         return Prepared(self.family, choice, self._layouts[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
         """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
-        beyond the plan's as the plan's: what it owns and warmed up is enough for every call."""
-        return self.reach.choice_of(stats, needs, sees)
+        beyond the plan's as the plan's: what it owns and warmed up is enough for every call.
+
+        From exact counts, where the plan has that choice, scratch for it and, once warm, its code; else the grid's.
+        """
+        if self.reach.only is not None:
+            return self.reach.only
+        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
+        exact = self.reach.choose(stats, needs, sees)
+        return exact if self._has(exact, stats) else self.reach.on_grid(stats, needs, sees)
 
     def _note(self, met: set[tuple]) -> None:
         """Count a call whose launches no warm-up made."""
         if not self._warming and not met <= self._met:
             self.unmet += 1
         self._met |= met
+
+    def _has(self, choice: Choice, stats: BatchStats) -> bool:
+        tokens, seqs = self.reach.room.get(choice, (0, 0))
+        fits = stats.num_tokens <= tokens and stats.num_seqs <= seqs
+        return fits and (self._warm is None or compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm)
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
@@ -141,10 +154,9 @@ class Plan(PagedAttention):
         for largest in (False, True):  # the smallest and the largest batch of each kind
             seen = set()
             for choice, cells in sorted(reached.items(), key=lambda item: _work(item[1], largest)):
-                mine = pieces(choice)
                 for stats in cells[::-1] if largest else cells:
                     for tokens, seqs in self._counts(stats):
-                        met = {(*piece, *kind_of(tokens, seqs)) for piece in mine}
+                        met = compiled_by(choice, tokens, seqs)
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
                             seen |= met
                             given.add((tokens, seqs, stats))
@@ -154,13 +166,14 @@ class Plan(PagedAttention):
         """Of `choices` those of the cells that the points lie in. Raises SpecError beyond the capacity."""
         found: dict[Choice, list[BatchStats]] = {}
         for stats in dict.fromkeys(point.cell(self.max_tokens, self.max_seqs, self.max_seq_len) for point in points):
-            found.setdefault(self.choice_of(stats, self.reach.needs, self.features.sees), []).append(stats)
+            found.setdefault(self.reach.on_grid(stats, self.reach.needs, self.features.sees), []).append(stats)
         return found
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
-        """What a call of these sizes, hinted as `_hints` does, gets."""
+        """What the grid has for a call of these sizes, hinted as `_hints` does."""
         hints = self._hints(seqs, stats).values()
-        return self.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self.reach.needs)
+        asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
+        return self.reach.on_grid(asked, self.reach.needs, self.features.sees)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
         decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
@@ -206,10 +219,12 @@ class Plan(PagedAttention):
         sums = make(query.shape[:2]) if lse else None
         sizes = list(self.sizes(points))
         report = progress or (lambda done, all: None)
-        self._warming = True
+        before, warm = self._warm or set(), set()
+        self._warming, self._warm = True, set()  # meanwhile calls take the grid's choices
         try:
             for count, (tokens, seqs, stats) in enumerate(sizes):
                 report(count, len(sizes))
+                warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
                 key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
                 self(
                     query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
@@ -217,7 +232,9 @@ class Plan(PagedAttention):
                     features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
                 )  # fmt: skip
         finally:
-            self._warming = False
+            self._warming, self._warm = False, before | warm
+            self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
+            self._recent.clear()
         self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)
@@ -245,6 +262,11 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
         return [(choice.kernel, "", config)]
     rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
     return [(choice.kernel, name, (value, rest)) for name, value in parts.items() if dataclasses.is_dataclass(value)]
+
+
+def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:
+    """What a call of these sizes is compiled for."""
+    return {(*piece, *kind_of(tokens, seqs)) for piece in pieces(choice)}
 
 
 def _work(points: list[BatchStats], largest: bool) -> int:

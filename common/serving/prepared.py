@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,25 +20,37 @@ MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator
 
 
 class Prepared:
-    """The choice for one signature, the place of its scratch, and the tape of its launches where it can have one.
+    """The choice for one signature, the place of its scratch, and the tapes of its launches where it can have some.
 
-    num_bytes: scratch that each call needs.
+    num_bytes: scratch that each call needs. tapes: of a call that plans its step, and of one that takes the plan as it
+    is. step: whose plan that is, and what it is made for; None where the kernel makes none.
     """
 
-    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "tape")
+    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "step", "tapes")
 
     def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
         self.family, self.choice, self._layout = family, choice, layout
         self.kernel = family.kernel(choice.kernel)
         self.num_bytes = layout.num_bytes
-        self.tape: Tape | None = None
-        self._recorded = "full_graph" not in self.kernel.SUPPORTS  # its launches follow the hints, not the shapes alone
+        self.tapes: list[Tape | None] = [None, None]
+        follows_hints = "full_graph" not in self.kernel.SUPPORTS  # as do its launches then, not the shapes alone
+        self._recorded = [follows_hints, follows_hints]
+        self.step: tuple[int, tuple] | None = None
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
         """buffer: the caller's scratch. Raises SpecError where it is too small."""
         choice = choice_for(family, batch, features)
         return cls(family, choice, _fitting(family.kernel(choice.kernel), choice, batch, buffer))
+
+    @property
+    def tape(self) -> Tape | None:
+        """Of a call that plans its step."""
+        return self.tapes[False]
+
+    def is_planned(self, steps: dict[int, tuple]) -> bool:
+        """Whether the plan in this layout is of these sizes and features."""
+        return steps.get(self.step[0]) == self.step[1]
 
     @property
     def needs_buffer(self) -> bool:
@@ -50,15 +63,23 @@ class Prepared:
         out: torch.Tensor,
         lse: torch.Tensor | None,
         buffer: torch.Tensor | None,
+        planned: bool = False,
     ) -> None:
-        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers."""
+        """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers.
+
+        planned: the plan of this step is in the workspace.
+        """
         workspace = self._layout.place(buffer)
-        if self._recorded:
+        if getattr(workspace, "planned", None) is not None:
+            workspace = replace(workspace, planned=planned)
+            made_for = batch.num_tokens, batch.num_seqs, features.causal, features.sliding_window
+            self.step = id(self._layout), made_for
+        if self._recorded[planned]:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
         with self.family.recorded(batch.device) as launches, tape.waits(launches, batch.device):
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
-        self._recorded = True
+        self._recorded[planned] = True
         if launches:
             slots = (
                 out, batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
@@ -66,7 +87,7 @@ class Prepared:
             )  # fmt: skip
             given = [slot for slot in slots if slot is not None]
             stream = tape.current_stream(batch.device.index)
-            self.tape = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
+            self.tapes[planned] = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:

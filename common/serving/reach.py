@@ -34,6 +34,7 @@ class Reach:
     max_keys: int
     only: Choice | None = None
     choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
+    room: dict[Choice, tuple[int, int]] = field(default_factory=dict)  # tokens and sequences
     layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
 
     @classmethod
@@ -63,7 +64,8 @@ class Reach:
         keys = max_seq_len if max_keys is None else max_keys
         found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, keys)
         found.choices = found._choices(one_config)
-        found.layouts = {choice: found._layout(choice, reached) for choice, reached in found.choices.items()}
+        found.room = {choice: found._most(reached) for choice, reached in found.choices.items()}
+        found.layouts = {choice: found._layout(choice) for choice in found.choices}
         return found
 
     @property
@@ -96,24 +98,31 @@ class Reach:
         config = few_segments(choice.config, self.shape, stats)
         return Choice(choice.kernel, config, choice.path, choice.provenance)
 
-    def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
-        """The choice for a call with these stats, a length or a window beyond the reach counted as the reach's."""
-        if self.only is not None:
-            return self.only
-        keys = min(stats.max_seq_len, self.max_seq_len)
-        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+    def choose(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice for these stats as they are; a window beyond the reach counts as the reach's."""
         sees = min(sees, self.features.sees)
         if self.kernel is not None:
             return self._config_at(stats, sees)
         return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
 
-    def _layout(self, choice: Choice, reached: list[BatchStats]) -> scratch.Layout:
-        """Scratch for the largest batch that gets this choice; tokens in sixteens as in calls without a plan."""
+    def on_grid(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice of a point of the grid: one of `choices`, and of what a warm-up compiles."""
+        if self.only is not None:
+            return self.only
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        return self.choose(on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys), needs, sees)
+
+    def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
+        """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""
         tokens, seqs = self.max_tokens, self.max_seqs
         if self.only is None:
             tokens = min(tokens, max(stats.num_seqs * stats.max_query_len for stats in reached))
             seqs = min(seqs, max(stats.num_seqs for stats in reached))
-        capacity = Capacity(cdiv(tokens, 16) * 16, seqs, self.device, self.max_keys)
+        return cdiv(tokens, 16) * 16, seqs
+
+    def _layout(self, choice: Choice) -> scratch.Layout:
+        """Scratch for the largest batch that may get this choice."""
+        capacity = Capacity(*self.room[choice], self.device, self.max_keys)
         return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
 

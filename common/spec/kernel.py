@@ -58,6 +58,17 @@ class Capacity:
         return cls(batch.num_tokens, batch.num_seqs, batch.device, keys)
 
 
+def planned(kernel: Any, batch: PagedBatch, features: Features, config: Any, workspace: Any) -> Any:
+    """The workspace with the plan of a step, where the kernel makes one apart from its launch.
+
+    `prepare(batch, features, config, workspace) -> workspace` is optional. It reads lengths alone, so one serves every
+    layer of a step. A launch without it makes the plan itself, or does nothing where the kernel needs it. Raises what
+    the kernel's `prepare` raises.
+    """
+    prepare = getattr(kernel, "prepare", None)
+    return prepare(batch, features, config, workspace) if prepare else workspace
+
+
 class Kernel(Protocol):
     """A paged-attention kernel.
 

@@ -31,7 +31,7 @@ from compare import stats
 from compare.analysis import merge, verdict
 from compare.analysis.runs import NotARun, RunData, read
 from compare.analysis.verdict import Outcome, Series
-from compare.exits import GATE, NOTHING, OK, USAGE
+from compare.exits import GATE, NOTHING, OK, USAGE, say
 from compare.plan.fingerprint import changed, pairs_that_differ
 from compare.record import noise
 from compare.record.noise import Noise
@@ -247,7 +247,8 @@ def _of_cell(
     samples = [_samples(series, of, unit) for series, of in ((before, times[0]), (after, times[1]))]
     few = min(sum(map(len, each)) for each in samples) < stats.FEW
     ratio = (stats.few_ratio if few else stats.unpaired_ratio)(samples[1], samples[0])
-    outcome = verdict.decide(ratio.inverse(), thresholds.of(before.median_us))
+    same_rounds = before.samples == after.samples  # the very rows: a wide interval over them leaves nothing open
+    outcome = Outcome.SAME if same_rounds else verdict.decide(ratio.inverse(), thresholds.of(before.median_us))
     us = {"before_us": before.median_us, "after_us": after.median_us}
     return Difference(change=_OF_OUTCOME[outcome], ratio=ratio, **us, **known)
 
@@ -418,12 +419,14 @@ def main(asked: argparse.Namespace) -> int:
         code = gate(found, asked.fail_on)
         if code == NOTHING:
             print(f"{before.folder} and {after.folder} have no selected cell in common", file=sys.stderr)
+        elif before.raw == after.raw:
+            print(f"{before.folder} and {after.folder} hold the same run: {len(found)} cells, none changed")
         else:
             show(before, after, found, said, asked.all)
         if asked.json:
             cells = json.dumps([_plain(d) for d in found], indent=1, allow_nan=False)
             asked.json.write_text(cells + "\n", encoding="utf-8")
     except (NotARun, Incomparable, noise.NotNoise, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     return code

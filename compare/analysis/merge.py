@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.analysis.runs import NotARun, RunData, read
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.plan.fingerprint import changed
 from compare.record import folder as run_folder
 from compare.record.records import Record, write_manifest
@@ -189,7 +189,7 @@ def main(asked: argparse.Namespace) -> int:
             raise CannotMerge(f"runs: found {len(runs)}, allowed two or more")
         folder = merge(runs, asked.out)
     except (NotARun, CannotMerge, run_folder.CannotWrite) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     for run in runs:
         if run.note:

@@ -105,6 +105,10 @@ def read(folder: Path) -> RunData:
             raise ValueError(f"graphs.jsonl: its report is that of `python -m compare study graphs --report {folder}`")
         cells = folder / "cells.jsonl"
         loaded = load(cells) if cells.exists() else None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        name = Path(error.filename or folder).name
+        why = f"where {name} cannot be read ({error.strerror})" if folder.is_dir() else "which is no folder"
+        raise NotARun(f"run folder: found {folder}, {why}, allowed one that compare.run wrote") from error
+    except (ValueError, RecursionError) as error:
         raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
     return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from common import interpreter
-from common.cases.trial import planned
 from common.gpus import Gpu
 from common.spec import PagedBatch, SpecError, UnsupportedFeature
-from common.spec.kernel import Capacity, asked_of
+from common.spec.kernel import Capacity, asked_of, planned
 from compare.bench.arena import Arena
 from compare.bench.gate import Rejected
 from compare.competitors import registry, sources
@@ -25,9 +24,10 @@ LOG_TAIL = 2000  # characters of a traceback or log that a row keeps
 class Subject:
     """A kernel with its config and workspace, ready to launch on every page set of an arena.
 
-    A kernel may define `prepare(batch, features, config, workspace) -> workspace`: the host's planning of a step, which
-    serving engines do once for all layers. It runs outside the timed call, once per page set, and again after the
-    values changed, when it must refill the same buffers. Raises Rejected (unsupported) and what `registry.load` raises.
+    A kernel may define `prepare` (common.spec.kernel.planned), the plan of a step, which serving engines make once for
+    all layers. It runs outside the timed call, once per page set, and again after the values changed, when it must
+    refill the same buffers; `@planning` behind the id brings it into the time. Raises Rejected (unsupported) and what
+    `registry.load` raises.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Subject:
         self.plan()
 
     def plan(self) -> None:
-        """The host's part of a step, where the kernel has one."""
+        """The plan of a step, where the kernel makes one apart from its launch."""
         for number, batch in enumerate(self.arena.batches):
             self._workspaces[number] = planned(
                 self.kernel, batch, self.arena.features, self.config, self._workspaces[number]

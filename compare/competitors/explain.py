@@ -2,9 +2,10 @@
 
     python -m compare explain q1s2k_16q512s1536 --gpu h200
 
-Per DSL: what `auto` chooses, the segments that follow, the conditions that its tree went through, and what stands
-behind the tree. Nothing is compiled or launched, so the GPU need not be here. Exit codes: 0; 2 for an option or a batch
-that cannot be read; 5 where neither DSL can be imported.
+Per DSL: what `auto` chooses, the segments that follow, the conditions of a fitted tree where one was asked, the rule
+that decided and its runner-up, what stands behind it, and whether that is stale. Nothing is compiled or launched, so
+the GPU need not be here. Exit codes: 0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be
+imported.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import dataclasses
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,16 +25,18 @@ import torch
 from common import gpus
 from common.gpus import Gpu
 from common.serving.choice import Choice, few_segments
-from common.serving.grid import on_grid, seen
+from common.serving.grid import decided_by, seen
+from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
-from compare.competitors import registry
+from compare.competitors import registry, sources
 from compare.exits import NOTHING, OK, USAGE
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
 
+FITTED = "heuristics/fitted/"  # as a family names what tune wrote
 Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
 
 
@@ -67,15 +71,42 @@ def conditions(module: ModuleType, function: str, *args: Any) -> tuple[Any, list
 
 
 def path_of(family: Any, choice: Choice, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> list[Condition]:
-    """The conditions behind a choice of `family`."""
-    if gpu is None:
-        return conditions(family.load("heuristics.generic.default"), "auto_kernel", shape, stats, None)[1]
-    file, function = choice.path.split(": ")
+    """The conditions of the fitted if-trees behind a choice of `family`; none where tables of rules decided alone."""
+    file, _, function = choice.path.partition(": ")
+    if not file.startswith(FITTED):
+        return []
     found, met = conditions(family.load(file.removesuffix(".py").replace("/", ".")), function, shape, stats, gpu)
     config = few_segments(found[1] if isinstance(found, tuple) else found, shape, stats)
     if config != choice.config:
         raise RuntimeError(f"{choice.path} gave {choice.config}, and {config} when it was watched")
     return met
+
+
+def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tuple[str, str]]:
+    """(what, rule) of the tables behind a choice: the rule that decides, and its runner-up, which would without it."""
+    default = family.load("heuristics.generic.default")
+    config = getattr(default, choice.kernel, None)
+    shape, stats, gpu = situation.shape, situation.stats, situation.gpu
+    named = default.auto_kernel(shape, stats, gpu)  # a fitted tree may have taken another
+    tables = {"kernel": default.auto_kernel if named == choice.kernel else None, "config": config if gpu else None}
+    for what, table in tables.items():
+        if isinstance(table, Rules):
+            rules = table.told(situation)
+            yield f"{what} by", str(rules[0])
+            if len(rules) > 1:
+                yield "  runner-up", str(rules[1])
+
+
+def stale(family: Any, dsl: str, choice: Choice) -> str:
+    """Why a fitted table no longer is of the sources that run; empty where it is, and for rules written by hand."""
+    file = choice.path.partition(": ")[0]
+    if not file.startswith(FITTED):
+        return ""
+    stamped = family.load(file.removesuffix(".py").replace("/", ".")).PROVENANCE.get("sources", "")
+    now = sources.of_rules(dsl)
+    if stamped == now:
+        return ""
+    return f"yes: fitted with sources {stamped or 'that nobody stamped'}, these are {now}; `diptych tune` fits anew"
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
@@ -124,6 +155,9 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     lines.append(_line("chosen by", choice.path if gpu is None else f"dsl_{dsl}/{choice.path}"))
     for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu):
         lines.append(_line("", f"{'yes' if held else 'no':4} {text}"))
+    lines += [_line(*told) for told in rules_of(auto.FAMILY, choice, Situation(shape, stats, gpu))]
+    if why := stale(auto.FAMILY, dsl, choice):
+        lines.append(_line("stale", why))
     lines.append(_line("provenance", choice.provenance))
     refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
     return lines + [_line("refused", str(error)) for error in refused]
@@ -132,8 +166,7 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
     """Of the batch, and as its choice is asked for."""
     told = BatchStats.of(lens)
-    point = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
-    return told, seen(shape, point, ask.sees)
+    return told, seen(shape, decided_by(told), ask.sees)
 
 
 def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:

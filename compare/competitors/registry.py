@@ -20,6 +20,7 @@ from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.precision import Precision
 from common.versions import ensure
 from compare.competitors.functions import Function
+from compare.competitors.planning import Planning
 
 RUNGS = ("naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged", "auto")
 DSLS = ("triton", "helion")
@@ -36,6 +37,7 @@ ON_REQUEST: tuple[str, ...] = (  # only where --kernels names them: most compile
     "baseline/flag_gems",
     "baseline/aiter_triton",
 )
+CALLED = tuple(f"{dsl}/auto" for dsl in DSLS)  # what an engine calls: it chooses among the rungs
 KERNELS: tuple[str, ...] = OWN + BASELINES + ON_REQUEST
 ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes one that does not name the folder
     "triton/ablations.last_arriver": "parallel_softmax",
@@ -55,6 +57,7 @@ _DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, 
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.competitors.baselines"}
 HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
 _PAPER = "heuristics/paper/listing2.py"  # as a family names it
+PLANNING = "planning"  # behind any id's `@`: the plan of a step is made by every call, inside the time
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
 # Labelled bounds: they do not solve the paged problem, so they do not rank.
 BOUNDS = frozenset({"baseline/sdpa_dense", "baseline/cudnn_dense"})
@@ -67,7 +70,8 @@ class UnknownKernel(ValueError):
         self.found = found
         self.nearest = tuple(difflib.get_close_matches(found, (*KERNELS, *_DERIVED), n=3, cutoff=0.4))
         hint = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
-        allowed = f"{', '.join(KERNELS)}, globs of these, the own ones with @{', @'.join(VARIANTS)}"
+        variants = f"all with @{PLANNING}, the own ones with @{', @'.join(VARIANTS)}"
+        allowed = f"{', '.join(KERNELS)}, globs of these, {variants}"
         super().__init__(f"kernel: found {found!r}, allowed {allowed}, or package.module[:name]{hint}")
 
 
@@ -110,14 +114,14 @@ def is_own(kernel_id: str) -> bool:
 
 def select(patterns: str) -> tuple[str, ...]:
     """Kernel ids for comma-separated ids, globs of ids or outsiders, without repeats; `@variant` behind those of the
-    DSL folders. Raises UnknownKernel."""
+    DSL folders, `@planning` behind any. Raises UnknownKernel."""
     chosen: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         name, variant = split(pattern)
         folder = next((ids for part, ids in (("/ablation", ABLATIONS), ("/native", NATIVE)) if part in name), None)
-        known = folder or (KERNELS if variant is None else OWN)
+        known = folder or (KERNELS if variant in (None, PLANNING) else OWN)
         found = fnmatch.filter(known, name) or ([pattern] if _is_outsider(pattern) else [])
-        if not found or variant not in (None, *VARIANTS):
+        if not found or variant not in (None, PLANNING, *VARIANTS):
             raise UnknownKernel(pattern)
         chosen |= dict.fromkeys(found if variant is None else (f"{kernel}@{variant}" for kernel in found))
     return tuple(chosen)
@@ -141,8 +145,11 @@ def module_path(kernel_id: str) -> tuple[str, str | None]:
 
 
 def load(kernel_id: str) -> Any:
-    """The kernel, imported now; a plain function as one. Raises Unavailable where an import fails, or a package is
-    absent or too old, TypeError for what is no kernel, SpecError where a function declares what means nothing."""
+    """The kernel, imported now; a plain function as one; `@planning` as planning.Planning.
+
+    Raises Unavailable where an import fails, or a package is absent or too old, TypeError for what is no kernel,
+    SpecError where a function declares what means nothing.
+    """
     path, attribute = module_path(kernel_id)
     try:
         if is_own(kernel_id):
@@ -162,7 +169,7 @@ def load(kernel_id: str) -> Any:
     if not isinstance(kernel.CONTRACT, Precision):
         found = type(kernel.CONTRACT).__name__
         raise TypeError(f"{kernel_id}: CONTRACT: found a {found}, allowed a common.spec.precision.Precision")
-    return kernel
+    return Planning(kernel) if split(kernel_id)[1] == PLANNING else kernel
 
 
 def default_config(
@@ -193,7 +200,7 @@ def default_config(
         return _of_a_page(kernel_id, config, shape), "page"
     if variant == "fixed":
         return kernel.DEFAULT, "DEFAULT"
-    heuristics = variant or heuristics
+    heuristics = heuristics if variant in (None, PLANNING) else variant
     if gpu is not None and hasattr(kernel, "choose"):
         choice = kernel.choose(shape, stats, gpu, needs, heuristics, sees)
         return choice, "heuristics" if choice.provenance == UNTUNED else "tree"

@@ -12,18 +12,22 @@ from types import ModuleType
 from typing import Any
 
 from compare.competitors import registry
+from compare.identity import FOLDER, plain
+
+ROOT = Path(__file__).parents[2]
 
 
 def _root(file: Path) -> Path:
     """The folder that the file's topmost package stands in; the file's own where it is in no package."""
     folder = file.parent
-    while (folder / "__init__.py").exists():
+    while (folder / "__init__.py").exists() and folder != FOLDER:
         folder = folder.parent
     return folder
 
 
 def _called(node: ast.Call) -> str:
-    """What `import_module(...)` names; with a dot at the end where the rest is put together at run time; or nothing."""
+    """What `import_module(...)` names, as it is said; with a dot at the end where the rest is put together at run time;
+    or nothing."""
     if ast.unparse(node.func).split(".")[-1] != "import_module" or not node.args:
         return ""
     said = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
@@ -37,12 +41,19 @@ def _named(tree: ast.AST, package: str) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
+            base = _absolute("." * node.level + (node.module or ""), package).rstrip(".")
             names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call):
-            names.add(_called(node))
+            names.add(_absolute(_called(node), package))
     return names
+
+
+def _absolute(name: str, package: str) -> str:
+    """`..x` said in `package`, as a name from the top."""
+    said = name.lstrip(".")
+    level = len(name) - len(said)
+    above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+    return ".".join([*above, said])
 
 
 def _modules(root: Path, name: str) -> list[Path]:
@@ -64,7 +75,7 @@ def files(start: Path) -> list[Path]:
     found, left = {start}, [start]
     while left and start.parent != root:  # in no package: alone
         file = left.pop()
-        names = _named(ast.parse(file.read_text()), ".".join(file.relative_to(root).parts[:-1]))
+        names = _named(ast.parse(plain(file.read_text(encoding="utf-8"))), ".".join(file.relative_to(root).parts[:-1]))
         for name in sorted(name for name in names if name.split(".")[0] == package):
             new = [path for path in _modules(root, name) if path not in found]
             found.update(new)
@@ -91,9 +102,15 @@ def of_kernel(kernel_id: str) -> str:
         return "unavailable"
 
 
+def of_rules(dsl: str) -> str:
+    """The hash that a fitted table is stamped with: over a DSL's rules, from which it departs, and all that they
+    import, which are its kernels."""
+    return sha_of(files(ROOT / registry.package(dsl) / "heuristics" / "generic" / "default.py"))
+
+
 def sha_of(paths: Iterable[Path]) -> str:
     """The first 16 hex digits of SHA-256 over files and their names."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(f"{path.name}\0{plain(path.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()[:16]

@@ -16,10 +16,12 @@ NAMED = {
     "capability": "compare.pages.capability",
     "choosing": "compare.pages.choosing",
     "features": "compare.pages.features",
+    "figures": "compare.pages.figures",
     "conformance": "compare.pages.conformance",
     "paper": "compare.pages.paper",
     "cases": "compare.pages.cases",
     "estimates": "compare.pages.estimates",
+    "reports": "compare.pages.reports",
 }
 
 

@@ -10,10 +10,9 @@ Exit codes: 0; 1 where the page says something else; 2 for a file that is no con
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from compare.exits import OK, USAGE
+from compare.exits import OK, USAGE, say
 from compare.pages import add_write, settle
 from compare.record.folder import ROOT
 from compare.studies.capability import RESULTS, NoResults, cover, read, render
@@ -36,6 +35,6 @@ def main(asked: argparse.Namespace) -> int:
     try:
         text = render(read(asked.results))
     except NoResults as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     return settle(PAGE, text, "capability", write=asked.write)

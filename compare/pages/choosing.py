@@ -13,7 +13,6 @@ import argparse
 import json
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from compare.analysis.runs import RunData, read
 from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
@@ -143,9 +142,9 @@ def beside(had: Committed) -> str:
     """What compiling, the host and tuning cost in each DSL; a part that nobody measured has no line."""
     of = {part: had.cost(part) for part in ("compile", "trace", "tuning")} | {"host": had.hosts}
     body = []
-    for part, words, say in _LINES:
+    for part, words, shown in _LINES:
         if rows := of[part]:
-            body.append([words.format(**rows[0]), *(say(of_dsl(rows, dsl)) for dsl in DSLS)])
+            body.append([words.format(**rows[0]), *(shown(of_dsl(rows, dsl)) for dsl in DSLS)])
     return table(["", "Triton", "Helion"], body) if body else missing(COMMAND.format(had.results.name))
 
 
@@ -292,7 +291,7 @@ def launches(had: Committed) -> str:
 
 def sizes(had: Committed) -> str:
     """Sizes of the device code, between kernels of equal capability alone."""
-    found = _pairs()
+    found = source_pairs()
     if not found:
         return missing("make test ARGS='--conformance-out docs/results/conformance/cells.jsonl'")
     body = []
@@ -365,7 +364,7 @@ def answer(had: Committed) -> str:
             rows = f"{len(mine)} rows: {_spread(mine)}"
             line += f" `auto`, which callers get, has {auto:.3f} times Triton's speed over {rows}."
         lines += [line, *_against(run)]
-    ratios = [row["ratio_tokens"] for row in _pairs() if row["ratio_tokens"]]
+    ratios = [row["ratio_tokens"] for row in source_pairs() if row["ratio_tokens"]]
     if ratios:
         words = f"{min(ratios):.2f} to {max(ratios):.2f} times Triton's tokens, over {len(ratios)} equal rungs"
         lines.append(f"- Size: the device code that a person wrote has {words}.")
@@ -391,7 +390,8 @@ def _against(run: RunData) -> list[str]:
     return lines
 
 
-def _pairs() -> list[dict[str, Any]]:
+def source_pairs() -> list[dict[str, Any]]:
+    """Sizes of each rung in both DSLs, as `study sizes`; empty where no capability was committed."""
     try:
         return source_sizes.pairs(capability.read(capability.RESULTS))
     except capability.NoResults:
@@ -436,6 +436,6 @@ def main(asked: argparse.Namespace) -> int:
     try:
         new = render(asked.page.read_text(encoding="utf-8"), asked.results, runs)
     except (NotARun, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     return settle(asked.page, new, "choosing", write=asked.write)

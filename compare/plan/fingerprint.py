@@ -20,6 +20,7 @@ import torch
 
 from common import gpus
 from compare.competitors import registry, sources
+from compare.identity import FOLDER, IMPORTED_FROM, plain
 from compare.plan.job import Job
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
@@ -94,7 +95,7 @@ def source(kernel_id: str) -> str:
 def _file(module: str) -> Path | None:
     """The file of a module, on the path as an import would find it."""
     parts = module.split(".")
-    for folder in map(Path, dict.fromkeys([str(run_folder.ROOT), *(place or "." for place in sys.path)])):
+    for folder in map(Path, dict.fromkeys([str(IMPORTED_FROM), *(place or "." for place in sys.path)])):
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
             if path.is_file():
                 return path
@@ -107,7 +108,7 @@ def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
     other GPUs do not count."""
     if not registry.is_own(kernel_id):
         return ""
-    folder = run_folder.ROOT / registry.package(kernel_id.split("/")[0]) / "heuristics"
+    folder = FOLDER / plain(registry.package(kernel_id.split("/")[0])) / "heuristics"
     others = {folder / "fitted" / f"{name}.py" for name in gpus.TABLE if name != gpu}
     files = sorted(set(folder.rglob("*.py")) - others)
     return of(heuristics=heuristics, files=sources.sha_of(files))

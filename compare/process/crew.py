@@ -12,16 +12,15 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from common.process import Child, Lost
+from compare.identity import IMPORTED_FROM, INSTALLED
 from compare.plan.job import Cell, Job
 from compare.process import children
 from compare.record.contract import Contract
 from compare.record.records import Status
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = children.command(children.WORKER)
 START_LIMIT_S = 120.0  # importing torch and triton on a busy 2-core machine took up to 20 s
 AHEAD_LIMIT_S = 120.0  # of one kernel that is compiled ahead: it is no cell yet, and its cell has a limit of its own
@@ -206,5 +205,8 @@ def environment(mode: str) -> dict[str, str]:
     environment["HELION_DISALLOW_AUTOTUNING"] = "1"
     environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, said by all: it is in the key of Triton's cache
     environment["PYTHONUNBUFFERED"] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    # Where an installed one stands, other people's packages stand too: not in front of what was asked for.
+    given = [*filter(None, [environment.get("PYTHONPATH")])]
+    path = [*given, str(IMPORTED_FROM)] if INSTALLED else [str(IMPORTED_FROM), *given]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
     return environment

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
+from compare.identity import FOLDER as ROOT
 from compare.record.contract import Contract
 from compare.record.spec_identity import spec_hash
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotARun(ValueError):
@@ -30,6 +29,8 @@ class CannotWrite(OSError):
 def commit() -> str:
     """git's short commit, else $DIPTYCH_COMMIT, else `nogit`; `-dirty` behind git's where tracked files changed."""
     try:
+        if not (ROOT / ".git").exists():  # installed, perhaps below somebody else's repository
+            raise FileNotFoundError(ROOT / ".git")
         head = _git("rev-parse", "--short=10", "HEAD")
         return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):

@@ -10,9 +10,8 @@ import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 
-import common
+from compare.identity import FOLDER, plain
 
 # In common/: what may be asked, how a right answer is found and how far from it is right, how batches are drawn.
 FILES = (
@@ -27,8 +26,7 @@ _OURS = ("common", "__future__")
 @cache
 def spec_hash() -> str:
     """The spec's name in manifests, fingerprints and messages: two are one spec where their names are equal."""
-    folder = Path(common.__file__).parent
-    return hash_of((folder / name).read_text(encoding="utf-8") for name in FILES)
+    return hash_of(plain((FOLDER / "common" / name).read_text(encoding="utf-8")) for name in FILES)
 
 
 def hash_of(sources: Iterable[str]) -> str:

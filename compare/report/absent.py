@@ -89,10 +89,10 @@ def _totals(of: Sequence[tuple[Record, dict[str, Any]]]) -> list[Any]:
 def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:
     """Per compiled function that multiplies, the widest head first."""
     columns = (
-        ("kernel", False), ("function", False), ("heads", False), ("registers", True), ("spills", True),
-        ("shared KiB", True), ("programs a unit", True), ("limited by", False), ("matrix", False),
+        ("kernel", False), ("function", False), ("heads", False), ("variant", False), ("registers", True),
+        ("spills", True), ("shared KiB", True), ("programs a unit", True), ("limited by", False), ("matrix", False),
         ("matrix work / asked for", True), ("load bytes of 128 bits", True), ("barriers, waits a pass", False),
-        ("code KiB", True),
+        ("code KiB", True), ("rows", False), ("code", False),
     )  # fmt: skip
     wanted = [fact for fact in facts if fact["matrix"] and fact.get("loops")]
     ordered = sorted(wanted, key=lambda fact: (-fact["head_size"], fact["kernel"].removeprefix("_helion_")))
@@ -106,6 +106,7 @@ def _function(fact: dict[str, Any]) -> list[Any]:
         f"`{fact['competitor']}`",
         f"`{fact['kernel']}`",
         fact["shape"],
+        variant(fact),
         fact["registers"],
         fact["spills"],
         f"{fact['shared_bytes'] / 1024:.4g}",
@@ -116,7 +117,15 @@ def _function(fact: dict[str, Any]) -> list[Any]:
         _wide(loop["loads"]),
         f"{loop['barriers']}, {loop['waits']}",
         f"{fact['code_bytes'] / 1024:.1f}",
+        ", ".join(fact["workloads"]),
+        f"`{fact['sha256'][:8]}`",
     ]
+
+
+def variant(fact: dict[str, Any]) -> str:
+    """What tells two compilations of one function apart: dtype, features, warps and stages, config."""
+    parts = [fact["dtype"], fact["features"], f"{fact['num_warps']} warps", f"{fact['num_stages']} stages"]
+    return ", ".join(filter(None, parts)) + (f"; `{fact['config']}`" if fact["config"] else "")
 
 
 def _wide(loads: dict[str, int]) -> str:

@@ -5,6 +5,8 @@ Texts are in one inline markup, that of markdown: `code` and **strong**, nothing
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,14 @@ class Fold:
     blocks: tuple[Any, ...]
     open: bool = False
     kind: str = "fold"
+
+
+def pictures(name: str, drawn: Iterable[str], text: str) -> tuple[Any, ...]:
+    """The figure of that name, and folded those that hold its other kernels (`name-2`, ...). drawn: all that were."""
+    here = [found for found in drawn if re.fullmatch(rf"{re.escape(name)}(-\d+)?", found)]
+    more = tuple(Picture(found, f"{text}: the other kernels") for found in here[1:])
+    folded = (Fold(f"{text}: the other kernels", more),) if more else ()
+    return (*(Picture(found, text) for found in here[:1]), *folded)
 
 
 @dataclass(frozen=True)

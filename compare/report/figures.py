@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import pandas as pd
 
 from compare.analysis import standing
 from compare.analysis.summary import FA3, KINDS
-from compare.competitors.registry import in_order
+from compare.competitors.registry import CALLED, in_order, split
 from compare.record.records import Record
 from compare.report import features, paper
-from compare.report.style import WIDTH_IN, legend, line, marks, plain_log, plain_steps, pyplot, save
+from compare.report.style import WIDTH_IN, eights, legend, line, marks, plain_log, plain_steps, pyplot, save
+from compare.stats import geomean
 
 PROFILE = "profile"  # the name of its figure
 MOST_TIMES, LEAST_ROWS = 10.0, 5  # of a performance profile: beyond, and with fewer rows, a table says it
@@ -42,13 +43,30 @@ def _workload_axis(axes: Any, order: dict[str, int]) -> None:
         axes.axvspan(at - 0.5, at + 0.5, color="#F4F4F4", zorder=0)
 
 
-def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
-    """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds."""
-    plt = pyplot()
+def _of_class(rows: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, bool]:
+    """(the timed rows of a class with their `speed`, whether it is FA3's time over theirs, else the best kernel's)"""
     mine = rows[(rows.kind == kind) & rows.us.notna()]
-    order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
     fa3 = bool(mine.speed_of_fa3.notna().any())
-    mine = mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best)
+    return mine.assign(speed=mine.speed_of_fa3 if fa3 else 1 / mine.ratio_to_best), fa3
+
+
+def leading(rows: pd.DataFrame) -> list[list[str]]:
+    """The kernels of these rows a figure at a time: FA3 and what a caller gets (`auto`) first, then by mean speed."""
+    means = {kernel: geomean(of) for kernel, of in rows[rows.speed.notna()].groupby("kernel", sort=False).speed}
+    ranked = sorted(
+        dict.fromkeys(rows.kernel), key=lambda k: (k != FA3, split(k)[0] not in CALLED, -means.get(k, 0.0), k)
+    )
+    return eights(ranked)
+
+
+def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str, kernels: Sequence[str] | None = None) -> Path:
+    """Two panels over the workloads of a class: speed relative to FA3 (or to the best kernel), and microseconds.
+
+    kernels: those that are drawn; all without."""
+    plt = pyplot()
+    mine, fa3 = _of_class(rows, kind)
+    order = {label: at for at, label in enumerate(dict.fromkeys(mine.workload))}
+    mine = mine if kernels is None else mine[mine.kernel.isin(kernels)]
     shifts = _shifts(in_order(mine.kernel))
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH_IN, 7.5), sharex=True, layout="constrained")
     _points(upper, mine[mine.kernel != FA3] if fa3 else mine, "speed", order, shifts)
@@ -72,13 +90,20 @@ def latency(rows: pd.DataFrame, kind: str, path: Path, gpu: str) -> Path:
     return save(figure, path)
 
 
-def nearness(records: Sequence[Record], path: Path) -> Path:
-    """Dolan and More's performance profile: over a factor of the best kernel's time the share of rows within it."""
+def nearness(records: Sequence[Record], folder: Path) -> dict[str, Path]:
+    """Dolan and More's performance profile: over a factor of the best kernel's time the share of rows within it. The
+    kernels that are best most often first, a figure at a time."""
+    shares = standing.profile(records)
+    ranked = sorted(shares, key=lambda k: (k != FA3, split(k)[0] not in CALLED, *(-share for share in shares[k])))
+    return _numbered(PROFILE, eights(ranked), folder, lambda kernels, path: _profile(records, kernels, path))
+
+
+def _profile(records: Sequence[Record], kernels: Sequence[str], path: Path) -> Path:
     steps = 240  # 1% each
     taus = [MOST_TIMES ** (at / steps) for at in range(steps + 1)]
     figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 5.6), layout="constrained")
     found = standing.profile(records, taus=taus)
-    for number, kernel in enumerate(in_order(found)):
+    for number, kernel in enumerate(in_order(kernels)):
         style = line(kernel) | {"drawstyle": "steps-post", "markevery": (number * 3 % 40, 40)}
         axes.plot(taus, [100 * share for share in found[kernel]], **style)
     plain_steps(axes, [1.0, 1.2, 1.5, 2.0, 3.0, 5.0, MOST_TIMES])
@@ -178,6 +203,14 @@ def registers(facts: Sequence[dict[str, Any]], path: Path) -> Path:
     return save(figure, path)
 
 
+def _numbered(
+    name: str, groups: Sequence[Sequence[str]], folder: Path, drawn: Callable[[Sequence[str], Path], Path]
+) -> dict[str, Path]:
+    """A figure a group of kernels: `decode`, then `decode-2` and so on."""
+    names = [f"{name}-{number}" if number > 1 else name for number in range(1, len(groups) + 1)]
+    return {name: drawn(of, folder / f"{name}.svg") for name, of in zip(names, groups, strict=True)}
+
+
 def _place(fact: dict[str, Any]) -> str:
     dtype = fact["dtype"].replace("bfloat", "bf").replace("float", "fp")
     return " ".join(filter(None, [f"head {fact['head_size']}", dtype, fact["features"]]))
@@ -201,13 +234,18 @@ def draw(
         made = features.draw(records, folder)
     for kind in () if made else KINDS:
         if not rows.empty and rows[rows.kind == kind].us.notna().any():
-            made[kind] = latency(rows, kind, folder / f"{kind}.svg", gpu)
+            groups = leading(_of_class(rows, kind)[0])
+            made |= _numbered(kind, groups, folder, lambda of, path, kind=kind: latency(rows, kind, path, gpu, of))
     if len({r.workload.id for r in records if r.timing}) >= LEAST_ROWS and len({r.kernel for r in records}) > 1:
-        made[PROFILE] = nearness(records, folder / f"{PROFILE}.svg")
+        made |= nearness(records, folder)
     if trace and records:
         made["load"] = load(records, folder / "load.svg")
     if not rows.empty and not rows.us.notna().any() and (rows.worst_check_ratio > 0).any():
-        made["checks"] = checks(rows, folder / "checks.svg")
+        checked = eights(in_order(rows.kernel))
+        made |= _numbered("checks", checked, folder, lambda of, path: checks(rows[rows.kernel.isin(of)], path))
     if facts and not (not rows.empty and rows.us.notna().any()):
-        made["registers"] = registers(facts, folder / "registers.svg")
+        compiled = eights(in_order(fact["competitor"] for fact in facts))
+        made |= _numbered(
+            "registers", compiled, folder, lambda of, path: registers([f for f in facts if f["competitor"] in of], path)
+        )
     return made

@@ -10,7 +10,7 @@ from typing import Any
 
 from compare.analysis import tables
 from compare.analysis.runs import RunData
-from compare.report import glance, guide
+from compare.report import guide
 from compare.report.blocks import Section
 
 # A figure inside a page: without its prologue and fixed size, in the page's colours, with the ids that it needs.
@@ -70,7 +70,6 @@ def page(runs: Sequence[RunData], sections: Sequence[Sequence[Section]]) -> str:
             or "module" in run.manifest,  # compare.studies.graphs.graphs: nothing but times, and no cells
             "prefix": f"r{number}",
             "header": guide.header(run),
-            "cards": glance.cards(run),
             "sections": made,
         }
         for number, (run, made) in enumerate(zip(runs, sections, strict=True))

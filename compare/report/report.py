@@ -14,6 +14,7 @@ no row has the times that it asks for.
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ import pandas as pd
 from compare.analysis import means, merge
 from compare.analysis.diff import Incomparable
 from compare.analysis.runs import NotARun, RunData, read
-from compare.exits import NOTHING, OK, USAGE
-from compare.report import features, figures, render, verdicts
+from compare.exits import NOTHING, OK, USAGE, say
+from compare.report import features, figures, glance, render, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
 
@@ -37,6 +38,10 @@ __all__ = ["DifferentContracts", "NotARun", "main", "page", "write"]
 
 class DifferentContracts(ValueError):
     """Runs whose times were taken by different rules; the message names two of them and both contracts."""
+
+
+class NoFolder(ValueError):
+    """A page that was asked for where no folder is; the message names it."""
 
 
 def write(run_dir: Path) -> Path:
@@ -59,7 +64,10 @@ def write(run_dir: Path) -> Path:
 
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts."""
+    """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts,
+    NoFolder."""
+    if not out.resolve().parent.is_dir():
+        raise NoFolder(f"--out: found {out} in no folder, allowed a file in one that is there")
     runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,7 +87,7 @@ def _drawn(run: RunData, folder: Path) -> RunData:
         trace=bool(run.manifest.get("trace")),
         suite=run.suite,
     )
-    return replace(run, figures=drawn)
+    return replace(run, figures=glance.draw(run, folder) | drawn)
 
 
 def _ensure_one_contract(runs: Sequence[RunData]) -> None:
@@ -115,12 +123,18 @@ def _printed(asked: argparse.Namespace) -> int:
     """--print. Raises NotARun, Incomparable."""
     if asked.print == "means":
         text = means.text(asked.runs, asked.unit, asked.kernels or "*")
-        lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}"
+        lacking = f"no row has times of {asked.unit} and of {asked.kernels or '*'}{_near(asked)}"
     else:
         text = features.text(asked.runs)
         lacking = f"no row under a feature has times beside one of {', '.join(PLAIN.values())}"
     print(text or lacking, file=sys.stdout if text else sys.stderr)
     return OK if text else NOTHING
+
+
+def _near(asked: argparse.Namespace) -> str:
+    timed = {record.kernel for folder in asked.runs for record in read(folder).records if record.timing}
+    near = difflib.get_close_matches(asked.unit, sorted(timed), 3, cutoff=0.4) if asked.unit not in timed else []
+    return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def _lonely(asked: argparse.Namespace) -> str:
@@ -144,7 +158,7 @@ def main(asked: argparse.Namespace) -> int:
             print(write(asked.runs[0]))
         else:
             print(page(asked.runs, asked.out or Path("report.html")))
-    except (NotARun, DifferentContracts, Incomparable, OSError) as error:
-        print(error, file=sys.stderr)
+    except (NotARun, NoFolder, DifferentContracts, Incomparable, OSError) as error:
+        say(error)
         return USAGE
     return OK

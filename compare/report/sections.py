@@ -14,10 +14,10 @@ from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
 from compare.record.records import Evidence, Record, Status
 from compare.report import features as report_features
+from compare.report import glance, verdicts
 from compare.report import paper as report_paper
-from compare.report import verdicts
 from compare.report.absent import absent
-from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text
+from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text, pictures
 from compare.report.guide import guide
 from compare.stats import geomean
 
@@ -158,8 +158,7 @@ def workloads(run: RunData) -> list[Section]:
     found = []
     for kind, of in tables.classes(run.records, verdicts.rows(run)):
         blocks: list = []
-        if kind in run.figures:
-            blocks.append(Picture(kind, f"{kind}: speed and latency per workload"))
+        blocks += pictures(kind, run.figures, f"{kind}: speed and latency per workload")
         blocks += [Fold(load["label"], (Text(load["text"]), load["table"])) for load in of]
         found.append(Section(kind, kind, tuple(blocks)))
     return found
@@ -186,8 +185,7 @@ def checker(run: RunData) -> Section | None:
         " rejected."
     )
     blocks: list = [Text(words), table]
-    if "checks" in run.figures:
-        blocks.append(Picture("checks", "Largest error over its budget, per workload and kernel"))
+    blocks += pictures("checks", run.figures, "Largest error over its budget, per workload and kernel")
     return Section("checker", "What the checker saw", tuple(blocks))
 
 
@@ -197,8 +195,7 @@ def facts(run: RunData) -> Section | None:
         return None
     arches = ", ".join(sorted({fact["arch"] for fact in run.facts}))
     blocks: list = [Text(f"Read from the code that was compiled for {arches}. {_spills(run)}")]
-    if "registers" in run.figures:
-        blocks.append(Picture("registers", "Registers and shared memory per kernel"))
+    blocks += pictures("registers", run.figures, "Registers and shared memory per kernel")
     return Section("facts", "Static facts", (*blocks, Fold("Every compiled function", (tables.fact_table(run.facts),))))
 
 
@@ -247,7 +244,7 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, absent, verdicts.sections, means, paper, features, load, workloads, search, checker,
+    glance.section, coverage, absent, verdicts.sections, means, paper, features, load, workloads, search, checker,
     facts, failures, others, reading,
 )  # fmt: skip
 

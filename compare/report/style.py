@@ -15,6 +15,7 @@ from typing import Any
 from compare.competitors.registry import BOUNDS, split
 
 WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
+MOST_SERIES = 8  # of a figure: more can't be told apart, and go into figures of their own
 OTHER = ("#999999", "P", "full")
 RUNG_MARKERS = {
     "naive": "^",
@@ -49,7 +50,7 @@ STYLES = {  # colour, marker, which part of it is filled
     "baseline/flag_gems": ("#56B4E9", "H", "full"),
     "baseline/aiter_triton": ("#56B4E9", "^", "full"),
 }
-LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--"}
+LINES = {None: "-", "tree": "-", "default": (0, (7, 2)), "paper": "--", "fixed": ":", "page": "--", "planning": ":"}
 
 
 def pyplot() -> Any:
@@ -78,7 +79,7 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path) -> Path:
-    metadata = {"Date": None} if path.suffix == ".svg" else None
+    metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None  # no date, no version
     figure.savefig(path, metadata=metadata, dpi=100)
     pyplot().close(figure)
     return path
@@ -86,6 +87,16 @@ def save(figure: Any, path: Path) -> Path:
 
 def label(kernel: str) -> str:
     return f"{kernel} (bound)" if kernel in BOUNDS else kernel
+
+
+def colour_of(kernel: str) -> str:
+    return STYLES.get(split(kernel)[0], OTHER)[0]
+
+
+def eights(kernels: Iterable[str]) -> list[list[str]]:
+    """In groups of MOST_SERIES at most, in their order."""
+    rest = list(kernels)
+    return [rest[at : at + MOST_SERIES] for at in range(0, len(rest), MOST_SERIES)]
 
 
 def marks(kernel: str, size: float = 6.5) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from compare.competitors.registry import BOUNDS
 from compare.record import noise
 from compare.record.noise import Noise
 from compare.record.records import Record
-from compare.report.blocks import Fold, Picture, Section, Text
+from compare.report.blocks import Fold, Section, Text, pictures
 from compare.report.figures import PROFILE
 from compare.stats import Ratio
 
@@ -61,7 +61,7 @@ def sections(run: RunData) -> list[Section]:
         every = Fold("Every cell", (_cells(paired),))
         blocks = (Text(words), *_tables(standings(records, paired, twins)), every)
         made.append(Section("twins", "Helion against Triton", blocks))
-    return [*made, _profile(records, PROFILE in run.figures)]
+    return [*made, _profile(records, list(run.figures))]
 
 
 def _margin(run: RunData) -> tuple[float, str]:
@@ -95,7 +95,7 @@ def _tables(made: Sequence[Standing]) -> tuple[Text | Table, ...]:
     return _whole([s for s in made if s.group == "all"]), Text(words), _split(by_class), _split(by_share)
 
 
-def _profile(records: Sequence[Record], drawn: bool) -> Section:
+def _profile(records: Sequence[Record], drawn: Sequence[str]) -> Section:
     """Dolan and More's profile at a few factors, and its figure where it was drawn."""
     shares = profile(records)
     words = (
@@ -104,8 +104,8 @@ def _profile(records: Sequence[Record], drawn: bool) -> Section:
     )
     columns = [("kernel", False), *((f"≤ {tau:g}×" if tau > 1 else "best", True) for tau in TAUS)]
     body = [[_name(kernel), *map(_percent, at)] for kernel, at in shares.items()]
-    picture = [Picture(PROFILE, "Share of the rows within a factor of the best kernel's time")] if drawn else []
-    return Section("profile", "How near the best, how often", (Text(words), *picture, Table(columns, body)))
+    shown = pictures(PROFILE, drawn, "Share of the rows within a factor of the best kernel's time")
+    return Section("profile", "How near the best, how often", (Text(words), *shown, Table(columns, body)))
 
 
 def _whole(standing: Sequence[Standing]) -> Table:

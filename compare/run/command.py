@@ -23,8 +23,7 @@ from compare.analysis.diff import Incomparable
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
-from compare.plan import resume
-from compare.plan.job import interpreter_seconds
+from compare.plan import duration, resume
 from compare.plan.plan import Plan
 from compare.plan.selection import Selection
 from compare.record import folder as run_folder
@@ -188,9 +187,13 @@ def _listing(chosen: Selection) -> Iterator[str]:
 
 def _dry_run(plan: Plan) -> Iterator[str]:
     yield plan.situation.line
+    longest = max((len(cell.kernel) for cell in plan.cells), default=0)
     for cell in plan.cells:
-        takes = "" if plan.situation.measure else f"  ~{interpreter_seconds(cell.kernel, cell.workload):.0f} s"
-        yield f"{cell.id}  {cell.kernel:26} {cell.workload.label}{takes}"
+        takes = ""
+        if not plan.situation.measure:
+            takes = f"  ~{plan.seconds(cell):.0f} s" if plan.fits(cell, plan.where.cpu_budget_s) else "  too large here"
+        yield f"{cell.id}  {cell.kernel:{longest}}  {cell.workload.label:24}{takes}".rstrip()
+    yield duration.line(plan)
 
 
 def _main(options: Options) -> int:
@@ -210,6 +213,8 @@ def _main(options: Options) -> int:
     if not plan.cells:
         print("nothing selected", file=sys.stderr)
         return NOTHING
+    if not quiet:
+        print(duration.line(plan), flush=True)
     for assumption in () if quiet else chosen.assumptions:
         print(f"assumed: {assumption}", flush=True)
     if now.measure and not quiet:

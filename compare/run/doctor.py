@@ -20,7 +20,6 @@ import math
 import os
 import shutil
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from compare.analysis.verdict import Outcome, Series, Verdict
 from compare.bench.clocks import Clocks, readers, vendor
 from compare.competitors import registry
 from compare.competitors import twins as kernel_twins
-from compare.exits import NO_GPU, OK, WRONG, ending
+from compare.exits import NO_GPU, OK, WRONG, ending, say
 from compare.plan.plan import Plan
 from compare.plan.selection import Selection
 from compare.plan.situation import Situation, situation
@@ -314,7 +313,7 @@ def _main(asked: argparse.Namespace) -> int:
     try:
         return _live(console, asked, now)
     except NotMeasured as error:
-        print(error, file=sys.stderr)
+        say(error)
         return WRONG
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from compare.analysis import diff
 from compare.analysis.diff import Thresholds
 from compare.competitors.registry import HEURISTICS
+from compare.exits import Parser
 from compare.plan.job import Cell
 from compare.plan.options import RowOptions, TimingOptions, WhereOptions, flag
 from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS
@@ -75,7 +76,7 @@ def _add_again(new: argparse.ArgumentParser) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(
+    new = Parser(
         prog="python -m compare.run",
         description="Check paged-attention kernels against one spec, time those that are right, and report.",
         epilog="Example: python -m compare.run --gpu h200 --suite peers --kernels 'triton/*'. "
@@ -100,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--new-kv", action="store_true", help="give kernels the step's new K and V too; the rows get +kv as a suffix"
     )
-    what.add_argument("--seed", type=seed, default=0, help="of the values; lengths do not move with it")
+    what.add_argument(
+        "--seed", type=seed, default=0, help="of the values; lengths do not move with it, but in `unseen`"
+    )
     _add_where(new)
     _add_timing(new)
     _add_again(new)

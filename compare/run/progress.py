@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from compare.competitors.registry import BOUNDS
 from compare.plan.job import Cell
 from compare.record.records import Record, Status
 
@@ -24,7 +26,13 @@ class Show:
         self._process = ""  # "process 2 of 3: " where there are several
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
-            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            columns = (
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                TextColumn("left"),
+                TextColumn("{task.description}", markup=False),
+            )
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task("starting", total=total)
 
@@ -70,41 +78,51 @@ class Show:
 
 def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
     """A row a workload, a column a kernel: microseconds where a cell was timed, the status elsewhere."""
-    title = "us per call" if any(r.timing for r in records) else "status"
-    view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    view.add_column("workload", no_wrap=True)
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+    view.add_column("workload", overflow="fold")
     for kernel in kernels:
         view.add_column(_heading(kernel), justify="right", no_wrap=True)
     by_label: dict[str, dict[str, Record]] = {}
     for record in records:
         by_label.setdefault(record.workload.label, {})[record.kernel] = record
     for label, row in by_label.items():
-        timed = [r.timing.median_us for r in row.values() if r.timing]
-        view.add_row(label, *(_entry(row.get(kernel), min(timed, default=0.0)) for kernel in kernels))
+        timed = [r.timing.median_us for r in row.values() if r.timing and r.kernel not in BOUNDS]
+        view.add_row(escape(label), *(_entry(row.get(kernel), min(timed, default=0.0)) for kernel in kernels))
     return view
 
 
 def show(records: Sequence[Record], kernels: Sequence[str], console: Console) -> None:
-    """Print the table as wide as it is: in a pipe rich takes 80 columns, and would cut names and figures off."""
-    found = table(records, kernels)
-    console.width = max(console.width, console.measure(found, options=console.options.update(width=4096)).maximum)
-    console.print(found)
+    """Print the table, as several below one another where it is wider than the window; a pipe has 80 columns, or as
+    many as COLUMNS says. One kernel's column is never cut."""
+    timed = any(r.timing for r in records)
+    console.print("us per call, * the fastest of a row, ~ noisy" if timed else "how each cell ended", markup=False)
+    left = list(kernels)
+    while left:
+        fits = next((n for n in range(len(left), 1, -1) if _width(records, left[:n], console) <= console.width), 1)
+        console.width = max(console.width, _width(records, left[:fits], console))
+        console.print(table(records, left[:fits]), "")
+        left = left[fits:]
+
+
+def _width(records: Sequence[Record], kernels: Sequence[str], console: Console) -> int:
+    return console.measure(table(records, kernels), options=console.options.update(width=4096)).maximum
 
 
 def _heading(kernel: str) -> str:
-    """The id in short lines: nine columns fit beside the labels into 112 characters."""
-    return kernel.replace("/", "\n").replace("parallel_", "parallel\n").replace("flash_", "flash\n")
+    """The id in short lines, so that many fit beside the labels."""
+    return escape(kernel.replace("/", "\n").replace("_", "_\n").replace(":", ":\n"))
 
 
 def _entry(record: Record | None, best: float) -> str:
+    """Figures end alike, so that they stand below each other: a place for the mark of the fastest, one for noise."""
     if record is None:
         return ""
     if record.timing is None:
         return f"[red]{record.status}[/red]" if record.status.is_failure else str(record.status)
     us = record.timing.median_us
-    text = f"{us:.1f}" if us < 1000 else f"{us:.0f}"
-    text += "~" if record.timing.noisy else ""
-    return f"[bold]{text}[/bold]" if record.timing.median_us == best else text
+    wins = us == best and record.kernel not in BOUNDS
+    text = f"{us:,.1f}{'*' if wins else ' '}{'~' if record.timing.noisy else ' '}"
+    return f"[bold]{text}[/bold]" if wins else text
 
 
 def count(records: Sequence[Record], planned: int, missing: int = 0) -> str:

@@ -20,5 +20,7 @@ NAMED = {
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
     "mutation": "compare.studies.mutation.score",
+    "regret": "compare.studies.regret",
+    "deciders": "compare.studies.deciders",
     "everything": "compare.studies.everything",
 }

@@ -24,7 +24,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, cdiv
 from compare.analysis.tables import Table
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.static.compile import Compilation, compile_in_child
 from compare.workloads import Workload, parse_lens
 
@@ -219,7 +219,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         gpu = gpus.resolve(asked.gpu)
     except gpus.UnknownGpu as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     if gpu.arch not in WITH_DIES:
         print(f"gpu: found {gpu.name} ({gpu.arch}), allowed one of {', '.join(WITH_DIES)}", file=sys.stderr)

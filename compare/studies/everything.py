@@ -94,7 +94,7 @@ def _run(part: Part, folder: Path) -> int:
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)
     began = time.monotonic()
-    status = _start([sys.executable, "-m", "compare", *part.words, "--out", str(folder)])
+    status = _start([sys.executable, "-m", "compare.__main__", *part.words, "--out", str(folder)])
     if status in (0, 1, 4) and any(folder.iterdir()):  # 4: measured, and a goal missed
         mark = {"commit": run_folder.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
         (folder / "part.json").write_text(json.dumps(mark) + "\n")

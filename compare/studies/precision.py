@@ -18,7 +18,7 @@ from pathlib import Path
 
 from compare.analysis.verdict import unit_of
 from compare.bench.timing import quantile
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.record.contract import PRECISION
 from compare.record.records import Record, latest
 from compare.record.store import load
@@ -58,7 +58,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         found = spreads(latest(load(asked.run / "cells.jsonl").records))
     except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     if not found:
         print(

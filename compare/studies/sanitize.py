@@ -25,7 +25,7 @@ from typing import Any
 from common import process
 from common.process import Lost
 from compare.competitors import registry, sources
-from compare.exits import USAGE
+from compare.exits import USAGE, say
 from compare.record import folder as run_folder
 from compare.record.store import Busy
 from compare.tune.records import Log
@@ -94,7 +94,7 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool
         "9",
         sys.executable,
         "-m",
-        "compare",
+        "compare.__main__",
         "study",
         "sanitize",
     ]
@@ -200,7 +200,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         kernels, kept = registry.select(asked.kernels), Kept(asked.out)
     except (registry.UnknownKernel, run_folder.CannotWrite, Busy) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     try:
         return 0 if all([sanitize(tool, kernels, asked.jobs, asked.limit, kept) for tool in tools]) else 1

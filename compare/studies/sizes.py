@@ -17,21 +17,19 @@ import argparse
 import ast
 import io
 import json
-import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from compare.competitors import registry
-from compare.exits import NOTHING, OK, USAGE
+from compare.exits import NOTHING, OK, USAGE, say
+from compare.identity import FOLDER, plain
 from compare.studies import capability
 
 HELP = "tokens, lines, cyclomatic number and escapes of each kernel's source"
 
-ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = ("launch", "workspace")
 KERNEL_MAKERS = ("jit", "kernel")  # triton.jit, helion.kernel, binding.kernel: as decorators or as calls
 ESCAPES = ("inline_triton", "triton_kernel", "inline_asm_elementwise", "gluon", "libdevice")
@@ -165,16 +163,16 @@ def _is_maker(node: ast.AST) -> bool:
 @cache
 def _module(name: str) -> _Module | None:
     """The parsed file of a dotted name; None where it is no file of this project."""
-    path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+    path = FOLDER.joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file():
         return None
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(plain(path.read_text(encoding="utf-8")))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     imports: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                inner = (ROOT / node.module.replace(".", "/") / f"{alias.name}.py").is_file()
+                inner = (FOLDER / node.module.replace(".", "/") / f"{alias.name}.py").is_file()
                 target = (f"{node.module}.{alias.name}", "") if inner else (node.module, alias.name)
                 imports[alias.asname or alias.name] = target
     decorated = {name for name, f in functions.items() if any(_is_maker(d) for d in f.decorator_list)}
@@ -229,7 +227,7 @@ def _reached(starts: Iterable[tuple[str, str]], package: str) -> dict[tuple[str,
 @cache
 def of_kernel(kernel_id: str) -> Source:
     """The sizes of an own kernel's code. Raises registry.UnknownKernel."""
-    name, _ = registry.module_path(kernel_id)
+    name = plain(registry.module_path(kernel_id)[0])
     package, module = name.split(".")[0], _module(name)
     everything = _reached([(name, entry) for entry in ENTRIES if entry in module.functions], package)
     device = _reached([place for place in everything if _is_kernel(place)], package)
@@ -280,7 +278,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         chosen = [k for k in registry.select(arguments.kernels) if k in (*registry.OWN, *registry.ABLATIONS)]
     except registry.UnknownKernel as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     for row in rows(chosen):
         if arguments.json:

@@ -19,9 +19,10 @@ from common.gpus import Gpu
 from compare.competitors import registry
 from compare.process import children
 from compare.process.pool import Jobs, Lane, Pool
+from compare.tune import cost
 from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
-from compare.tune.space import Policy, Space, policies
+from compare.tune.space import DEFAULT, TREE, Policy, Space, policies
 from compare.workloads import Workload
 
 COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
@@ -71,6 +72,12 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
     def everywhere(policy: Policy) -> bool:  # what fits heads of 64 need not fit heads of 128
         return all(spaces[r.shape].allows(policy.config(d), d) for r, d in zip(rows, defaults, strict=True))
 
+    def first(policies: list[Policy]) -> list[Policy]:
+        """The default, then what the cost model has for the fastest over all rows."""
+        plain = [[registry.config_dict(policy.config(d)) for d in defaults] for policy in policies]
+        order = cost.ranked(kernel_id, plain, rows, gpu)
+        return sorted(policies, key=lambda policy: (policy != DEFAULT, order.index(policies.index(policy))))
+
     found: list[Policy] = []
     for number in (count, SPARE * count):
         drawn = policies(configs, defaults, number, seed)
@@ -78,7 +85,17 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
         found = [policy for policy in wanted if everywhere(policy)][:count]
         if len(found) == count:
             break
-    return found
+    found = found if seeds.of(gpu.name, kernel_id) else first(found)
+    return [*found[:1], TREE, *found[1:]] if _has_table(kernel_id, gpu) else found
+
+
+def _has_table(kernel_id: str, gpu: Gpu) -> bool:
+    """Whether a fitted table answers on this GPU: it is timed beside what may replace it."""
+    family = registry.load(f"{kernel_id.split('/')[0]}/auto").FAMILY
+    try:
+        return hasattr(family.load(f"heuristics.fitted.{gpu.name}"), kernel_id.split("/")[1])
+    except ModuleNotFoundError:
+        return False
 
 
 class Arm:

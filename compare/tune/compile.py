@@ -25,7 +25,7 @@ from common.spec.kernel import Capacity
 from compare.competitors import registry
 from compare.static import crosscompile, jit
 from compare.static.helion_target import helion_as
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, TREE, Policy, start
 from compare.workloads import Workload
 from compare.workloads.workload import empty_output
 
@@ -67,12 +67,11 @@ class Lane:
         try:
             kernel = registry.load(kernel_id)
             batch = _batch(row)
-            default, _ = registry.default_config(
-                kernel_id, kernel, row.shape, row.stats, self.gpu, heuristics="default"
-            )
-            config = policy.config(default)
+            config = policy.config(start(policy, kernel_id, kernel, row, self.gpu))
             answer["config"] = registry.config_dict(config)
-            launches = self._launches(kernel, batch, row, config, math.inf if policy == DEFAULT else MAX_WORKSPACE)
+            launches = self._launches(
+                kernel, batch, row, config, math.inf if policy in (DEFAULT, TREE) else MAX_WORKSPACE
+            )
             facts = [self._compiled(launch) for launch in launches]
         except UnsupportedFeature as error:
             return answer | {"status": "unsupported", "reason": str(error)}
@@ -108,7 +107,7 @@ class Lane:
                 return {"status": "shared_memory", "reason": found}
             limit = MAX_SPILL_BYTES[self.gpu.vendor]
             spilled = max(code.spill_bytes, code.scratch_bytes if self.gpu.vendor == "amd" else 0)
-            if spilled > limit and policy != DEFAULT:
+            if spilled > limit and policy not in (DEFAULT, TREE):
                 return {"status": "spills", "reason": f"{fact.kernel} spills {spilled} B, allowed {limit}"}
         return {"status": "ok", "reason": ""}
 

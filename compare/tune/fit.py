@@ -15,7 +15,7 @@ from compare.tune import records, render
 from compare.tune import tree as tune_tree
 from compare.tune.records import FORBIDDEN, LOST, Times
 from compare.tune.render import AutoTree, KernelTree, share
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, TREE, Policy
 from compare.workloads import Workload
 
 MIN_ROWS = 4  # of a kernel, and of a class of shapes; fewer rows make no tree
@@ -30,6 +30,16 @@ def _class(row: Workload) -> tuple[int, int, str, str]:
     """What a tree must have seen to answer: head size, page, dtype of the query and of the cache."""
     dtypes = (str(dtype).removeprefix("torch.") for dtype in (row.shape.dtype, row.shape.cache_dtype))
     return row.shape.head_size, row.shape.block_size, *dtypes
+
+
+def _apart(times: Times) -> tuple[Times, np.ndarray | None]:
+    """The times without those of the table that is there, which no new tree may choose; and that one's regrets."""
+    if TREE.name not in times.policies:
+        return times, None
+    at = times.policies.index(TREE.name)
+    us, regret = np.delete(times.us, at, axis=1), np.delete(times.regret, at, axis=1)
+    policies = (*times.policies[:at], *times.policies[at + 1 :])
+    return Times(times.kernel, times.rows, policies, us, regret), times.regret[:, at]
 
 
 class Fitted:
@@ -47,12 +57,14 @@ class Fitted:
         classes = Counter(map(_class, rows))
         self.rows = {row.label: row for row in rows if classes[_class(row)] >= MIN_ROWS}
         self.times: dict[str, Times] = {}
+        self._replaced: dict[str, np.ndarray | None] = {}  # regrets of the table that is there, where it was timed
         self.kernels: dict[str, KernelTree] = {}
         self.unknown: list[str] = []
+        self.worse: list[str] = []  # trees that lose on rows held out, against the table that they would replace
         for kernel_id in (k for k in plan if k.split("/")[0] == arm):
             times = records.times(lines, arm, kernel_id, self.rows)
             if len(times.rows) >= MIN_ROWS and DEFAULT.name in times.policies:
-                self.times[kernel_id] = times
+                self.times[kernel_id], self._replaced[kernel_id] = _apart(times)
         for kernel_id in self.times:
             self.kernels[kernel_id] = self._kernel(kernel_id, {p.name: p for p in plan[kernel_id]})
         self.auto = self._auto()
@@ -78,9 +90,15 @@ class Fitted:
         if kernel_id.split("/")[1] in OF_SHAPES:
             features = [{name: row[name] for name in tune_tree.OF_SHAPE} for row in features]
         column = regret[:, times.policies.index(DEFAULT.name)]
+        fold = tune_tree.folds([self.rows[label].shape for label, ok in zip(times.rows, near, strict=True) if ok])
+        fit = tune_tree.fit(features, regret, times.policies.index(DEFAULT.name), fold)
+        if (before := self._replaced[kernel_id]) is not None:
+            mean = float(before[near].mean())
+            if fit.held_out[0] > mean + tune_tree.WORTH:
+                self.worse.append(f"{kernel_id}: {fit.held_out[0]:.3f} held out, the table that is there {mean:.3f}")
         return KernelTree(
             name=kernel_id.split("/")[1],
-            fit=tune_tree.fit(features, regret, times.policies.index(DEFAULT.name)),
+            fit=fit,
             policies=chosen,
             samples=tuple(policy.config(default) for policy in chosen),
             default=(float(column.mean()), float(column.max())),
@@ -104,7 +122,10 @@ class Fitted:
         cost = [[us[default[r], r], *(us.get((k, r), math.inf) for k in kernels)] for r in rows]
         regret = np.minimum(np.array(cost) / np.array(best)[:, None], FORBIDDEN)
         names = ("", *(kernel_id.split("/")[1] for kernel_id in kernels))
-        return AutoTree(tune_tree.fit(self._features(rows), regret), names, tune_tree.mean_worst(regret[:, 0]))
+        fold = tune_tree.folds([self.rows[label].shape for label in rows])
+        return AutoTree(
+            tune_tree.fit(self._features(rows), regret, fold=fold), names, tune_tree.mean_worst(regret[:, 0])
+        )
 
     def _default_kernel(self, row: Workload) -> str:
         auto = registry.load(f"{self.arm}/auto")

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.gpus import Gpu
 from common.serving.choice import MOST_SEGMENTS
+from compare.competitors import registry
+from compare.workloads import Workload
 
 SCALED = "num_segments"  # a field whose default is computed from the batch: doubled and halved, not set
 
@@ -43,7 +46,10 @@ def changed(config: Any, values: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Policy:
-    """base: `default` (of the batch) or `fixed` (every field is in `set`). times: fields multiplied, 2 or 0.5."""
+    """base: `default` (of the batch), `fixed` (every field is in `set`) or `tree` (what a user gets on this GPU).
+
+    times: fields multiplied, 2 or 0.5.
+    """
 
     base: str = "default"
     set: tuple[tuple[str, Any], ...] = ()
@@ -54,6 +60,11 @@ class Policy:
         words = [f"{field}={value}" for field, value in self.set]
         words += [f"{field}*{factor:g}" for field, factor in self.times]
         return " ".join([self.base, *words])
+
+    @property
+    def heuristics(self) -> str:
+        """Whose config it departs from, as `registry.default_config` knows them."""
+        return "tree" if self.base == "tree" else "default"
 
     def config(self, default: Any) -> Any:
         """The config for a batch whose default is `default`."""
@@ -70,6 +81,7 @@ class Policy:
 
 
 DEFAULT = Policy()
+TREE = Policy("tree")
 
 
 class Space:
@@ -103,6 +115,12 @@ class Space:
             if tuple(flat[name] for name in on_axis) not in self._projected[on_axis]:
                 return False
         return True
+
+
+def start(policy: Policy, kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
+    """The config that a policy departs from on a row."""
+    asked = (kernel_id, kernel, row.shape, row.stats, gpu, policy.heuristics, row.ask.members(row.shape), row.ask.sees)
+    return registry.default_config(*asked)[0]
 
 
 def _is_scaled(name: str) -> bool:

@@ -4,8 +4,8 @@ The cost of choice c on row r is regret[r, c], its time over the row's best. One
 others with the least summed regret are kept (greedily); scikit-learn's classifier separates the rows by which of these
 is best, each row weighted by what a mistake on it costs. A leaf leaves the default only for a choice that is slower on
 none of its rows and gains enough, and only within the lengths that the rows span which gain: nobody measured what lies
-beyond. Held-out regret is leave-one-row-out over all of that: the row is in no part of what chooses for it. A fit that
-loses more than the default on rows held out is not taken.
+beyond. Held-out regret is leave-one-shape-out over all of that (`folds`): the row is in no part of what chooses for it.
+A fit that loses more than the default on rows held out is not taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common.serving.grid import on_grid, power_of_two
+from common.serving.grid import decided_by, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 
@@ -31,7 +31,7 @@ OF_SHAPE = ("queries_per_kv", "head_size", "block_size")  # features that follow
 SPANNED = ("max_query_len", "max_seq_len")  # what a departure from the default is confined in
 
 # Name, expression in the generated file, value. One that orders the rows as an earlier one does is left out. Token and
-# key totals are none of them: who asks knows bounds of them only (`common.serving.choice.on_grid`).
+# key totals are none of them: who asks knows bounds of them only.
 FEATURES: tuple[tuple[str, str, Callable[[AttentionShape, BatchStats], int]], ...] = (
     ("max_query_len", "stats.max_query_len", lambda shape, stats: stats.max_query_len),
     ("max_seq_len", "stats.max_seq_len", lambda shape, stats: stats.max_seq_len),
@@ -116,8 +116,8 @@ class Fit:
 
 
 def features(shape: AttentionShape, stats: BatchStats) -> dict[str, int]:
-    """What a tree is asked with, on the grid on which `auto` asks."""
-    asked = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
+    """What a tree is asked with, as `auto` asks."""
+    asked = decided_by(stats)
     return {name: value(shape, asked) for name, _, value in FEATURES}
 
 
@@ -245,19 +245,32 @@ def mean_worst(values: Sequence[float]) -> tuple[float, float]:
     return (float(np.mean(values)), float(np.max(values))) if len(values) else (math.nan, math.nan)
 
 
-def fit(rows: Sequence[dict[str, int]], regret: np.ndarray, default: int = 0) -> Fit:
-    """Of the trees of all depths that lose no more than the default on rows held out, the one that gains most, and of
+def folds(shapes: Sequence[Any]) -> np.ndarray:
+    """Which fold a row is held out with: all rows of its shape, for a tree is asked about shapes that it never saw.
+
+    A row of a shape that more than half of the rows have is a fold of its own: without that shape nothing were left.
+    """
+    known = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+    many = {shape for shape in known if 2 * list(shapes).count(shape) > len(shapes)}
+    return np.array([len(known) + i if shape in many else known[shape] for i, shape in enumerate(shapes)])
+
+
+def fit(rows: Sequence[dict[str, int]], regret: np.ndarray, default: int = 0, fold: np.ndarray | None = None) -> Fit:
+    """fold: of each row, what is held out together (`folds`); None: every row alone.
+
+    Of the trees of all depths that lose no more than the default on rows held out, the one that gains most, and of
     those that gain as much the shallowest. Held out a row says little of a departure: it and its neighbours are often
     all that the departure is confined to, and without it the row gets the default. But it says where one does harm.
     """
     everyone = np.arange(len(rows))
     mean = float(regret[:, default].mean())
     found, tree, chosen = mean, Tree(default), [default] * len(rows)
+    fold = everyone if fold is None else fold
     for depth in range(MAX_DEPTH + 1):
         grown = grow(rows, regret, depth, default)
         held_out = []
         for i in everyone:
-            others = everyone[everyone != i] if len(rows) > 1 else everyone
+            others = everyone[fold != fold[i]] if len(set(fold)) > 1 else everyone
             held_out.append(grow([rows[j] for j in others], regret[others], depth, default)(rows[i]))
         gained = float(np.mean([regret[i, grown(rows[i])] for i in everyone]))
         if gained < found - WORTH and regret[everyone, held_out].mean() <= mean + WORTH:

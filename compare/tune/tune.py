@@ -6,8 +6,9 @@
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
 of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/fitted/<gpu>.py. docs/tuning.md says how
-to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 5 too little was measured for a tree; 130
-interrupted, what was measured is kept: --resume goes on.
+to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 4 one was worse, on rows held out, than the
+table that is there, and was not installed; 5 too little was measured for a tree; 130 interrupted, what was measured is
+kept: --resume goes on.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from typing import Any
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, ending
-from compare.identity import StrangerPackage, ensure_own_packages
+from compare.competitors import registry, sources
+from compare.exits import GATE, NO_GPU, NOTHING, OK, ending
+from compare.identity import StrangerPackage, ensure_own_packages, plain
 from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
@@ -134,7 +135,7 @@ class Tuning:
         self.arguments, self.machine = arguments, machine
         self.rows = pick_rows(arguments.rows)
         self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
-        self.folder = _folder(arguments.out, machine.gpu.name)
+        self.folder = folder(arguments.out, machine.gpu.name)
         self.manifest = self._manifest(argv)
         before = self.folder / "manifest.json"
         if before.exists():
@@ -178,11 +179,12 @@ class Tuning:
             print("\n".join([f"{name}: {line}" for line in arm.report()]), flush=True)
 
 
-def _folder(out: str | None, gpu: str) -> Path:
+def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
+    """Where a run goes, made where it is not there."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path(out) if out else Path("results") / f"tune_{now}_{gpu}_{run_folder.commit()}"
-    run_folder.ensure_writable(folder)
-    return folder
+    found = Path(out) if out else Path("results") / f"{what}_{now}_{gpu}_{run_folder.commit()}"
+    run_folder.ensure_writable(found)
+    return found
 
 
 def write_trees(folders: Sequence[Path], install: bool) -> int:
@@ -190,19 +192,24 @@ def write_trees(folders: Sequence[Path], install: bool) -> int:
     (manifest, lines), folder = together(folders), folders[-1]
     rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
     policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
-    gpu, written = resolve(manifest["gpu"]), 0
+    gpu, written, refused = resolve(manifest["gpu"]), 0, []
     for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
         fitted = Fitted(arm, lines, rows, policies, gpu)
         if not fitted.kernels:
             print(f"{arm}: no kernel has enough rows for a tree")
             continue
-        text = fitted.source(_provenance(manifest, gpu.title))
-        name = Path(registry.package(arm)) / "heuristics" / "fitted" / f"{gpu.name}.py"
-        for root in (folder, *([run_folder.ROOT] if install else [])):
+        text = fitted.source(_provenance(manifest, gpu.title) | {"sources": sources.of_rules(arm)})
+        name = Path(plain(registry.package(arm))) / "heuristics" / "fitted" / f"{gpu.name}.py"
+        better = install and not fitted.worse
+        for root in (folder, *([run_folder.ROOT] if better else [])):
             render.write(root / name, text)
-        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
+        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if better else "")]))
+        if install and fitted.worse:
+            refused += fitted.worse
         written += 1
-    return OK if written else NOTHING
+    for why in refused:
+        print(f"not installed: {why}", file=sys.stderr)
+    return GATE if refused else OK if written else NOTHING
 
 
 def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
@@ -219,7 +226,7 @@ def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
     }
 
 
-def _machine(arguments: argparse.Namespace) -> Machine | None:
+def machine(arguments: argparse.Namespace) -> Machine | None:
     """The GPUs that are here; None, said aloud, where the one asked for is not."""
     now = situation(arguments.gpu, None)
     if not now.measure:
@@ -239,10 +246,8 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     tree.ensure_library()
     if arguments.fit:
         return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
-    machine = _machine(arguments)
-    if machine is None:
-        return NO_GPU
-    return tune(arguments, argv, machine)
+    here = machine(arguments)
+    return NO_GPU if here is None else tune(arguments, argv, here)
 
 
 def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:

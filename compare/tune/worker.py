@@ -31,7 +31,7 @@ from compare.bench.subject import Subject, device_is_sick, failure
 from compare.bench.task import versions
 from compare.competitors import registry
 from compare.process.channel import Channel
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, TREE, Policy, start
 from compare.workloads import Workload
 
 FINALISTS = 5
@@ -181,14 +181,14 @@ class Bench:
             if cell in self.lost or self.late():
                 continue
             ratios = self._ratios[kind, kernel_id, policy.name]
-            if policy != DEFAULT and len(ratios) >= TWICE and min(ratios) > LOSES:
+            if policy not in (DEFAULT, TREE) and len(ratios) >= TWICE and min(ratios) > LOSES:
                 self.say(cell, "raced", f"above {LOSES:g} x the best in {len(ratios)} rows of {kind}")
                 continue
             self.channel.send("start", cell=cell)
             try:
                 kernel = registry.load(kernel_id)
-                default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
-                subject = Subject(kernel_id, arena, self.gpu, policy.config(default), "tuning")
+                config = policy.config(start(policy, kernel_id, kernel, row, self.gpu))
+                subject = Subject(kernel_id, arena, self.gpu, config, "tuning")
                 with _compiled_only():
                     subject.launch(0)
                 candidates.append(Candidate(cell, policy, subject))
@@ -209,7 +209,7 @@ class Bench:
         for c in ready:
             self._ratios[arena.workload.kind, kernel_id, c.policy.name].append(c.us / best)
             self.say(c.cell, "ok", screen_us=round(c.us, 3))
-        finalists = ready[:FINALISTS] + [c for c in ready[FINALISTS:] if c.policy == DEFAULT]
+        finalists = ready[:FINALISTS] + [c for c in ready[FINALISTS:] if c.policy in (DEFAULT, TREE)]
         self._final(arena, finalists)
 
     def _enter(self, arena: Arena, candidates: list[Candidate]) -> list[Candidate]:

@@ -211,6 +211,57 @@ def draw(count: int = ROWS) -> list[Workload]:
     return rows
 
 
+# Rows that nobody fits to: shapes and batches drawn by the run's seed, so that a new seed is a new test.
+#
+# What is fitted, tuned or written by hand may look at no row of it; the times of a seed that was looked at say what was
+# learnt, not what carries over. `compare study regret` measures what the committed choice loses there.
+
+
+UNSEEN_ROWS, UNSEEN_SHAPES = 100, 12
+_RATIOS, _KV_HEADS, _QUERY_HEADS = (1, 2, 4, 4, 5, 6, 7, 8, 8, 16), (1, 2, 4, 8, 8, 16, 32), range(8, 129)
+_HEAD_SIZES, _PAGES = (64, 80, 96, 128, 128, 128, 128, 256), (16, 16, 16, 32, 64, 128)
+_WINDOWS = (None, None, None, None, None, 512, 1024, 4096)
+_DTYPES = (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float16)
+_CACHES = (None, None, None, None, None, _FP8)
+
+
+def _one_of(generator: torch.Generator, values: tuple | range):
+    return values[int(torch.randint(len(values), (), generator=generator))]
+
+
+def _unseen_shape(generator: torch.Generator) -> tuple[AttentionShape, Ask]:
+    """8 to 128 query heads, 1 to 16 of them a KV head; heads of 64 to 256, pages of 16 to 128."""
+    heads = 0
+    while heads not in _QUERY_HEADS:
+        ratio, kv_heads = _one_of(generator, _RATIOS), _one_of(generator, _KV_HEADS)
+        heads = ratio * kv_heads
+    sizes = _one_of(generator, _HEAD_SIZES), _one_of(generator, _PAGES), _one_of(generator, _DTYPES)
+    window, cache = _one_of(generator, _WINDOWS), _one_of(generator, _CACHES)
+    ask = Ask(sliding_window=window, scales="one") if cache else Ask(sliding_window=window)
+    return AttentionShape(heads, kv_heads, *sizes, None, cache), ask
+
+
+def unseen(seed: int = 0, count: int = UNSEEN_ROWS) -> tuple[Workload, ...]:
+    """`count` rows over 12 shapes, both drawn by `seed`. Classes and shapes take turns: any leading part has them all.
+
+    Lengths are drawn as those of `tuning`, and bounded as they are.
+    """
+    generator = torch.Generator().manual_seed(1_000_003 * (seed + 1))
+    shapes: dict[tuple[AttentionShape, Ask], None] = {}
+    while len(shapes) < UNSEEN_SHAPES:
+        shapes[_unseen_shape(generator)] = None
+    rows: list[Workload] = []
+    while len(rows) < count:
+        number = len(rows)
+        # one shape on in each round of the classes, for there are as many classes as divide the shapes
+        shape, ask = list(shapes)[(number + number // UNSEEN_SHAPES) % UNSEEN_SHAPES]
+        row = Workload("", tuple(_lens(generator, _KINDS[number % len(_KINDS)])), shape, ask)
+        if fits(row):
+            heads = f"{shape.num_query_heads}:{shape.num_kv_heads}:{shape.head_size}"
+            rows.append(replace(row, label=f"u{_label(number, row)[1:]}@{heads}"))
+    return tuple(_seeded(rows, seed))
+
+
 _KB = 1024
 
 
@@ -349,6 +400,7 @@ SUITES: dict[str, Callable[[int], tuple[Workload, ...]]] = {
     "peers": peers,
     "serving": serving,
     "tuning": tuning,
+    "unseen": unseen,
     "ablations": ablations,
     "fig6": lambda seed: tuple(_seeded(fig6(), seed)),
     "fig7": lambda seed: tuple(_seeded(fig7(), seed)),

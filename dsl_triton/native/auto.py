@@ -2,9 +2,11 @@
 
     from dsl_triton.native import paged_attention, plan_paged_attention
 
-Elsewhere than on Hopper GPUs, and for whatever that kernel does not do, the choice is dsl_triton's own.
+Elsewhere than on Hopper GPUs, for whatever that kernel does not do, and with DIPTYCH_PORTABLE=1 in the environment, the
+choice is dsl_triton's own.
 """
 
+import os
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -13,11 +15,12 @@ from common.gpus import Gpu
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by
 from common.serving.library import register
 from common.serving.plan import planner, sizer
+from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -30,9 +33,18 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-# Keys of the longest sequence above which a batch with prompts takes it: on an H200 (docs/results/h200/native-items,
-# 16-bit heads of 128) it needs 0.71 to 0.83 of dsl_triton's time at up to 1024 and 2048 keys, at 512 1.13.
-FEW_KEYS = 512
+PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
+FEW_KEYS = 128
+# Whether a batch that the kernel can serve takes it.
+TAKES = Rules(
+    Rule(
+        "prompts over more than 128 keys: the Gluon kernel",
+        lambda s: not s.short and s.keys > FEW_KEYS,
+        lambda s: True,
+        "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512, 0.59 at 32q256, 0.73 at q8k",
+    ),
+    Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
+)
 
 
 class Sm90Prefill:
@@ -40,6 +52,7 @@ class Sm90Prefill:
 
     SUPPORTS, CONTRACT, DEFAULT = sm90_prefill.SUPPORTS, sm90_prefill.CONTRACT, sm90_prefill.DEFAULT
     workspace = staticmethod(sm90_prefill.workspace)
+    prepare = staticmethod(sm90_prefill.prepare)
 
     @staticmethod
     def launch(batch, features, out, config, workspace, *, lse=None) -> None:
@@ -69,12 +82,13 @@ class NativeFamily(Family):
         """As common.serving.choice.Family.choose."""
         if (
             gpu is not None
+            and os.environ.get(PORTABLE) != "1"
             and needs <= sm90_prefill.SUPPORTS
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len)
-            if stats.max_query_len > SHORT_QUERY and stats.max_seq_len > FEW_KEYS:
+            stats = decided_by(stats)
+            if TAKES(shape, stats, gpu):
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
@@ -86,7 +100,7 @@ def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
 
 
 def _load(name: str) -> Any:
-    return Sm90Prefill if name == KERNEL else import_module(f"dsl_triton.{name}")
+    return Sm90Prefill if name == KERNEL else import_module(f"..{name}", __package__)
 
 
 FAMILY = NativeFamily("triton_native", (*portable.KERNELS, KERNEL), _load, recorded)
@@ -98,4 +112,5 @@ flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 plan_paged_attention = planner(FAMILY)
 workspace_bytes = sizer(FAMILY)
 
-choose, space, workspace, launch = FAMILY.choose, FAMILY.space, FAMILY.workspace, FAMILY.launch
+choose, space, workspace = FAMILY.choose, FAMILY.space, FAMILY.workspace
+prepare, launch = FAMILY.prepare, FAMILY.launch

@@ -3,7 +3,7 @@
 In: items in the ring, queries and tiles in shared memory, as sm90_load.py puts them there. Out: rows of the output and
 of LSE, or the parts that reduce_segments.py merges. Scores, m and l are in base 2.
 
-Rows are (head, token): HEADS places for the heads of a group, a power of two of which GROUP are real, by tokens.
+Rows are (head, token): TOKENS tokens of each of a group's GROUP heads; what is left of the 128 is nobody's.
 Tiles are taken from the last to the first, so that those that need a mask come first; the scores of one are computed
 while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (_take_turn).
 """
@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
 from dsl_triton.native.sm90_load import FIELDS, box_head, box_token, box_tokens, field
 
+LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
 TURNS = gl.constexpr(("14", "15"))  # the hardware's barriers of the two halves; Triton itself takes the first few
 
@@ -46,11 +47,30 @@ def _scores(q, keys, stage, TILE: gl.constexpr):
 
 
 @gluon.jit
-def _softmax(s, m, l, base2, last_key, first_key, TILE: gl.constexpr, MASKED: gl.constexpr):
-    """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step."""
-    if MASKED:  # one subtraction a row, not an addition a score: 628 instructions a tile for 907
+def _softmax(
+    s, m, l, base2, f, row, first_key, TILE: gl.constexpr, MASKED: gl.constexpr, FEATURES: gl.constexpr
+):  # fmt: skip
+    """p [64, TILE] and the new m, l, and what the sums so far are worth; as primitives.softmax_step.
+
+    row: the last key that each row sees, the first one, its position and its slope, as far as FEATURES ask for them.
+    """
+    last_key, lowest_key, query_pos, slope = row
+    if MASKED or FEATURES.alibi:
         column = gl.expand_dims(gl.arange(0, TILE, gl.SliceLayout(0, s.type.layout)), 0)
-        s = gl.where(column <= gl.expand_dims(last_key - first_key, 1), s, float("-inf"))
+    if FEATURES.softcap:
+        s = f[1] * LOG2E * (1.0 - 2.0 / (gl.exp2(s * (base2 * 2.0 / f[1])) + 1.0))
+    if FEATURES.alibi:
+        if not FEATURES.softcap:
+            s = s * base2
+        distance = column + gl.expand_dims(first_key - query_pos, 1)
+        s = s + gl.expand_dims(slope, 1) * distance.to(gl.float32)
+    if FEATURES.softcap or FEATURES.alibi:
+        base2 = 1.0
+    if MASKED:  # one subtraction a row, not an addition a score: 628 instructions a tile for 907
+        seen = column <= gl.expand_dims(last_key - first_key, 1)
+        if FEATURES.window:
+            seen = seen & (column >= gl.expand_dims(lowest_key - first_key, 1))
+        s = gl.where(seen, s, float("-inf"))
     m_new = gl.maximum(m, gl.max(s, 1) * base2)
     shift = m_new
     if MASKED:
@@ -62,11 +82,11 @@ def _softmax(s, m, l, base2, last_key, first_key, TILE: gl.constexpr, MASKED: gl
 
 @gluon.jit
 def _step(
-    HALF: gl.constexpr, at, j, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty, base2, last_key, keep,
-    TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
+    HALF: gl.constexpr, at, j, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty, base2, f, row, keep,
+    TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """Scores of tile j, the at-th of this program, while p sums the values of the tile before; then its softmax."""
-    O: gl.constexpr = products(128)
+    O: gl.constexpr = products(values.shape[2])
     stage, before = at % STAGES, (at - 1) % STAGES
     mbarrier.wait(k_full.index(stage), at // STAGES & 1)
     _take_turn(HALF)
@@ -76,7 +96,7 @@ def _step(
     _hand_on(1 - HALF)
     s = hopper.warpgroup_mma_wait(1, deps=[s])
     mbarrier.arrive(k_empty.index(stage), count=1)
-    x, m, l, alpha = _softmax(s, m, l, base2, last_key, j * TILE, TILE, MASKED)
+    x, m, l, alpha = _softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
     x = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
     # ptxas moves the wait ahead of the softmax, which then runs under nothing: 2.3 us a tile for 1.6. Not past a store.
     keep.store(l)
@@ -90,14 +110,18 @@ def _step(
 def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, cleared, TILE: gl.constexpr):
     """Zeros in V's tile behind the sequence: its slots may hold NaN, and 0 * NaN would reach the output.
 
-    Each half of the rows clears half of the lanes and waits for the other, for the cleared-th time.
+    Each half of the rows clears every second panel of 64 lanes, the same zeros where there is but one, and waits for
+    the other, for the cleared-th time.
     """
+    PANELS: gl.constexpr = values.shape[2] // 64
     BLOCKED: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     key = gl.expand_dims(first_key + gl.arange(0, TILE, gl.SliceLayout(1, BLOCKED)), 1)
     lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, BLOCKED)), 0)
-    panels = reinterpret(values, values.dtype, [values.shape[0] * 2, TILE, 64], values.layout)
-    tile = panels.index(stage * 2 + HALF)
-    tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
+    panels = reinterpret(values, values.dtype, [values.shape[0] * PANELS, TILE, 64], values.layout)
+    for panel in gl.static_range(PANELS):
+        if PANELS == 1 or panel % 2 == HALF:
+            tile = panels.index(stage * PANELS + panel)
+            tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
     hopper.fence_async_shared()
     barrier()
     mbarrier.arrive(v_clear, count=1)
@@ -105,48 +129,86 @@ def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, 
 
 
 @gluon.jit
-def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, HEADS: gl.constexpr, LAYOUT: gl.constexpr):
+def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
     """Query token and head within the group of this half's rows, and which of them are real."""
-    BLOCK_Q: gl.constexpr = 128 // HEADS
     r = HALF * 64 + gl.arange(0, 64, LAYOUT)
-    token, head = r % BLOCK_Q, r // BLOCK_Q
+    token, head = r % TOKENS, r // TOKENS
     return token, head, (token < left) & (head < GROUP)
 
 
 @gluon.jit
 def _store_rows(ptr, row, head, live, strides, x, O: gl.constexpr):
-    lane = gl.expand_dims(gl.arange(0, 128, gl.SliceLayout(0, O)), 0)
+    lane = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, O)), 0)
     offset = row.to(gl.int64) * strides[0] + head.to(gl.int64) * strides[1]
     ptrs = ptr + gl.expand_dims(offset, 1) + lane
-    gl.store(ptrs, x.to(ptr.dtype.element_ty), mask=gl.expand_dims(live, 1) & (lane < 128))
+    gl.store(ptrs, x.to(ptr.dtype.element_ty), mask=gl.expand_dims(live, 1) & (lane < x.shape[1]))
 
 
 @gluon.jit
-def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROUP: gl.constexpr, HEADS: gl.constexpr):
+def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROUP: gl.constexpr, TOKENS: gl.constexpr):
     """The output of a full Q Block, by TMA through the buffer that held its queries."""
-    TOKENS: gl.constexpr = box_tokens(HEADS)
+    BOX: gl.constexpr = box_tokens(TOKENS)
+    PANELS: gl.constexpr = x.shape[1] // 64
     q.store(x)
     hopper.fence_async_shared()
     barrier()
-    for panel in gl.static_range(2):
-        for b in gl.static_range(64 // TOKENS):
-            if box_head(HALF, b, HEADS) < GROUP:
-                at = [row + box_token(HALF, b, HEADS), head_0 + box_head(HALF, b, HEADS), panel * 64]
-                async_store(out, at, boxes.index((buffer * 4 + HALF * 2 + panel) * (64 // TOKENS) + b))
+    for panel in gl.static_range(PANELS):
+        for b in gl.static_range(64 // BOX):
+            if box_head(HALF, b, TOKENS) < GROUP:
+                at = [row + box_token(HALF, b, TOKENS), head_0 + box_head(HALF, b, TOKENS), panel * 64]
+                async_store(out, at, boxes.index(((buffer * 2 + HALF) * PANELS + panel) * (64 // BOX) + b))
+
+
+@gluon.jit
+def _limits(
+    position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
+    LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
+):  # fmt: skip
+    """What each row sees and how it begins, as masks.py and primitives.softmax_init say: `row` as _softmax takes it,
+    m and l, and how many tiles from the last on need a mask, then how many none."""
+    query_pos = position + token
+    last_key = query_pos
+    lowest_key = token * 0
+    full = position + 1
+    slope = token.to(gl.float32)
+    if not FEATURES.causal:
+        last_key = token * 0 + seq_len - 1
+        full = seq_len
+        if FEATURES.window:
+            last_key = gl.minimum(last_key, query_pos + f[0] - 1)
+            full = gl.minimum(full, position + f[0])
+    masked = gl.maximum(stop - gl.maximum(gl.maximum(full, 0) // TILE, start), 1)
+    unmasked = stop - start - masked
+    if FEATURES.window:
+        lowest_key = query_pos - f[0] + 1
+        below = (
+            gl.maximum(position + TOKENS - f[0], 0) + TILE - 1
+        ) // TILE  # tiles before it begin below a row's window
+        unmasked = gl.maximum(stop - gl.maximum(below, start) - masked, 0)
+    if FEATURES.alibi:
+        slope = gl.load(slopes_ptr + head, mask=live, other=0.0) * LOG2E
+    m = gl.full([64], float("-inf"), gl.float32, LAYOUT)
+    l = gl.zeros([64], gl.float32, LAYOUT)
+    if FEATURES.sinks:
+        sink = gl.load(sinks_ptr + head, mask=live & (part <= 0) & (last_key >= 0), other=float("-inf"))
+        m = sink.to(gl.float32) * LOG2E
+        l = gl.where(m > float("-inf"), 1.0, l)
+    return (last_key, lowest_key, query_pos, slope), m, l, masked, unmasked
 
 
 @gluon.jit
 def compute(
     HALF: gl.constexpr, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full,
-    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
+    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
     out_strides, lse_strides, acc_strides,
-    GROUP: gl.constexpr, HEADS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
-    BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr,
+    GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
-    O: gl.constexpr = products(128)
-    queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, 128], keys.layout)
+    D: gl.constexpr = keys.shape[2]
+    O: gl.constexpr = products(D)
+    queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, D], keys.layout)
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if HALF == 1:
         _hand_on(0)
@@ -171,27 +233,22 @@ def compute(
         if seq >= 0:
             buffer = n % BUFFERS
             q = queries.index(buffer * 2 + HALF)
-            token, head, live = _rows(HALF, left, GROUP, HEADS, S)
-            if CAUSAL:
-                last_key = position + token
-                full = gl.maximum(position + 1, 0) // TILE
-            else:
-                last_key = token * 0 + seq_len - 1
-                full = seq_len // TILE
-            masked = gl.maximum(stop - gl.maximum(full, start), 1)
-            m = gl.full([64], float("-inf"), gl.float32, S)
-            l = gl.zeros([64], gl.float32, S)
-            o = gl.zeros([64, 128], gl.float32, O)
+            token, head, live = _rows(HALF, left, GROUP, TOKENS, S)
+            row, m, l, masked, unmasked = _limits(
+                position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
+                S, TILE, TOKENS, FEATURES,
+            )  # fmt: skip
+            o = gl.zeros([64, D], gl.float32, O)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
             mbarrier.wait(k_full.index(stage), done // STAGES & 1)
             s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE)])
             mbarrier.arrive(k_empty.index(stage), count=1)
-            if n > 0:  # by now the output of the item before has left its buffer
+            if BUFFERS > 1 and n > 0:  # by now the output of the item before has left its buffer
                 tma.store_wait(0)
                 barrier()
                 mbarrier.arrive(q_empty.index((n - 1) % BUFFERS), count=1)
-            x, m, l, _alpha = _softmax(s, m, l, base2, last_key, (stop - 1) * TILE, TILE, True)
+            x, m, l, _alpha = _softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
             p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
             if stop * TILE > seq_len:
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
@@ -201,27 +258,34 @@ def compute(
             for i in range(1, masked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, last_key, keep, TILE, True, STAGES,
+                    base2, f, row, keep, TILE, True, STAGES, FEATURES,
                 )  # fmt: skip
                 done += 1
-            for i in range(masked, stop - start):
+            for i in range(masked, masked + unmasked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, last_key, keep, TILE, False, STAGES,
+                    base2, f, row, keep, TILE, False, STAGES, FEATURES,
                 )  # fmt: skip
                 done += 1
+            if FEATURES.window:
+                for i in range(masked + unmasked, stop - start):
+                    p, m, l, o = _step(
+                        HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
+                        base2, f, row, keep, TILE, True, STAGES, FEATURES,
+                    )  # fmt: skip
+                    done += 1
             stage = (done - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
             o = hopper.warpgroup_mma(p, values.index(stage), o, is_async=True)
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
             o, p = hopper.warpgroup_mma_wait(0, deps=[o, p])
             mbarrier.arrive(v_empty.index(stage), count=1)
-            o_token, o_head, o_live = _rows(HALF, left, GROUP, HEADS, gl.SliceLayout(1, O))
+            o_token, o_head, o_live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
             if NUM_SEGMENTS == 1 or part < 0:
                 scale = gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, O)), 1)
                 result = (o * scale).to(keys.dtype)
-                if left >= 128 // HEADS:
-                    _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, GROUP, HEADS)
+                if left >= TOKENS:
+                    _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, GROUP, TOKENS)
                 else:  # a box would write into the sequence behind
                     _store_rows(out_ptr, row_0 + o_token, head_0 + o_head, o_live, out_strides, result, O)
                 if LSE:
@@ -230,9 +294,13 @@ def compute(
             else:
                 begin = part.to(gl.int64) * acc_strides[0]
                 _store_rows(acc_ptr + begin, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, O)
-                place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // 128 + head_0 + head  # m, l: no lanes
+                place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)
+            if BUFFERS == 1:  # the next item's queries wait for this one's output
+                tma.store_wait(0)
+                barrier()
+                mbarrier.arrive(q_empty.index(0), count=1)
         n += 1
     if HALF == 0:
         _take_turn(0)  # the one that is left over

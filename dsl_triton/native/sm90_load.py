@@ -14,32 +14,34 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from dsl_triton.native.gluon_names import async_load, barrier
 from dsl_triton.step_plan import END, HOLE, SIZE
 
-ENTRY = gl.constexpr(16)  # int32 of a ring's slot: an item's fields, its KV head and what fills up a power of two
+ENTRY = gl.constexpr(
+    16
+)  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
 FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
 
 
 @gluon.constexpr_function
-def box_tokens(heads):
-    """Query tokens of a box: all of a Q Block, but no more than half of the rows."""
-    return min(128 // heads, 64)
+def box_tokens(tokens):
+    """Query tokens of a box, of a Q Block's `tokens`: a power of two that divides them and half of the rows."""
+    return min(tokens & -tokens, 64)
 
 
 @gluon.constexpr_function
-def box_head(half, b, heads):
+def box_head(half, b, tokens):
     """The head within its group of the b-th box of half of the rows: rows are (head, token)."""
-    return (half * 64 + b * box_tokens(heads)) // (128 // heads)
+    return (half * 64 + b * box_tokens(tokens)) // tokens
 
 
 @gluon.constexpr_function
-def box_token(half, b, heads):
+def box_token(half, b, tokens):
     """Its first query token within the Q Block."""
-    return (half * 64 + b * box_tokens(heads)) % (128 // heads)
+    return (half * 64 + b * box_tokens(tokens)) % tokens
 
 
 @gluon.jit
 def field(ring, slot, k: gl.constexpr, WARPS: gl.constexpr):
-    """The k-th of step_plan.FIELDS of the item in a slot of the ring; FIELDS: its KV head."""
+    """The k-th of step_plan.FIELDS of the item in a slot of the ring; FIELDS: its group of query heads."""
     return gl.max(ring.index(slot * ENTRY + k).load(gl.BlockedLayout([1], [32], [WARPS], [0])), 0)
 
 
@@ -52,18 +54,18 @@ def _count_up(counter_ptr):
 
 
 @gluon.jit
-def _item(plan_ptr, place, total, NUM_KV_HEADS: gl.constexpr):
-    """(the place-th item as an entry of the ring, its sequence); KV heads are fastest."""
+def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
+    """(the place-th item as an entry of the ring, its sequence); groups of query heads are fastest."""
     k = gl.arange(0, ENTRY, gl.BlockedLayout([1], [32], [1], [0]))
-    ptrs = plan_ptr + place // NUM_KV_HEADS * FIELDS + k
+    ptrs = plan_ptr + place // NUM_GROUPS * FIELDS + k
     entry = gl.load(ptrs, mask=(k < FIELDS) & (place < total), other=END)
-    return gl.where(k == FIELDS, place % NUM_KV_HEADS, entry), gl.sum(gl.where(k == 0, entry, 0), 0)
+    return gl.where(k == FIELDS, place % NUM_GROUPS, entry), gl.sum(gl.where(k == 0, entry, 0), 0)
 
 
 @gluon.jit
 def schedule(
     plan_ptr, counters_ptr, entries, full, empty, claim, total,
-    NUM_KV_HEADS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr,
+    NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
 
@@ -77,11 +79,11 @@ def schedule(
         if n > 0:
             mbarrier.wait(claim, (n - 1) & 1)
             place = programs + _count_up(counters_ptr)
-        entry, seq = _item(plan_ptr, place, total, NUM_KV_HEADS)
+        entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)
         if NUM_SEGMENTS > 1:
             while seq == HOLE:
                 place = programs + _count_up(counters_ptr)
-                entry, seq = _item(plan_ptr, place, total, NUM_KV_HEADS)
+                entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)
         slot = n % SLOTS
         mbarrier.wait(empty.index(slot), (n // SLOTS & 1) ^ 1)
         entries.index(slot).store(entry)
@@ -96,13 +98,13 @@ def schedule(
 @gluon.jit
 def load_queries(
     query, boxes, q_full, q_empty, ring, s_full, s_empty,
-    GROUP: gl.constexpr, HEADS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
+    GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
-    """An item's queries: boxes of [TOKENS, 1 head, 64 lanes] for both halves of its rows and of the lanes.
+    """An item's queries: boxes of [BOX tokens, 1 head, 64 lanes] for both halves of its rows and all panels of lanes.
 
-    Of the HEADS places for heads the first GROUP are real; the others keep what they held.
+    Rows behind the last head's keep what they held.
     """
-    TOKENS: gl.constexpr = box_tokens(HEADS)
+    BOX: gl.constexpr = box_tokens(TOKENS)
     n = 0
     seq = n
     while seq >= 0:
@@ -116,13 +118,13 @@ def load_queries(
         if seq >= 0:
             buffer = n % BUFFERS
             mbarrier.wait(q_empty.index(buffer), (n // BUFFERS & 1) ^ 1)
-            mbarrier.expect(q_full.index(buffer), 128 // HEADS * GROUP * 128 * 2)
+            mbarrier.expect(q_full.index(buffer), TOKENS * GROUP * PANELS * 64 * 2)
             for half in gl.static_range(2):
-                for panel in gl.static_range(2):
-                    for b in gl.static_range(64 // TOKENS):
-                        if box_head(half, b, HEADS) < GROUP:
-                            at = [row + box_token(half, b, HEADS), head_0 + box_head(half, b, HEADS), panel * 64]
-                            box = boxes.index((buffer * 4 + half * 2 + panel) * (64 // TOKENS) + b)
+                for panel in gl.static_range(PANELS):
+                    for b in gl.static_range(64 // BOX):
+                        if box_head(half, b, TOKENS) < GROUP:
+                            at = [row + box_token(half, b, TOKENS), head_0 + box_head(half, b, TOKENS), panel * 64]
+                            box = boxes.index(((buffer * 2 + half) * PANELS + panel) * (64 // BOX) + b)
                             async_load(query, at, q_full.index(buffer), box)
         n += 1
 
@@ -142,7 +144,8 @@ def _find_boxes(j, table_ptr, last_key, page_rows, head_row, PAGE: gl.constexpr,
 @gluon.jit
 def load_tiles(
     CLAIMS: gl.constexpr, cache, boxes, full, empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-    cache_strides, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    cache_strides, SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
+    PANELS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes."""
     N: gl.constexpr = TILE // BOX
@@ -157,7 +160,7 @@ def load_tiles(
         last_key = field(ring, slot, 4, 1) - 1
         start = field(ring, slot, 5, 1)
         stop = field(ring, slot, 6, 1)
-        kv_head = field(ring, slot, FIELDS, 1)
+        kv_head = field(ring, slot, FIELDS, 1) // SHARERS
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
@@ -173,10 +176,11 @@ def load_tiles(
                     mbarrier.arrive(claim, count=1, pred=i == ask)
                 stage = loaded % STAGES
                 mbarrier.wait(empty.index(stage), (loaded // STAGES & 1) ^ 1)
-                mbarrier.expect(full.index(stage), TILE * 128 * 2)
+                mbarrier.expect(full.index(stage), TILE * PANELS * 64 * 2)
                 for b in gl.static_range(N):
                     row = gl.sum(gl.where(box == b, rows, 0), 0)  # one instruction, and the scalar that TMA wants
-                    async_load(cache, [row, lane], full.index(stage), boxes.index(stage * (2 * N) + b))
-                    async_load(cache, [row, lane + 64], full.index(stage), boxes.index(stage * (2 * N) + N + b))
+                    for panel in gl.static_range(PANELS):
+                        into = boxes.index((stage * PANELS + panel) * N + b)
+                        async_load(cache, [row, lane + panel * 64], full.index(stage), into)
                 loaded += 1
         n += 1

@@ -12,11 +12,11 @@ roles, and talk through rings of shared memory, each slot of which has a barrier
 New over unpaged.py: nothing is copied, as boxes of [BOX keys, 64 lanes] go from pages straight into the tiles that the
 tensor cores read; a tile's scores are computed while the values of the tile before are summed; the two halves of the
 rows take turns, so that the softmax of one runs under the products of the other (FlashAttention 3, arXiv:2407.08608);
-queries come and full Q Blocks leave by TMA, beside the items before and behind. Heads are two halves of 64 lanes, as
-128 bytes are what a box may be wide for a tensor core. Short queries: parallel_softmax.py beside it.
+queries come and full Q Blocks leave by TMA, beside the items before and behind. Heads are panels of 64 lanes, as 128
+bytes are what a box may be wide for a tensor core. Short queries: items as well, or parallel_softmax.py beside it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import torch
@@ -32,18 +32,19 @@ from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
-from dsl_triton.binding import smallest_block_m
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule
 from dsl_triton.unpaged import MOST_PARTS
 
-SUPPORTS = frozenset({"causal", "non_causal", "lse", "full_graph"})
+SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "lse", "full_graph"})
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
-ROWS = 128  # of a Q Block: places for heads, a power of two, times tokens
-MOST_HEADS = 16  # of a KV head: Triton lays no box of fewer than eight tokens
-SLOTS, BUFFERS = 2, 2  # of the ring of items, and of queries: an item's land while the one before is computed
+ROWS = 128  # of a Q Block: query heads of a group times tokens
+MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
+HEAD_SIZES = (64, 128, 256)
+SHORT_PROMPT = 1024  # keys
+SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 TILES = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled as TMA writes and tensor cores read them
 HEADS = gl.NVMMASharedLayout(128, 16, 3)  # the same of one head among others
@@ -53,7 +54,8 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 @dataclass(frozen=True)
 class Prefill:
-    """tile_size: keys. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q fill 193 of 227 KB.
+    """tile_size: keys, most_keys at most. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q
+    fill 193 of 227 KB with heads of 128.
 
     num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
     overlap: the reduction of segments is launched when this kernel has ended.
@@ -68,25 +70,58 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Config:
-    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others."""
+    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others, where they are not `together`."""
 
     prefill: Prefill = Prefill()
     decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+    together: bool = False
+
+    @property
+    def short(self) -> int:
+        """Sequences of more query tokens are items of the plan."""
+        return 0 if self.together else SHORT_QUERY
 
 
 DEFAULT = Config()
 
 
+def _groups(shape: AttentionShape) -> int:
+    """Groups that share a KV head: as few as have MOST_HEADS query heads at most, all equally many."""
+    ratio = shape.queries_per_kv
+    return next((n for n in range(cdiv(ratio, MOST_HEADS), ratio) if ratio % n == 0), ratio)
+
+
+def _block_q(shape: AttentionShape) -> int:
+    """Query tokens of a Q Block: eights, as many as its rows have room for under all heads of a group."""
+    return ROWS * _groups(shape) // shape.queries_per_kv // 8 * 8
+
+
+def most_keys(shape: AttentionShape) -> int:
+    """Keys of a tile: 32 KB of K, and of V, with two in flight; FlashAttention 3 takes 128 and 80."""
+    return 128 if shape.head_size <= 128 else 64
+
+
 def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """Segments where Q Blocks leave units idle: a wave costs its tiles and one more, the reduction about four."""
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
+
+    Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
+    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; none beside decodes that
+    fill the units (128q1s4k_1q512s16k 684 us for 724). Decodes too few for that are items of the same launch
+    (16q1s2k_16q512s1536 350 us for 365), the others run beside it (64q1s2k_2q2ks2k 244 us for 256).
+    """
     decode = heuristics.unpaged(shape, stats, gpu).decode
-    items = max(stats.num_tokens * shape.queries_per_kv // ROWS, 1) * shape.num_kv_heads
-    tiles = cdiv(stats.max_seq_len, DEFAULT.prefill.tile_size)
+    items = max(stats.num_tokens // _block_q(shape), 1) * shape.num_kv_heads * _groups(shape)
+    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
+    tile_size = 64 if short else most_keys(shape)
+    tiles = cdiv(stats.max_seq_len, tile_size)
+    busy = stats.num_decodes * shape.num_kv_heads > gpu.units
 
     def cost(segments: int) -> int:
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
-    return Config(Prefill(num_segments=min(range(1, 17), key=cost), programs=gpu.units), decode)
+    segments = 1 if busy else min(range(1, 17), key=cost)
+    stages = 2 * most_keys(shape) // tile_size
+    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together=stats.num_decodes > 0 and not busy)
 
 
 @dataclass(frozen=True)
@@ -98,6 +133,24 @@ class Workspace:
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
+    planned: bool = False  # the plan is that of this step: a launch takes it as it is
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Features that a kernel is compiled for; their values are arguments."""
+
+    causal: bool
+    window: bool
+    softcap: bool
+    sinks: bool
+    alibi: bool
+
+    @classmethod
+    def of(cls, features: Features) -> "Asked":
+        """Raises nothing: what is not supported is refused before."""
+        given = (features.sliding_window, features.softcap, features.sinks, features.alibi_slopes)
+        return cls(features.causal, *(value is not None for value in given))
 
 
 @gluon.jit
@@ -113,33 +166,37 @@ def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
-    query,  # descriptor of [num_tokens, num_query_heads, 128], a box of [TOKENS, 1, 64]
+    query,  # descriptor of [num_tokens, num_query_heads, D], a box of [box_tokens(TOKENS), 1, 64]
     key_cache,  # descriptor of [rows, row], a box of [BOX, 64]
     value_cache,  # the same
     out,  # as query
-    out_ptr,  # [num_tokens, num_query_heads, 128]
+    out_ptr,  # [num_tokens, num_query_heads, D]
     lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, 128]; not read with one segment, nor m and l
+    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, D]; not read with one segment, nor m and l
     m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
     l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    plan_ptr,  # i32 [items of one KV head, fields]
+    sinks_ptr,  # float [num_query_heads]; not read without sinks
+    slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
+    plan_ptr,  # i32 [items of one group of heads, fields]
     counters_ptr,  # i32 [2]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
-    total,  # items of all KV heads, at most
+    total,  # items of all groups, at most
     softmax_scale,
+    f,  # (sliding window, softcap)
     table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides,
-    NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, HEADS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr,
-    TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
-    CAUSAL: gl.constexpr, LSE: gl.constexpr,
+    D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
+    PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     DTYPE: gl.constexpr = key_cache.dtype
-    TOKENS: gl.constexpr = box_tokens(HEADS)
-    BOXES: gl.constexpr = STAGES * 2 * (TILE // BOX)
-    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * 256 // TOKENS, TOKENS, 1, 64], HEADS_LAYOUT)
+    PANELS: gl.constexpr = D // 64
+    Q_BOX: gl.constexpr = box_tokens(TOKENS)
+    BOXES: gl.constexpr = STAGES * PANELS * (TILE // BOX)
+    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], HEADS_LAYOUT)
     k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
     v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
-    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, 128], TILES_LAYOUT)
+    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
+    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
     s_full, s_empty = _barriers(SLOTS, 1, 5)
@@ -157,27 +214,29 @@ def _sm90_prefill_kernel(
         [
             (compute, (
                 0, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
                 out_strides, lse_strides, acc_strides,
-                GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
+                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
             (compute, (
                 1, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, base2,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
                 out_strides, lse_strides, acc_strides,
-                GROUP, HEADS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, CAUSAL, LSE,
+                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
             (load_tiles, (
                 True, key_cache, k_boxes, k_full, k_empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-                key_strides, PAGE, BOX, TILE, STAGES, SLOTS,
+                key_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
             )),
             (load_tiles, (
                 False, value_cache, v_boxes, v_full, v_empty, ring, s_full, s_empty, claim, block_table_ptr,
-                table_stride, value_strides, PAGE, BOX, TILE, STAGES, SLOTS,
+                table_stride, value_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
             )),
-            (load_queries, (query, q_boxes, q_full, q_empty, ring, s_full, s_empty, GROUP, HEADS, SLOTS, BUFFERS)),
+            (load_queries, (
+                query, q_boxes, q_full, q_empty, ring, s_full, s_empty, GROUP, TOKENS, PANELS, SLOTS, BUFFERS,
+            )),
             (schedule, (
-                plan_ptr, counters_ptr, entries, s_full, s_empty, claim, total, NUM_KV_HEADS, NUM_SEGMENTS, SLOTS,
+                plan_ptr, counters_ptr, entries, s_full, s_empty, claim, total, NUM_GROUPS, NUM_SEGMENTS, SLOTS,
             )),
         ],
         worker_num_warps=[4, 1, 1, 1, 1],
@@ -191,7 +250,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
-    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, _block_q(shape), SHORT_QUERY)
+    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, _block_q(shape), config.short)
     return Workspace(
         step_plan.make_space(blocks, segments, capacity.device),
         torch.zeros(2, dtype=torch.int32, device=capacity.device),
@@ -199,6 +258,15 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
     )
+
+
+def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
+    """The plan of a step, which all its layers may share. Raises SpecError where the workspace has no room for it."""
+    if batch.num_seqs and batch.num_tokens > config.short:
+        segments = _segments(batch, features, config.prefill, workspace)
+        (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
+        step_plan.make_plan(workspace.plan, batch, features, _block_q(batch.shape), tile_size, segments, short)
+    return replace(workspace, planned=True)
 
 
 def launch(
@@ -215,45 +283,64 @@ def launch(
     _require_sm90(batch, out)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
+    if not workspace.planned:
+        prepare(batch, features, config, workspace)
+    if config.together:
+        _attend_items(batch, features, out, config, workspace, lse)
+        return
     decode = (batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(*decode)
         return
     with beside(workspace.side):
         parallel_softmax.attend_segments(*decode)
-    _attend_long(batch, features, out, config.prefill, workspace, lse)
+    _attend_items(batch, features, out, config, workspace, lse)
     join(workspace.side)
 
 
-def _attend_long(batch, features, out, config, workspace, lse) -> None:
-    """The sequences of more than SHORT_QUERY query tokens; no other row is written."""
-    shape, segments, parts = batch.shape, config.num_segments, workspace.parts
-    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
-        parts, segments = None, 1
+def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[int, int]:
+    """Keys of a tile, and how many are in flight. Under a window of up to two tiles they are half as large and twice as
+    many: 4q512s2k~ of 64 heads of 64 under a window of 128 takes 42.5 us for 55.6."""
+    tile_size, stages = min(config.tile_size, most_keys(shape)), config.num_stages
+    if tile_size == 128 and features.sliding_window is not None and features.sliding_window <= 2 * tile_size:
+        return tile_size // 2, 2 * stages
+    return tile_size, stages
+
+
+def _segments(batch: PagedBatch, features: Features, config: Prefill, workspace: Workspace) -> int:
+    """Programs that share a Q Block: one under a window, which leaves few tiles, or where parts have no room."""
+    parts = reduce_segments.scratch(workspace.parts)[0]
+    whole = config.num_segments == 1 or features.sliding_window is not None
+    return 1 if whole or not has_room(parts, batch, config.num_segments) else config.num_segments
+
+
+def _attend_items(batch, features, out, config, workspace, lse) -> None:
+    """The sequences that are items of the plan; no other row is written."""
+    shape, short, config = batch.shape, config.short, config.prefill
+    segments = _segments(batch, features, config, workspace)
+    parts = workspace.parts if segments > 1 else None
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
-    block_q = _block_q(shape)
-    items = step_plan.make_plan(workspace.plan, batch, features, block_q, config.tile_size, segments, SHORT_QUERY)
-    total = items * shape.num_kv_heads
-    box = min(shape.block_size & -shape.block_size, config.tile_size)  # keys that cannot leave a page
+    block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
+    total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
+    box = min(shape.block_size & -shape.block_size, tile_size)  # keys that cannot leave a page
     (keys, key_strides), (values, value_strides) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
-    queries, result = (_head_boxes(x, min(block_q, ROWS // 2)) for x in (batch.query, out))
+    queries, result = (_head_boxes(x, box_tokens(block_q)) for x in (batch.query, out))
     _sm90_prefill_kernel[(min(config.programs, total),)](
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
+        out if features.sinks is None else features.sinks,
+        out if features.alibi_slopes is None else features.alibi_slopes,
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
+        (features.sliding_window or 0, features.softcap or 0.0),
         batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
-        NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.queries_per_kv, HEADS=ROWS // block_q, PAGE=shape.block_size,
-        BOX=box, TILE=config.tile_size, STAGES=config.num_stages, SLOTS=SLOTS, BUFFERS=BUFFERS, NUM_SEGMENTS=segments,
-        CAUSAL=features.causal, LSE=lse is not None, num_warps=4,
+        D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
+        TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
+        BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
+        NUM_SEGMENTS=segments, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
     )  # fmt: skip
     if segments > 1:
-        merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
-        reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)
-
-
-def _block_q(shape: AttentionShape) -> int:
-    """Query tokens of a Q Block: a group takes a power of two of its rows."""
-    return ROWS // smallest_block_m(shape)
+        merge = (block_q, ANY_QUERY, False, short + 1)
+        reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, int, int]]:
@@ -285,9 +372,8 @@ def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
 def _wanted(shape: AttentionShape) -> dict[str, bool]:
     return {
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
-        f"head_size {shape.head_size}": shape.head_size == 128,
+        f"head_size {shape.head_size}": shape.head_size in HEAD_SIZES,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
-        f"{shape.queries_per_kv} query heads a KV head": shape.queries_per_kv <= MOST_HEADS,
     }
 
 
@@ -306,7 +392,7 @@ def _require_sm90(batch: PagedBatch, out: torch.Tensor) -> None:
     for found, ok in wanted.items():
         if not ok:
             raise UnsupportedFeature(
-                NAME, found, "sm_90, 2 bytes, heads of 128, 16 to a KV head, rows at multiples of 16 bytes"
+                NAME, found, "sm_90, 2 bytes, heads of 64, 128 or 256, rows at multiples of 16 bytes"
             )
 
 

@@ -1,4 +1,4 @@
-"""native.sm90_prefill on every named case with features it has, its head made 128; the others are refused by name."""
+"""native.sm90_prefill on every named case with features it has, its head made 64, 128 and 256; others are refused."""
 
 from dataclasses import replace
 
@@ -29,19 +29,18 @@ HALVES = torch.bfloat16, torch.float16
 def served(case):
     native = registry.load(KERNEL_ID)
     by_boxes = case.block_size % 8 == 0 and case.arrange is not layouts.unaligned  # TMA: rows at multiples of 16 bytes
-    few_heads = case.heads[0] // case.heads[1] <= native.MOST_HEADS
-    return by_boxes and few_heads and not case.refused and not case.asked - native.SUPPORTS
+    return by_boxes and not case.refused and not case.asked - native.SUPPORTS
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("size", "dtype"), [(64, HALVES[0]), (128, HALVES[0]), (128, HALVES[1]), (256, HALVES[0])])
 @pytest.mark.parametrize("case", filter(served, CASES), ids=lambda case: case.name)
-def test_gpu_native_conforms(case, dtype):
+def test_gpu_native_conforms(case, size, dtype):
     native = registry.load(KERNEL_ID)
     stats = BatchStats.of(case.lens)
     chosen, _ = registry.default_config(KERNEL_ID, native, case.shape, stats, detect())
     split = replace(native.DEFAULT, prefill=replace(native.DEFAULT.prefill, num_segments=3))
-    for config in {chosen, native.DEFAULT, split}:
-        outcome = conform(native, replace(case, dtype=dtype, head_size=128), config, "cuda", twice=True)
+    for config in {chosen, native.DEFAULT, split, replace(native.DEFAULT, together=True)}:
+        outcome = conform(native, replace(case, dtype=dtype, head_size=size), config, "cuda", twice=True)
         assert outcome["outcome"] == "supported"
 
 

@@ -20,12 +20,26 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("no sm_90 here", allow_module_level=True)
 
 CASES, PART, LAUNCHES = 2000, 50, 5
-# query heads, KV heads, page, dtype, causal, segments
+BF16, FP16 = torch.bfloat16, torch.float16
+# query heads, KV heads, head size, page, dtype, segments, other parts of the config, features
 FORMS = [
-    (8, 2, 16, torch.bfloat16, True, 1), (8, 2, 16, torch.bfloat16, True, 4), (2, 2, 32, torch.float16, True, 1),
-    (4, 2, 8, torch.bfloat16, True, 3), (3, 1, 24, torch.bfloat16, True, 1), (5, 1, 64, torch.bfloat16, False, 1),
-    (14, 2, 16, torch.float16, True, 2), (8, 1, 128, torch.bfloat16, True, 1), (12, 1, 16, torch.bfloat16, True, 1),
-    (16, 1, 256, torch.bfloat16, False, 5),
+    (8, 2, 128, 16, BF16, 1, {}, {}),
+    (8, 2, 128, 16, BF16, 4, {"together": True}, {}),
+    (2, 2, 128, 32, FP16, 1, {}, {}),
+    (4, 2, 128, 8, BF16, 3, {}, {}),
+    (3, 1, 128, 24, BF16, 1, {"together": True}, {}),
+    (5, 1, 128, 64, BF16, 1, {}, {"causal": False}),
+    (14, 2, 128, 16, FP16, 2, {}, {}),
+    (8, 1, 128, 128, BF16, 1, {}, {}),
+    (12, 1, 128, 16, BF16, 1, {}, {"sliding_window": 200}),
+    (16, 1, 128, 256, BF16, 5, {}, {"causal": False}),
+    (8, 2, 64, 16, BF16, 1, {}, {"sliding_window": 128, "sinks": "near"}),
+    (40, 1, 64, 16, FP16, 3, {}, {}),
+    (4, 2, 256, 16, BF16, 1, {}, {"softcap": 20.0}),
+    (8, 4, 256, 32, FP16, 2, {"together": True}, {"sinks": "some"}),
+    (8, 2, 128, 16, BF16, 1, {"tile_size": 64, "num_stages": 4}, {}),
+    (8, 1, 128, 16, BF16, 2, {}, {"alibi": "drawn"}),
+    (5, 1, 128, 16, BF16, 1, {"together": True}, {"causal": False, "sliding_window": 100, "softcap": 30.0}),
 ]  # fmt: skip
 QUERIES = (0, 1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300, 513)
 CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)
@@ -34,21 +48,23 @@ CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)
 def drawn(seed):
     """A batch of one of the FORMS: some long queries, some short ones, some empty, some longer than their keys."""
     rng = random.Random(seed)
-    *heads, page, dtype, causal, segments = FORMS[seed % len(FORMS)]
+    *heads, size, page, dtype, segments, parts, features = FORMS[seed % len(FORMS)]
     lens = []
     for _ in range(rng.choice([1, 2, 3, 5, 8, 17])):
         query = rng.choice([*QUERIES, rng.randint(1, 300), rng.randint(1, 700)])
         seq_len = query + rng.choice([*CONTEXTS, rng.randint(0, 900)])
-        lens.append((query, rng.randint(0, query) if rng.random() < 0.05 else seq_len))
+        few = rng.random() < 0.05 and "sinks" not in features  # whose LSE no such row defines
+        lens.append((query, rng.randint(0, query) if few else seq_len))
     case = Case.of(
-        f"race-{seed}", (), tuple(lens), heads=tuple(heads), head_size=128, block_size=page, dtype=dtype, causal=causal,
+        f"race-{seed}", (), tuple(lens), heads=tuple(heads), head_size=size, block_size=page, dtype=dtype, **features,
         style=rng.choice(["nhd", "hnd", "stacked", "interleaved"]), pad_tokens=rng.choice([0, 0, 9]),
         pad_out=rng.random() < 0.2,
     )  # fmt: skip
     programs = rng.choice([1, 7, torch.cuda.get_device_properties(0).multi_processor_count])
-    return case, replace(
-        native.DEFAULT, prefill=replace(native.DEFAULT.prefill, num_segments=segments, programs=programs)
-    )
+    parts = dict(parts)
+    together = parts.pop("together", False)
+    prefill = replace(native.DEFAULT.prefill, num_segments=segments, programs=programs, **parts)
+    return case, replace(native.DEFAULT, prefill=prefill, together=together)
 
 
 @pytest.mark.large

@@ -68,6 +68,19 @@ def test_lanes_behind_each_row_keep_it_at_whole_words_or_it_is_not_flat(lane: in
     assert binding.gather_form("flat", batch.replace(key_cache=rows[..., :lanes]), 16)[0] == expected
 
 
+@pytest.mark.parametrize(("style", "expected"), [("nhd", "flat"), ("interleaved", "flat"), ("by page", "2idx")])
+def test_a_flat_index_has_32_bits(style: str, expected: str) -> None:
+    """2^27 - 1 pages of 16 slots, without memory: beside V's pages there are twice as many rows."""
+    shape = AttentionShape(2, 1, 8, 16, torch.float16)
+    blocks, lanes = 2**27 - 1, 16 if style == "interleaved" else 8
+    if style == "by page":
+        cache = torch.empty(blocks, 2, 16, 1, 8, dtype=shape.dtype, device="meta")[:, 0]
+    else:
+        cache = torch.empty(blocks, 16, 1, lanes, dtype=shape.dtype, device="meta")[..., :8]
+    batch = make_batch(LENS, shape).replace(key_cache=cache, value_cache=cache)
+    assert binding.gather_form("flat", batch, 16)[0] == expected
+
+
 def _padded(batch, slot: int):
     """The batch with K in a cache whose pages are a slot and a bit apart."""
     blocks, slots, heads, lanes = batch.key_cache.shape

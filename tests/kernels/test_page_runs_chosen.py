@@ -7,6 +7,7 @@ import torch
 
 from common import gpus
 from common.cases.named import CASES
+from common.serving.rules import Situation
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
@@ -57,7 +58,11 @@ def test_other_rows_are_read_as_before(shape: AttentionShape, lens: list) -> Non
 
 
 def test_no_gpu_that_was_not_measured_takes_runs() -> None:
-    takes = {gpu.arch for gpu in map(gpus.resolve, gpus.TABLE) if page_runs.applies(LLAMA, gpu)}
+    takes = {
+        gpu.arch
+        for gpu in map(gpus.resolve, gpus.TABLE)
+        if page_runs.applies(Situation(LLAMA, BatchStats.of([(1, 9)]), gpu))
+    }
     assert takes == {"sm_90"}
 
 

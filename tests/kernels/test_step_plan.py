@@ -14,35 +14,40 @@ from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
 TILE, SHORT = 16, 3
 
 
-def planned(lens, block_q, segments, causal):
+def planned(lens, block_q, segments, causal, window=None):
     """The items that are written, as rows of ints, where every entry held something else before."""
     tokens = sum(query for query, _ in lens)
     batch = SimpleNamespace(
         query_start_loc=query_start_loc(lens), seq_lens=seq_lens(lens), num_tokens=tokens, num_seqs=len(lens)
     )
     plan = make_space(most_blocks(tokens, len(lens), block_q, SHORT) + 1, segments, torch.device("cpu")).fill_(77)
-    features = Features(causal=causal)
+    features = Features(causal=causal, sliding_window=window)
     count = make_plan(plan, batch, features, block_q, TILE, segments, SHORT)
     assert (plan[count:] == 77).all(), "written beyond what is said"
     return plan[:count].tolist()
 
 
-def expected(lens, block_q, segments, causal):
-    """Fields as FIELDS says, in the documented order."""
+def expected(lens, block_q, segments, causal, window=None):
+    """Fields as FIELDS says, in the documented order; a window leaves the order as it is without."""
     blocks, start = [], 0
     for seq, (query, keys) in enumerate(lens):
         for block in range(cdiv(query, block_q) if query > SHORT else 0):
             first = block * block_q
             end = keys - query + min(first + block_q, query) if causal else keys
             tiles = max(cdiv(max(end, 0), TILE), 1)
-            blocks.append((-tiles, seq, -block, [seq, start + first, query - first, keys - query + first, keys]))
+            position, stop, lowest = keys - query + first, tiles, 0
+            if window:
+                if not causal:
+                    stop = max(cdiv(min(keys, position + min(block_q, query - first) + window - 1), TILE), 1)
+                lowest = min(max(position - window + 1, 0) // TILE, stop - 1)
+            blocks.append((-tiles, seq, -block, lowest, stop, [seq, start + first, query - first, position, keys]))
         start += query
     items = []
-    for tiles, _, _, fields in sorted(blocks):
-        each = cdiv(-tiles, segments)
+    for _, _, _, lowest, stop, fields in sorted(blocks):
+        each = cdiv(stop - lowest, segments)
         for segment in range(segments):
-            begin, end = (min(at * each, -tiles) for at in (segment, segment + 1))
-            items.append([*fields, begin, end, segment if each < -tiles else -1] if begin < end else None)
+            begin, end = (min(lowest + at * each, stop) for at in (segment, segment + 1))
+            items.append([*fields, begin, end, segment if each < stop - lowest else -1] if begin < end else None)
     return items
 
 
@@ -65,10 +70,10 @@ def same(found, wanted):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_plan_is_the_sorted_list(seed, causal, segments):
     rng = random.Random(seed)
-    for _ in range(4):
-        lens, block_q = random_lens(rng), rng.choice([8, 16, 32])
-        wanted = expected(lens, block_q, segments, causal)
-        found = planned(lens, block_q, segments, causal)
+    for window in (None, None, 1, rng.randint(2, 150)):
+        lens, block_q = random_lens(rng), rng.choice([8, 16, 24, 32])
+        wanted = expected(lens, block_q, segments, causal, window)
+        found = planned(lens, block_q, segments, causal, window)
         assert len(found) >= len(wanted)
         same(found, wanted)
 

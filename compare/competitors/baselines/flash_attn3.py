@@ -73,7 +73,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @dataclass
 class Plan:
-    """scheduler_metadata of a step's lengths; None until `prepare` made it, or where the interface has none."""
+    """scheduler_metadata of a step's lengths; None in what `prepare` is given, or where the interface has none."""
 
     scheduler_metadata: torch.Tensor | None = None
 
@@ -107,7 +107,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
     _refuse(batch)
     if workspace.scheduler_metadata is None and _interface.__name__ in _VLLM and features.causal:
         shape, stats = batch.shape, batch.stats
-        workspace.scheduler_metadata = _interface.get_scheduler_metadata(
+        made = _interface.get_scheduler_metadata(
             batch_size=batch.num_seqs,
             max_seqlen_q=stats.max_query_len,
             max_seqlen_k=stats.max_seq_len,
@@ -123,6 +123,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
             has_softcap=features.softcap is not None,
             num_splits=config.num_splits,
         )
+        return Plan(made)
     return workspace
 
 

@@ -25,6 +25,7 @@ from rich.progress import track
 
 from common import gpus
 from compare.competitors import registry
+from compare.identity import plain
 from compare.record import folder as run_folder
 from compare.static.compile import Compilation, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
@@ -116,7 +117,7 @@ def model_sha() -> str:
     """The first 16 hex digits of SHA-256 over the files of the model."""
     digest = hashlib.sha256()
     for name in MODEL:
-        digest.update((run_folder.ROOT / "compare" / "static" / name).read_bytes())
+        digest.update(plain((run_folder.ROOT / "compare" / "static" / name).read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
 
 

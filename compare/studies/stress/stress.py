@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import sys
 import time
 import warnings
 from collections import Counter
@@ -31,7 +30,7 @@ from common import gpus
 from common.spec import SpecError
 from common.spec.toolchain import dotted, toolchain
 from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, terminable
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
 from compare.process import children
 from compare.process.pool import Jobs, Lane, Pool
 from compare.record import folder as run_folder
@@ -148,7 +147,7 @@ def main(asked: argparse.Namespace) -> int:
         shape = parse_shape(asked.shape, 16, asked.dtype)
         workload = Workload(asked.shape, parse_lens(asked.workload), shape)
     except (gpus.UnknownGpu, registry.UnknownKernel, GrammarError, SpecError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     if meant is None or (meant != present and not asked.render):
         print(f"{asked.gpu} is not here: bits change where code runs; --render --gpu NAME writes the page again")
@@ -164,7 +163,7 @@ def main(asked: argparse.Namespace) -> int:
         run_folder.ensure_writable(out)
         kept = Kept(out / LINES, wanted, here(ARCH))
     except (run_folder.CannotWrite, Busy) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     task = {"gpu": meant.name, "device": "cuda", "workload": workload.to_dict(), "limit_s": asked.limit}
     lanes, deadline = asked.jobs or max(min((os.cpu_count() or 2) // 2, 8), 1), begin + min(asked.budget, 10**9)

@@ -35,7 +35,7 @@ from rich.progress import Progress
 from common import gpus
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.exits import INTERRUPTED, USAGE, terminable
+from compare.exits import INTERRUPTED, USAGE, say, terminable
 from compare.record import folder as run_folder
 from compare.static.compile import Outcome, compile_in_child
 from compare.studies.versions import page as versions_page
@@ -268,7 +268,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         kernels = registry.select(args.kernels)
     except registry.UnknownKernel as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     every = {arch: subjects(gpus.resolve(name), registry.select(KERNELS)) for arch, name in TARGETS.items()}
     wanted = {arch: [one for one in every[arch] if one.kernel in kernels] for arch in args.targets.split(",")}

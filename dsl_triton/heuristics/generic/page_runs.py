@@ -7,40 +7,38 @@ programs a unit on, and with less than 1024 keys a segment.
 
 import triton
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
-from common.spec.metadata import BatchStats, cdiv
+from common.serving.rules import Situation
+from common.spec.metadata import cdiv
 from dsl_triton.parallel_softmax import Config
 
 KEYS_A_SEGMENT = 1024  # with half as many 32 decodes of 4096 keys gain 2% and, of four KV heads, lose 5%
 
 
-def applies(shape: AttentionShape, gpu: Gpu, lanes: int = 128) -> bool:
+def applies(s: Situation, lanes: int = 128) -> bool:
     """The shapes that were measured, and those whose registers are the same: `lanes` when padded."""
-    held = triton.next_power_of_2(max(shape.head_size, shape.value_lanes))
-    wide = shape.dtype.itemsize == 2 and shape.cache_dtype.itemsize == 2 and held == lanes
-    return gpu.arch == "sm_90" and wide and shape.block_size % 16 == 0 and shape.queries_per_kv <= 16
+    two = s.shape.dtype.itemsize == 2 and s.shape.cache_dtype.itemsize == 2
+    held = triton.next_power_of_2(s.lanes) == lanes
+    return s.wgmma and two and held and s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
 
 
-def decode(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+def decode(s: Situation) -> Config | None:
     """15 programs a unit over long contexts of one sequence: 131,072 keys of 8 heads take 134 us, by a page id a key
     139. Of several sequences those gain since their tiles take one loop: 32 of 8k keys 202 us, by runs 207.
 
     Heads of 256 take 16 keys and one warp: 64 decodes of 4k over eight KV heads 374 us for 453 by 64 keys.
     None where a unit has more than four without segments (128 of 8k: 760 for 752), or segments are short.
     """
-    programs = max(stats.num_seqs, 1) * shape.num_kv_heads
-    segments = min(cdiv(15 * gpu.units, programs), 128)
-    if programs > 4 * gpu.units or stats.max_seq_len < KEYS_A_SEGMENT * segments:
+    segments = min(cdiv(15 * s.units, s.programs), 128)
+    if s.programs > 4 * s.units or s.keys < KEYS_A_SEGMENT * segments:
         return None
-    if applies(shape, gpu, 256):
+    if applies(s, 256):
         return Config(16, 16, segments, num_warps=1, num_stages=2, overlap=True, gather="run")
-    if applies(shape, gpu) and stats.num_seqs <= 1:
+    if applies(s) and s.stats.num_seqs <= 1:
         return Config(16, 64, segments, num_warps=2, num_stages=3, overlap=True, gather="run")
     return None
 
 
-def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+def short_queries(s: Situation) -> Config | None:
     """Q Blocks of 64 rows take 128 keys, one program a unit: 16 times 4 tokens of 16 heads 17.6 us for 23.1.
 
     Of 32 rows three programs a unit: 8 times 8 tokens of four heads 39.1 us for 41.2. Few such Q Blocks take 64 rows
@@ -48,26 +46,25 @@ def short_queries(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config 
     rows, whose products pass through registers, 21.2. Of 16 heads a stage more takes 17.8 for 17.5. Half of the units
     without segments at most, below which nothing was measured.
     """
-    rows = triton.next_power_of_2(stats.max_query_len * shape.queries_per_kv)
-    q_blocks = stats.num_seqs * shape.num_kv_heads
-    if not applies(shape, gpu) or rows not in (32, 64) or 2 * q_blocks > gpu.units:
+    rows, q_blocks = triton.next_power_of_2(s.rows), s.programs
+    if not applies(s) or rows not in (32, 64) or 2 * q_blocks > s.units:
         return None
-    if rows == 32 and q_blocks < 32 and stats.max_seq_len < 2048:
+    if rows == 32 and q_blocks < 32 and s.keys < 2048:
         return None
     stages = 3 if rows == 32 and q_blocks < 32 else 2
     rows = 64 if q_blocks < 32 else rows
     tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
-    segments = min(per_unit * gpu.units // max(q_blocks, 1), stats.max_seq_len // (2 * tile_size), 32)
+    segments = min(per_unit * s.units // max(q_blocks, 1), s.keys // (2 * tile_size), 32)
     return Config(rows, tile_size, max(segments, 1), num_stages=stages, overlap=True, gather="run")
 
 
-def chunk(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config | None:
+def chunk(s: Situation) -> Config | None:
     """A chunk of few tokens over a long context, read by pages: two programs of 64 rows a unit.
 
     64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens lose
     (103 for 97).
     """
-    q_blocks = stats.num_seqs * shape.num_kv_heads * cdiv(stats.max_query_len * shape.queries_per_kv, 64)
-    if not applies(shape, gpu) or stats.num_decodes or 2 * q_blocks > gpu.units or stats.max_seq_len < 4096:
+    q_blocks = s.q_blocks(64)
+    if not applies(s) or s.stats.num_decodes or 2 * q_blocks > s.units or s.keys < 4096:
         return None
-    return Config(64, 64, min(2 * gpu.units // max(q_blocks, 1), 16), num_stages=2, overlap=True, gather="run")
+    return Config(64, 64, min(2 * s.units // max(q_blocks, 1), 16), num_stages=2, overlap=True, gather="run")

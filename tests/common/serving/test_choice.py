@@ -1,5 +1,7 @@
 """Choices are made on a grid that a capacity can enumerate; hints are corrected by shapes, and cost time alone."""
 
+import dataclasses
+import importlib
 import random
 import types
 import warnings
@@ -11,7 +13,18 @@ import common.serving.prepared
 from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
-from common.serving.grid import GRID, hinted_stats, on_grid, reachable_stats, rounded, seen
+from common.serving.grid import (
+    EIGHTHS,
+    GRID,
+    KEYS,
+    decided_by,
+    few_keys,
+    hinted_stats,
+    on_grid,
+    reachable_stats,
+    rounded,
+    seen,
+)
 from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY, BatchStats
@@ -58,7 +71,8 @@ def test_everything_that_hints_can_say_is_reachable():
     for _ in range(3000):
         n = draw.randint(1, seqs)
         hints = [draw.choice((None, 0, 1, draw.randint(1, 2 * keys))) for _ in range(3)]
-        assert hinted_stats(n, draw.randint(1, tokens), keys, *hints) in known
+        found = hinted_stats(n, draw.randint(1, tokens), keys, *hints)
+        assert on_grid(found.num_seqs, found.num_decodes, found.max_query_len, found.max_seq_len) in known
 
 
 @pytest.mark.parametrize(
@@ -66,12 +80,12 @@ def test_everything_that_hints_can_say_is_reachable():
     [
         ((32, 32, 4096), (1, 2048, 32), (32, 32, 1, 2048)),
         ((32, 32, 4096), (None, None, None), (32, 32, 1, 4096)),  # as many tokens as sequences: taken for decodes
-        ((1, 300, 4096), (1, 1, None), (1, 0, 512, 512)),  # no sequence is shorter than the mean query
-        ((4, 40, 4096), (4000, 99999, None), (4, 3, 64, 4096)),  # nor longer than all tokens, or its row of pages
-        ((244, 8432, 8192), (2048, 2048, None), (256, 255, 2048, 2048)),  # 240 decodes beside 4 prompts
-        ((17, 8193, 8192), (512, 2048, 1), (24, 1, 512, 2048)),  # one decode is one, and none is none
-        ((17, 8704, 8192), (512, 2048, 0), (24, 0, 512, 2048)),
-        ((32, 2040, 8192), (128, 2048, 17), (32, 31, 128, 2048)),
+        ((1, 300, 4096), (1, 1, None), (1, 0, 300, 320)),  # no sequence is shorter than the mean query
+        ((4, 40, 4096), (4000, 99999, None), (4, 3, 40, 4096)),  # nor longer than all tokens, or its row of pages
+        ((244, 8432, 8192), (2048, 2048, None), (244, 240, 2048, 2048)),  # 240 decodes beside 4 prompts
+        ((17, 8193, 8192), (512, 2048, 1), (17, 1, 512, 2048)),  # one decode is one, and none is none
+        ((17, 8704, 8192), (512, 2048, 0), (17, 0, 512, 2048)),
+        ((32, 2040, 8192), (128, 2048, 17), (32, 17, 128, 2048)),
         ((0, 0, 16), (None, None, None), (1, 1, 1, 16)),
     ],
     ids=["exact", "unknown", "too-small", "too-large", "mixed", "one", "none", "most", "empty"],
@@ -79,6 +93,16 @@ def test_everything_that_hints_can_say_is_reachable():
 def test_hints_that_shapes_refute_are_corrected(shapes, hints, expected):
     stats = hinted_stats(*shapes, *hints)
     assert (stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == expected
+
+
+def test_a_choice_is_made_from_exact_counts_and_from_keys_in_small_steps():
+    """11 sequences of 88 Q Blocks stay 11: as 12 they had a segment less, and ran at half of their speed."""
+    stats = decided_by(BatchStats.of([(4, 3000)] + [(4, 1500)] * 10))
+    assert (stats.num_seqs, stats.num_tokens, stats.max_query_len, stats.max_seq_len) == (11, 44, 4, 3072)
+    assert stats.total_seq_len == -(-11 * 3072 * 5 // EIGHTHS)  # 18,000 keys are 4.3 eighths of 11 times 3072
+    assert decided_by(stats) == stats
+    assert all(up / n <= 1.25 for n in range(4, 5000) if (up := few_keys(n)) in KEYS)
+    assert decided_by(BatchStats.of(())) == BatchStats(1, 1, 1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -137,7 +161,7 @@ def test_a_measured_tree_is_asked_and_its_provenance_kept():
         choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
         elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
         other_values = fake.choose(AttentionShape(value_size=64), BatchStats.of([(1, 100)]), H200)
-    assert choice == Choice("able", 128, "heuristics/fitted/h200.py: auto", "commit abc, rows 3")
+    assert choice == Choice("able", 112, "heuristics/fitted/h200.py: auto", "commit abc, rows 3")
     assert elsewhere.provenance == other_values.provenance == UNTUNED
 
 
@@ -150,15 +174,39 @@ def test_a_function_that_a_tree_lacks_is_the_defaults():
     )
 
 
-def test_a_tree_that_is_broken_is_no_missing_tree():
+BROKEN = {
+    "another-import": ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
+    "syntax": SyntaxError("invalid syntax"),
+    "another-project": types.SimpleNamespace(TREES={}),
+    "another-gpu": types.SimpleNamespace(PROVENANCE={"gpu": "AMD Instinct MI300X"}, covers=lambda *_: True),
+}
+
+
+@pytest.mark.parametrize("found", BROKEN.values(), ids=BROKEN)
+def test_a_table_that_is_none_is_named_once_and_the_rules_answer(found):
     fake = family()
+    load = fake.load
 
-    def load(name):
-        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    def broken(name):
+        if name != "heuristics.fitted.h200":
+            return load(name)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    fake.load = load
-    with pytest.raises(ModuleNotFoundError, match="sklearn"):
-        fake.tree(H200)
+    fake.load = broken
+    with pytest.warns(UserWarning, match=r"fake: heuristics/fitted/h200.py is no table of its kind, ") as said:
+        for keys in (64, 4096):
+            assert fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200).provenance == UNTUNED
+    assert len(said) == 1
+
+
+def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
+    auto, none = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="other", units=0)
+    with pytest.warns(UserWarning) as said:
+        for lens in ([(1, 4096)], [(4, 3000)] * 10, [(2048, 2048)]):
+            assert auto.choose(SHAPE, BatchStats.of(lens), none).config
+    assert sum("with 0 units, chosen for as with 1" in str(one.message) for one in said) == 1
 
 
 def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
@@ -180,7 +228,7 @@ def by_keys(choose=None):
         ([(1, 4096)] * 8, EVERY_KEY, 4096),
         ([(1, 4096)] * 8, 1, 64),
         ([(1, 4096)] * 8, 256, 384),  # five tiles of 64 keys, which begin anywhere
-        ([(1, 300)] * 8, 256, 384),
+        ([(1, 300)] * 8, 256, 320),
         ([(4, 4096)] * 8, 1000, 1536),
         ([(1, 4096)] * 8, 2**31 - 1, 4096),
         ([(5, 4096)] * 8, 256, 4096),  # 20 rows
@@ -193,7 +241,7 @@ def test_decodes_are_chosen_for_by_the_keys_that_they_see(lens, sees, keys):
     assert by_keys().choose(SHAPE, stats, H200, sees=sees).config == keys
     found = seen(SHAPE, stats, sees)
     assert found.max_seq_len <= stats.max_seq_len and found.total_seq_len <= stats.total_seq_len
-    assert rounded(found.max_seq_len) == keys
+    assert few_keys(found.max_seq_len) == keys
 
 
 def test_more_heads_a_key_than_a_q_block_has_rows_is_a_decode_still():
@@ -207,4 +255,4 @@ def test_a_call_tells_the_choice_what_its_features_let_a_token_see(monkeypatch, 
     monkeypatch.setattr(common.serving.prepared, "gpu_of", lambda device: H200)
     batch = make_batch([(1, 400)] * 2, AttentionShape(4, 2, 32), fill=False)
     chosen = choice_for(by_keys(), batch, features)
-    assert chosen.config == (512 if features.plain and features.sliding_window is None else 96)
+    assert chosen.config == (448 if features.plain and features.sliding_window is None else 96)

@@ -14,7 +14,7 @@ from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import Family
 from common.serving.grid import hinted_stats
-from common.serving.plan import Plan, kind_of, pieces
+from common.serving.plan import Plan, compiled_by, pieces
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
 
@@ -104,8 +104,7 @@ def test_a_plan_allocates_no_output(on_h200):
 
 def compiled(plan, stats, tokens, seqs):
     """What a call of these sizes is compiled for."""
-    found = pieces(plan.choice_of(stats, plan.features.names()))
-    return {(*piece, *kind_of(tokens, seqs)) for piece in found}
+    return compiled_by(plan.choice_of(stats, plan.features.names()), tokens, seqs)
 
 
 @pytest.mark.parametrize("features", [Features(), Features(sliding_window=100)], ids=["plain", "window"])
@@ -113,10 +112,8 @@ def compiled(plan, stats, tokens, seqs):
 def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity, features):
     plan, draw = Plan(family(), SHAPE, *capacity, "cpu", features), random.Random(1)
     tokens, seqs, keys = capacity
-    warm, met = set(), set()
-    for count, n, stats in plan.sizes():
-        hinted = hinted_stats(n, count, keys, *plan._hints(n, stats).values())
-        warm |= compiled(plan, hinted, count, n)
+    plan.warmup()
+    warm, met = plan._warm, set()
     for _ in range(1000):
         n = draw.randint(1, seqs)
         count = n if draw.random() < 0.5 and n <= tokens else draw.randint(1, tokens)
@@ -147,6 +144,40 @@ def test_a_window_of_the_call_alone_is_chosen_for(on_h200):
     assert [config for _, config, _, _ in kernels.kernel("few").met] == [1024, 128]
 
 
+def by_sequences(shape, stats, gpu):
+    return "few", stats.num_seqs
+
+
+def test_a_plan_takes_the_exact_choice_where_it_has_it_warm_and_else_the_grids(on_h200):
+    plan = Plan(family(by_sequences), SHAPE, 64, 32, 1000, "cpu")
+    needs = plan.features.names()
+    assert {choice.config for choice in plan.choices} == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
+
+    def chosen(seqs, tokens):
+        return plan.choice_of(hinted_stats(seqs, tokens, 1000, 1, 900, None), needs).config
+
+    assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
+    plan.warmup()
+    assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
+    plan._warm = set()  # nothing was compiled: the grid's, whose code a warm-up would have
+    assert [chosen(n, n) for n in (6, 11)] == [6, 12]
+
+
+def test_the_exact_choice_of_a_larger_batch_than_its_scratch_holds_is_the_grids(on_h200):
+    """8 tokens a sequence take `few` up to the batch of 8 tokens that the grid reaches it by."""
+
+    def by_tokens(shape, stats, gpu):
+        return "few", 7 if stats.num_tokens == 9 else 3  # no point of the grid with 9 tokens has 8 sequences
+
+    plan = Plan(family(by_tokens), SHAPE, 64, 32, 1000, "cpu")
+    stats = hinted_stats(8, 9, 1000, 2, 900, None)
+    exact = plan.family.choose(SHAPE, stats, H200, plan.features.names())
+    assert exact.config == 7
+    found = plan.choice_of(stats, plan.features.names())
+    tokens, seqs = plan.reach.room[found]
+    assert found in plan.choices and stats.num_tokens <= tokens and stats.num_seqs <= seqs
+
+
 def test_a_warm_up_launches_each_of_them_over_sequences_without_tokens(on_h200):
     kernels = family()
     plan = Plan(kernels, SHAPE, 40, 7, 300, "cpu")
@@ -162,10 +193,8 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
     parts = {piece for choice in plan.choices for piece in pieces(choice)}
     assert len(parts) < len(plan.choices) / 3  # there are more pairs than parts
     assert len(sizes) <= 2 * 15 * len(parts) and len(sizes) < 5 * len(plan.choices)
-    warm = set()
-    for tokens, seqs, stats in sizes:
-        hinted = hinted_stats(seqs, tokens, 8192, *plan._hints(seqs, stats).values())
-        warm |= compiled(plan, hinted, tokens, seqs)
+    plan.warmup()
+    warm = plan._warm
     for _ in range(2000):
         seqs, tokens = draw.randint(1, 64), draw.randint(1, 512)
         hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs)]

@@ -2,6 +2,7 @@
 
     python warm_up_child.py DSL TOKENS SEQS KEYS
 
+Caches and queries of the trace are laid out as engines lay them out, each of them as warm; the warm-up's are its own.
 For an H200 that need not be here, by Triton's own binder; nothing is compiled. Two launches that it gives one source
 and options share their code. Prints in JSON how many of those the warm-up had, and the kernels of what it lacked.
 """
@@ -31,6 +32,18 @@ def lengths(draw, tokens, seqs, keys):
     return [(query, draw.randint(query, keys)) for query in queries]
 
 
+def layouts(cache):
+    """[(K, V)] of as many pages: each by itself, page by page beside each other, row by row, and by head."""
+    blocks, page, heads, lanes = cache.shape
+    make = torch.zeros
+    return [
+        make(2, *cache.shape, dtype=cache.dtype).unbind(0),
+        make(blocks, 2, page, heads, lanes, dtype=cache.dtype).unbind(1),
+        make(blocks, page, heads, 2 * lanes, dtype=cache.dtype).split(lanes, -1),
+        make(2, blocks, heads, page, lanes, dtype=cache.dtype).transpose(2, 3).unbind(0),
+    ]
+
+
 def main(dsl, tokens, seqs, keys):
     gpu, draw, bound = gpus.resolve("h200"), random.Random(0), set()
     common.serving.reach.gpu_of = lambda device: gpu
@@ -44,15 +57,18 @@ def main(dsl, tokens, seqs, keys):
         plan.warmup()
         warm = set(bound)
         whole = make_batch([(1, keys)] * seqs, SHAPE, extra_columns=0)
-        query = torch.zeros(tokens, SHAPE.num_query_heads, SHAPE.head_size, dtype=SHAPE.dtype)
-        out = torch.empty_like(query)
+        caches = layouts(whole.key_cache)
+        heads = SHAPE.num_query_heads
+        projected = torch.zeros(tokens, heads + 2 * SHAPE.num_kv_heads, SHAPE.head_size, dtype=SHAPE.dtype)
+        query = projected[:, :heads]
+        out = torch.empty(query.shape, dtype=query.dtype)
         for lens in [[(1, keys), (20, keys)], *(lengths(draw, tokens, seqs, keys) for _ in range(STEPS))]:
             batch = make_batch(lens, SHAPE, fill=False)
             stats, count = batch.stats, batch.num_tokens
             exact = {name: getattr(stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
             hints = {name: draw.choice((hint, hint, None, 1)) for name, hint in exact.items()}
             plan(
-                query[:count], whole.key_cache, whole.value_cache, whole.block_table[: batch.num_seqs],
+                query[:count], *draw.choice(caches), whole.block_table[: batch.num_seqs],
                 batch.query_start_loc, batch.seq_lens, out=out[:count], **hints,
             )  # fmt: skip
     print(json.dumps({"warm": len(warm), "lacked": sorted(name for name, _ in bound - warm)}))

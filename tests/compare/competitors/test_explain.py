@@ -8,7 +8,8 @@ import torch
 
 from common.gpus import resolve
 from common.serving.choice import Choice
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by, on_grid
+from common.serving.rules import Situation
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
@@ -63,9 +64,12 @@ def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
     """`path_of` raises where the watched tree gives another config."""
     auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), gpu and resolve(gpu)
     told = BatchStats.of(lens)
-    stats = on_grid(told.num_seqs, told.num_decodes, told.max_query_len, told.max_seq_len)
+    stats = decided_by(told)
     choice = auto.choose(SHAPE, told, gpu)
-    assert explain.path_of(auto.FAMILY, choice, SHAPE, stats, gpu)
+    met = explain.path_of(auto.FAMILY, choice, SHAPE, stats, gpu)
+    assert bool(met) == choice.path.startswith("heuristics/fitted/")
+    told = dict(explain.rules_of(auto.FAMILY, choice, Situation(SHAPE, stats, gpu)))
+    assert "kernel by" in told or met
     lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
     assert lines[0] == f"{dsl}: {choice.kernel}"
     assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
@@ -92,7 +96,7 @@ def test_a_tree_that_gives_another_config_is_an_error():
     auto, gpu = registry.load("triton/auto"), resolve("h200")
     stats = on_grid(8, 8, 1, 2048)
     other = Choice(
-        "parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/generic/default.py: auto"
+        "parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/fitted/h200.py: auto"
     )
     with pytest.raises(RuntimeError, match="when it was watched"):
         explain.path_of(auto.FAMILY, other, SHAPE, stats, gpu)
@@ -134,3 +138,23 @@ def test_a_dsl_that_is_not_here_is_said(monkeypatch, capsys):
     monkeypatch.setattr(registry, "load", absent)
     assert diptych(["explain", "q1s2k"]) == 5
     assert capsys.readouterr().out.count("unavailable: ImportError: no such compiler") == 2
+
+
+def test_the_rule_that_decided_is_told_in_a_line_with_its_runner_up(capsys):
+    assert diptych(["explain", "10q4s3000~", "--shape", "64:8:128", "--gpu", "h100", "--dsl", "triton"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = next(i for i, line in enumerate(lines) if line.startswith("kernel by"))
+    assert lines[at].startswith(
+        "kernel by   short queries: parallel_softmax reads keys as decode does (8 times 8 tokens"
+    )
+    assert lines[at + 1].startswith("runner-up") and "unpaged" in lines[at + 1]
+    assert lines[at + 2].startswith("config by   short queries: as many segments as end soonest")
+
+
+def test_a_fitted_table_of_other_sources_is_said_to_be_stale(monkeypatch):
+    auto, gpu, stats = registry.load("triton/auto"), resolve("h200"), decided_by(BatchStats.of(parse_lens("8q1s2k")))
+    choice = auto.choose(SHAPE, stats, gpu)
+    assert "yes: fitted with sources" in explain.stale(auto.FAMILY, "triton", choice)
+    module = auto.FAMILY.load("heuristics.fitted.h200")
+    monkeypatch.setitem(module.PROVENANCE, "sources", explain.sources.of_rules("triton"))
+    assert explain.stale(auto.FAMILY, "triton", choice) == ""

@@ -21,7 +21,9 @@ PACKAGE = {
     "named.py": "def load(name):\n    return import_module(f'pack.rungs.{name}')\n",
     "rungs/__init__.py": "",
     "rungs/one.py": "",
-    "rungs/two.py": "",
+    "rungs/two.py": "f = import_module(f'.deep.{x}', __package__)\ng = import_module(f'..beside.{x}', __package__)\n",
+    "rungs/deep/one.py": "",
+    "beside/one.py": "",
     "stranger.py": "import pack.kernel\n",
 }
 USED = sorted(name for name in PACKAGE if "__init__" not in name and name != "stranger.py")

@@ -14,6 +14,7 @@ FACT = {
     "kernel": "_q_block_kernel", "arch": "gfx942", "sha256": "a" * 64, "registers": 211, "spills": 0,
     "scratch_bytes": 0, "shared_bytes": 32768, "code_bytes": 19200, "matrix": {"mfma 32x32x8": 128},
     "matrix_redundancy": 1.5, "loops": [LOOP], "occupancy": {"programs": 2, "waves": 8, "limit": "registers"},
+    "num_warps": 4, "num_stages": 2,
     "executed": {"workgroups": 3, "instructions": 1200, "loads": 10, "load lines": 85, "matrix flops": 4000},
 }  # fmt: skip
 
@@ -40,7 +41,15 @@ def test_counts_of_the_model_and_facts_of_the_code(tmp_path, executed):
     useful = executed.workload.flops
     assert ran[1:] == [1, "3", "1,200", f"{4000 / useful:.1f}", "8.5", "ok"]
     (code,) = tables["Compiled: what a program needs and issues"].body
-    assert code[6:11] == [2, "registers", "mfma 32x32x8", "1.50", "80%"]
+    assert code[7:12] == [2, "registers", "mfma 32x32x8", "1.50", "80%"]
+
+
+def test_two_variants_of_a_function_can_be_told_apart(tmp_path, executed):
+    facts = (FACT, FACT | {"num_warps": 8, "sha256": "b" * 64}, FACT | {"sha256": "c" * 64})
+    rows = [executed.replace(facts=(fact,), cell_id=fact["sha256"] + str(at)) for at, fact in enumerate(facts)]
+    (table,) = [t for title, t in _tables(absent(_run(tmp_path, *rows))).items() if title.startswith("Compiled")]
+    assert len({tuple(line) for line in table.body}) == len(facts)
+    assert "4 warps, 2 stages" in table.body[0][3] and "8 warps" in table.body[1][3]
 
 
 def test_it_says_that_nothing_was_timed_and_names_what_the_model_lacks(tmp_path, executed):

@@ -107,7 +107,7 @@ def covered(figure):
 def test_figures_are_whole_and_legible(page, width, scheme):
     found = laid_out(page, width, scheme)
     assert found["width"] == width and found["page"] <= width, "the page itself never scrolls sideways"
-    assert len(found["figures"]) == 16
+    assert len(found["figures"]) == page.read_text().count("<figure>") >= 20
     sheet = luminance(found["sheet"])
     assert (sheet < 0.1) == (scheme == "dark")
     for figure in found["figures"]:

@@ -60,7 +60,7 @@ def test_a_contract_weaker_than_the_default_is_named(tmp_path):
 
 def test_an_untimed_run_has_no_time_anywhere(absent):
     assert "µs" not in _text(absent).split("## How to read")[0]
-    assert sorted(path.name for path in (absent / "figures").iterdir()) == ["checks.svg", "registers.svg"]
+    assert sorted(path.name for path in (absent / "figures").iterdir()) == ["checks.svg", "glance.svg", "registers.svg"]
     rows = pd.read_csv(absent / "summary.csv", comment="#")
     assert rows[["us", "gbps", "ratio_to_best"]].isna().all(axis=None)
 

@@ -16,7 +16,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY
 from compare.competitors import registry
@@ -77,8 +77,7 @@ def test_auto_serves_every_row_by_the_tree_and_explain_tells_its_path(dsl, name)
         assert isinstance(choice, Choice) and choice.kernel in registry.RUNGS
         if choice.path != f"heuristics/fitted/{name}.py: auto":
             continue  # a shape that was not measured
-        asked, s = asked + 1, row.stats
-        point = on_grid(s.num_seqs, s.num_decodes, s.max_query_len, s.max_seq_len)
+        asked, point = asked + 1, decided_by(row.stats)
         assert choice.provenance.startswith("gpu ") and "rows" in choice.provenance
         met = path_of(auto.FAMILY, choice, row.shape, point, gpu)
         assert met[0] == ("not covers(shape, gpu)", False)

@@ -176,7 +176,18 @@ def test_thresholds_lie_in_the_gap(low, high, found):
 
 
 def test_a_tree_is_asked_what_auto_asks():
-    """45 sequences are 48 on the grid, a longest query of 700 is 1024."""
+    """45 sequences are 45, and 5000 keys 5120."""
     values = tune_tree.features(SHAPE, BatchStats(45, 744, 44, 700, 5000, 99_999))
-    assert (values["num_seqs"], values["max_query_len"], values["max_seq_len"]) == (48, 1024, 6144)
-    assert values["programs"] == 48 * SHAPE.num_kv_heads
+    assert (values["num_seqs"], values["max_query_len"], values["max_seq_len"]) == (45, 700, 5120)
+    assert values["programs"] == 45 * SHAPE.num_kv_heads
+
+
+def test_a_row_is_held_out_with_all_rows_of_its_shape():
+    """A shape that most rows have is held out row by row: without it nothing were left."""
+    assert len(set(tune_tree.folds(["a", "a", "b", "b", "c"]))) == 3
+    mostly = tune_tree.folds(["a", "a", "a", "b", "b"])
+    assert len(set(mostly[:3])) == 3 and mostly[3] == mostly[4] not in mostly[:3]
+    rows = [{"max_query_len": n} for n in (1, 1, 64, 64)]
+    regret = np.array([[1.5, 1.0], [1.5, 1.0], [1.0, 1.5], [1.0, 1.5]])
+    alone, together = (tune_tree.fit(rows, regret, fold=fold) for fold in (None, np.array([0, 0, 1, 1])))
+    assert alone.tree != together.tree == tune_tree.Tree(0) and together.held_out_choice == (0, 0, 0, 0)

@@ -139,3 +139,24 @@ def test_a_figures_suite_brings_its_kernels_and_no_baseline_without_a_gpu(name):
     assert {kernel.split("/")[0] for kernel in chosen} == {"triton", "helion"}
     wanted = selection.selection(asked("--suite", name, "--kernels", "triton/naive"), NO_GPU).kernels
     assert wanted == ("triton/naive",)
+
+
+def test_unseen_rows_are_the_seeds_and_every_leading_part_has_all_classes():
+    first, again, other = suites.unseen(3), suites.unseen(3), suites.unseen(4)
+    assert first == again and not {row.id for row in first} & {row.id for row in other}
+    assert suites.unseen(3, 24) == first[:24]
+    assert {row.shape for row in first} != {row.shape for row in other}
+    for part in (first[:24], first):
+        kinds = [row.kind for row in part]
+        assert all(kinds.count(kind) == len(part) // 4 for kind in ("decode", "prefill", "mixed", "speculative"))
+        assert len({(row.shape, row.ask) for row in part}) == suites.UNSEEN_SHAPES
+    classes = {(row.shape, row.kind) for row in first}  # no shape is met by one class alone
+    assert all(len({kind for held, kind in classes if held == shape}) == 4 for shape, _ in classes)
+
+
+def test_unseen_rows_are_inside_the_bounds_of_what_is_measured():
+    rows = [row for seed in range(3) for row in suites.unseen(seed)]
+    assert all(suites.fits(row) for row in rows)
+    assert all(8 <= row.shape.num_query_heads <= 128 and 1 <= row.shape.queries_per_kv <= 16 for row in rows)
+    known = {row.lens for name in ("peers", "serving", "tuning") for row in suite(name)}
+    assert not known & {row.lens for row in rows if len(row.lens) > 1}

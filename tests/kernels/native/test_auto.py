@@ -42,18 +42,18 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
     ("lens", "shape", "gpu", "needs"),
     [
         ([(16, 9000)], LLAMA, "h200", ()),
-        ([(512, 512)], LLAMA, "h200", ()),
-        (LONG, AttentionShape(32, 8, 64, 16, torch.bfloat16), "h200", ()),
+        ([(128, 128)], LLAMA, "h200", ()),
+        (LONG, AttentionShape(32, 8, 96, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
         (LONG, LLAMA, "a100", ()),
         (LONG, LLAMA, "mi300", ()),
-        (LONG, LLAMA, "h200", ("sliding_window",)),
+        (LONG, LLAMA, "h200", ("chunked_local",)),
         (LONG, LLAMA, "h200", ("batch_invariant",)),
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "512-keys", "head-64", "float32", "fp8-pages", "a100", "mi300", "window",
+        "short-queries", "128-keys", "head-96", "float32", "fp8-pages", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
@@ -61,6 +61,14 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
 def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
+
+
+@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+def test_a_portable_process_never_takes_it(monkeypatch):
+    monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
+    assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
+    monkeypatch.setenv("DIPTYCH_PORTABLE", "0")
+    assert auto.choose(LLAMA, BatchStats.of(LONG), H200).kernel == "native.sm90_prefill"
 
 
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():

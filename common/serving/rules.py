@@ -1,0 +1,195 @@
+"""Rules as data: what a choice may ask (`Situation`), rules of which the first that applies decides, and one count of
+segments for every kernel.
+
+Both DSLs' heuristics are tables of these. A rule asks what a GPU has, never what it is called: another GPU of the
+same capabilities gets the same rule, with its own units and shared memory in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from common.gpus import KIB, Gpu
+from common.serving.grid import GRID, few_rows
+from common.spec import AttentionShape
+from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
+
+# Of a program, in tiles of its own: what it takes to begin and end, and what a second launch that merges segments
+# takes. From the fit of docs/choice.md over committed times: 3.1 us and 2.1 us beside tiles of about a microsecond.
+START, MERGE = 3, 2
+WORTH = 1.1  # more segments are taken for a tenth less alone: lengths are uneven, and waves not as whole as counted
+MOST_SEGMENTS = 128  # what a reduction's tile holds
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A shape, the host integers of a batch (`grid.decided_by`) and a GPU; None: any GPU, for a kernel's name alone."""
+
+    shape: AttentionShape
+    stats: BatchStats
+    gpu: Gpu | None
+
+    def of(self, **changes: int) -> Situation:
+        """The same with other host integers."""
+        return replace(self, stats=replace(self.stats, **changes))
+
+    @property
+    def units(self) -> int:
+        return max(self.gpu.units, 1)
+
+    @property
+    def nvidia(self) -> bool:
+        return self.gpu.vendor == "nvidia"
+
+    @property
+    def tma(self) -> bool:
+        return self.gpu is None or self.gpu.tma
+
+    @property
+    def wgmma(self) -> bool:
+        return self.gpu is not None and self.gpu.wgmma
+
+    @property
+    def mfma(self) -> bool:
+        return self.gpu is not None and self.gpu.mfma
+
+    @property
+    def queries(self) -> int:
+        return self.stats.max_query_len
+
+    @property
+    def keys(self) -> int:
+        return self.stats.max_seq_len
+
+    @property
+    def short(self) -> bool:
+        """Whether every sequence reads its keys as a decode does: they, not the products, cost time."""
+        return self.queries <= SHORT_QUERY
+
+    @property
+    def few_rows(self) -> bool:
+        return few_rows(self.shape, self.stats)
+
+    @property
+    def rows(self) -> int:
+        """Of all query tokens of the longest query under one KV head."""
+        return self.queries * self.shape.queries_per_kv
+
+    @property
+    def programs(self) -> int:
+        """One a sequence and KV head."""
+        return max(self.stats.num_seqs, 1) * self.shape.num_kv_heads
+
+    def q_blocks(self, rows: int) -> int:
+        """Programs of Q Blocks of so many rows, without segments."""
+        return self.programs * cdiv(self.rows, rows)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Of the wider of K and V."""
+        return max(self.shape.head_size, self.shape.value_lanes)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Of one key and its value, as operands of a product."""
+        lanes = power_of_two(self.shape.head_size) + power_of_two(self.shape.value_lanes)
+        return lanes * self.shape.dtype.itemsize
+
+    @property
+    def small(self) -> bool:
+        """Operands of at most 16 bits."""
+        return self.shape.dtype.itemsize <= 2
+
+    @property
+    def stored_in_8_bits(self) -> bool:
+        return self.shape.cache_dtype.itemsize == 1
+
+    @property
+    def stored_in_16_bits(self) -> bool:
+        return self.shape.cache_dtype.itemsize == 2
+
+    @property
+    def roomy(self) -> bool:
+        """Shared memory for tiles of 128 rows or keys in three stages."""
+        return self.small and self.gpu.shared_bytes > 160 * KIB
+
+    @property
+    def tall(self) -> bool:
+        """Heads of up to 256 where 128 rows take 8 warps: 64 for each group of four, 246 registers and no spill."""
+        return 128 < self.lanes <= 256 and self.roomy and self.tma
+
+    def fitting(self, wanted: int) -> int:
+        """At most so many keys, fewer where one K and one V tile exceed half of the shared memory, or 80 KB."""
+        while wanted > 16 and wanted * self.row_bytes > min(self.gpu.shared_bytes // 2, 80 * KIB):
+            wanted //= 2
+        return wanted
+
+    def decode_keys(self, wanted: int) -> int:
+        """Keys of a decode's tile; by MFMA 16 KB of K and V, so that LDS holds four programs of one wave."""
+        if not self.mfma:
+            return self.fitting(wanted)
+        return 32 if wanted >= 32 and 32 * self.row_bytes <= 16 * KIB else 16
+
+
+def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS) -> int:
+    """How many segments a sequence's `tiles` are dealt to, so that `programs` times as many end soonest on `slots`.
+
+    Waves of programs, each the tiles of a segment and its start, and one merge where there are several:
+    `ceil(programs n / slots) (ceil(tiles / n) + START) + MERGE`. Flash-Decoding's split of keys (Dao et al., 2023) with
+    FlashAttention's count of waves (num_splits_heuristic), but with what a program and a merge cost in place of a
+    share of full waves: 85% full is no gain where tiles are few. Bytes in flight need no term: slots are full or a
+    wave is one. Of numbers that a choice may have (`choice.few_segments`): the fewest within WORTH of the soonest.
+    """
+    programs, slots, tiles = max(programs, 1), max(slots, 1), max(tiles, 1)
+
+    def ends(n: int) -> int:
+        return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (MERGE if n > 1 else 0)
+
+    allowed = [n for n in GRID if n <= max(min(tiles, most), 1)]
+    soonest = min(map(ends, allowed))
+    return next(n for n in allowed if ends(n) <= WORTH * soonest)
+
+
+Take = Callable[[Situation], Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`take` where `when` holds. name: what is gained, in positive words. evidence: run and rows, or what was compiled;
+    empty where nothing was measured."""
+
+    name: str
+    when: Callable[[Situation], bool]
+    take: Take
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.evidence or 'not measured'})"
+
+
+def always(_: Situation) -> bool:
+    return True
+
+
+class Rules(tuple[Rule, ...]):
+    """A table; called as every chooser is, with a shape, stats and a GPU. The first rule that applies decides."""
+
+    __slots__ = ()
+
+    def __new__(cls, *rules: Rule) -> Rules:
+        return super().__new__(cls, rules)
+
+    def __call__(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Any:
+        situation = Situation(shape, stats, gpu)
+        return next(rule for rule in self if rule.when(situation)).take(situation)
+
+    def told(self, situation: Situation) -> Sequence[Rule]:
+        """The rule that decides, and those behind it that apply too."""
+        return [rule for rule in self if rule.when(situation)]

@@ -1,0 +1,40 @@
+"""A kernel that makes the plan of a step in every call: what a call without a plan costs.
+
+Serving engines plan a step once for all of its layers, so a kernel's `prepare` is outside the time, FlashAttention 3's
+metadata as much as ours. `@planning` behind an id is the other column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from common.spec import Features, PagedBatch
+from common.spec.kernel import Kernel, planned
+
+
+class Planning:
+    """`kernel` without its `prepare`, which every launch makes first. Whatever else it has stays."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "prepare":
+            raise AttributeError(name)
+        return getattr(self._kernel, name)
+
+    def launch(
+        self,
+        batch: PagedBatch,
+        features: Features,
+        out: torch.Tensor,
+        config: Any,
+        workspace: Any,
+        *,
+        lse: torch.Tensor | None = None,
+    ) -> None:
+        """One plan and one call. Raises what either does."""
+        workspace = planned(self._kernel, batch, features, config, workspace)
+        self._kernel.launch(batch, features, out, config, workspace, lse=lse)

@@ -1,0 +1,152 @@
+"""The one table of results, and every figure that README.md and the pages of docs/ quote of it.
+
+    python -m compare pages figures [--write]
+
+docs/results/figures.toml is made of the committed runs that templates/figures.toml names; no other place has a speed. A
+page takes a figure by its name (compare.pages.quoted). Without --write it says which file is out of date (exit 1). So a
+newer run is taken over by one line of the template and this command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compare.analysis import means, merge, verdict
+from compare.analysis.runs import read
+from compare.analysis.standing import KINDS
+from compare.analysis.verdict import Outcome, Verdict
+from compare.exits import OK, USAGE
+from compare.pages import add_write, overview, quoted, settle
+from compare.pages.choosing import DSLS, Committed, of_dsl, source_pairs
+from compare.pages.quoted import Figure
+from compare.record.contract import UNIT
+from compare.record.folder import ROOT, NotARun
+from compare.stats import geomean
+
+HELP = "docs/results/figures.toml, and the figures that README.md and docs/ quote of it"
+HEAD = """\
+# Written by `python -m compare pages figures --write` from the runs that compare/pages/templates/figures.toml names.
+# value: a speed is the other's time over the kernel's. rows: in the mean, of those asked. command: prints it again.
+"""
+
+
+def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
+    """Every figure by its name. asked: as templates/figures.toml. Raises NotARun for a run that is none."""
+    results, found = root / asked["results"], {}
+    for name, group in asked["group"].items():
+        found |= dict(_speeds(name, group, asked["results"], root))
+    costs = _costs(Committed(results, ()), asked["gpu"])
+    return found | dict(_pairs(results, asked)) | dict(costs) | dict(_sources())
+
+
+def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Iterator[tuple[str, Figure]]:
+    """group.class.kernel, over FlashAttention 3, and group.class.kernel-over-other; class `all` has every row."""
+    where = [f"{results}/{run}" for run in group["runs"]]
+    runs, kernels = [read(root / path) for path in where], group["kernels"]
+    pairs = [(short, kernels[short], UNIT) for short in kernels]
+    pairs += [(f"{one}-over-{other}", kernels[one], kernels[other]) for one, other in group.get("beside", ())]
+    for short, kernel, unit in pairs:
+        cells = means.standings(runs, unit, kernel)
+        command = f"python -m compare report {' '.join(where)} --print means --unit {unit} --kernels {kernel}"
+        for kind in (*KINDS, "all"):
+            rows = {row: one for (of, _, row), one in cells.items() if kind in (of, "all")}
+            if figure := _mean(rows, command):
+                yield f"{name}.{kind}.{short}", figure
+
+
+def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
+    speed = {row: one.speed.ratio for row, one in rows.items() if one}
+    if not speed:
+        return None
+    worst = min(speed, key=speed.__getitem__)
+    return Figure(geomean(list(speed.values())), command, len(speed), len(rows), speed[worst], worst)
+
+
+def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
+    """How many pairs of one rung on one row Helion wins, loses, shares; over the headline's runs."""
+    records = [r for run in asked["group"]["headline"]["runs"] for r in merge.as_one(read(results / run)).raw]
+    found = verdict.judge(records, verdict.twin_pairs(records))
+    command = "python -m compare pages choosing"
+    for outcome in Outcome:
+        count = sum(one.outcome is outcome for one in found)
+        yield f"pairs.{outcome}", Figure(count, command, len(found), len(found))
+
+
+def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:
+    """What compiling, the host and tuning cost in each DSL: medians over its kernels or batches, sums of a search."""
+    study = f"python -m compare study costs --gpu {gpu} --out DIR --only"
+    cold, warm = ([r for r in had.cost("compile") if r["state"] == state] for state in ("cold", "warm"))
+    first, tuning, trace = ("import_cpu_s", "first_cpu_s"), had.cost("tuning"), had.cost("trace")
+    columns = (  # name, rows, the columns that are added, how rows become one figure
+        ("import", cold, first[:1], statistics.median),
+        ("first", cold, first[1:], statistics.median),
+        ("start", cold, first, statistics.median),
+        ("restart", warm, first, statistics.median),
+        ("timed", tuning, ("timed",), sum),
+        ("trace-codes", trace, ("specialisations",), statistics.median),
+        ("trace-seconds", trace, ("compile_cpu_s",), statistics.median),
+        ("call", had.hosts, ("call",), statistics.median),
+        ("graph", had.hosts, ("graph",), statistics.median),
+    )
+    for name, rows, names, one_of in columns:
+        for dsl in DSLS:
+            if mine := [sum(row[column] for column in names) for row in of_dsl(rows, dsl)]:
+                part = {"call": "host", "graph": "host"}.get(name, rows[0].get("cost", "host"))
+                yield f"cost.{name}.{dsl}", Figure(one_of(mine), f"{study} {part}", len(mine), len(mine))
+
+
+def _sources() -> Iterator[tuple[str, Figure]]:
+    """Sizes of the kernels where both DSLs can do the same, and how much Helion refused."""
+    pairs = [row for row in source_pairs() if row["ratio_tokens"]]
+    for row in pairs:
+        for dsl in DSLS:
+            for unit in ("tokens", "lines"):
+                yield f"size.{row['rung']}.{unit}.{dsl}", Figure(row[f"{dsl}_{unit}"], "python -m compare study sizes")
+    for name, one_of in (("least", min), ("most", max)) if pairs else ():
+        ratio = one_of(row["ratio_tokens"] for row in pairs)
+        yield f"size.{name}", Figure(ratio, "python -m compare study sizes", len(pairs), len(pairs))
+    weights = [row["weight"] for row in quoted.refused()]
+    for weight in ("all", *quoted.WEIGHTS):
+        count = sum(weight in ("all", one) for one in weights)
+        yield (
+            f"refused.{weight}",
+            Figure(count, "docs/choosing-a-dsl.md#what-helion-refused", len(weights), len(weights)),
+        )
+
+
+def written(figures: dict[str, Figure]) -> str:
+    """The table as TOML, a line a figure."""
+    lines = [HEAD]
+    for name, one in figures.items():
+        parts = [f"value = {one.value:.6g}", f"rows = {one.rows}", f"asked = {one.asked}"]
+        if one.worst is not None:
+            parts += [f"worst = {one.worst:.6g}", f'worst_row = "{one.worst_row}"']
+        lines.append(f'"{name}" = {{ {", ".join(parts)}, command = "{one.command}" }}')
+    return "\n".join(lines) + "\n"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 where the table, a page or a picture is not what the runs say; 2 for a run that is none."""
+    try:
+        figures = build(tomllib.loads(quoted.ASKED.read_text(encoding="utf-8")))
+        new = {quoted.TABLE: written(figures)} | overview.drawn(figures)
+        new |= {page: quoted.filled(page.read_text(encoding="utf-8"), figures) for page in quoted.pages()}
+    except (NotARun, quoted.NoFigure) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    stale = {
+        path: text for path, text in new.items() if not (path.is_file() and path.read_text(encoding="utf-8") == text)
+    }
+    if not stale:
+        print(f"{len(new)} files are fresh")
+    return max((settle(path, text, "figures", write=asked.write) for path, text in stale.items()), default=OK)

@@ -1,0 +1,234 @@
+"""How pages quote figures of the one table, docs/results/figures.toml: by name, between marks.
+
+    <!--= headline.decode.triton -->1.19<!--/-->          its value
+    <!--= headline.decode.triton worst -->1.00<!--/-->    another of its FORMS
+    <!-- figures: classes -->                             a table or a sentence of BLOCKS
+    <!-- end -->
+
+Marks are comments, so nobody sees them in a rendered page; none may begin a line, for there markdown ends a paragraph.
+`filled` writes what stands between them; `unmarked` finds a figure that somebody typed. Figures of a day that is over,
+as of what was tried, stand between `<!-- dated: WHAT -->` and `<!-- end dated -->`: they are no result, and nothing
+updates them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.analysis import tables
+from compare.analysis.standing import KINDS
+from compare.analysis.verdict import MARGIN
+from compare.record.folder import ROOT
+
+ASKED = Path(__file__).parent / "templates" / "figures.toml"  # which runs count
+TABLE = ROOT / "docs" / "results" / "figures.toml"
+WORDS = ("ahead of", "level with", "behind")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure. value: a speed is the other's time over the kernel's, above 1 is faster.
+
+    rows: how many stand in a mean, of how many asked. worst: the least of them, and which row has it. command: what
+    prints it again.
+    """
+
+    value: float
+    command: str
+    rows: int = 1
+    asked: int = 1
+    worst: float | None = None
+    worst_row: str = ""
+
+    @property
+    def word(self) -> str:
+        """One of WORDS, of the mean, by the margin of verdicts."""
+        if self.value > 1 + MARGIN:
+            return WORDS[0]
+        return WORDS[1] if self.value >= 1 / (1 + MARGIN) else WORDS[2]
+
+
+# How a page may say a figure.
+FORMS: dict[str, Callable[[Figure], str]] = {
+    "value": lambda f: f"{f.value:.2f}",
+    "short": lambda f: f"{f.value:.1f}",
+    "whole": lambda f: f"{f.value:,.0f}",
+    "percent": lambda f: f"{f.value:.0%}",
+    "apart": lambda f: f"{abs(f.value - 1):.0%}",  # 5% for 0.95 and for 1.05
+    "word": lambda f: f.word,
+    "rows": lambda f: str(f.rows),
+    "worst": lambda f: f"{f.worst:.2f}",
+    "row": lambda f: f"`{f.worst_row}`",
+}
+
+
+class NoFigure(ValueError):
+    """A page asks for a figure, a form or a block that is not there; the message names the nearest."""
+
+
+def table(text: str | None = None) -> dict[str, Figure]:
+    """The committed table, or that of a text."""
+    plain = tomllib.loads(TABLE.read_text(encoding="utf-8") if text is None else text)
+    return {name: Figure(**row) for name, row in plain.items()}
+
+
+def pages() -> list[Path]:
+    """The pages whose figures come from the table."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+MARK = re.compile(r"<!--= (?P<name>[\w.-]+)(?: (?P<form>\w+))? -->.*?<!--/-->", re.DOTALL)
+BLOCK = re.compile(r"<!-- figures: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+Table = Mapping[str, Figure]
+
+
+def filled(text: str, figures: Table) -> str:
+    """The page with every mark and every block as the table has it. Raises NoFigure."""
+
+    def one(found: re.Match) -> str:
+        form = found["form"] or "value"
+        said = _of(FORMS, form, "form")(_of(figures, found["name"], "figure"))
+        return f"<!--= {found['name']}{f' {form}' if found['form'] else ''} -->{said}<!--/-->"
+
+    def block(found: re.Match) -> str:
+        return f"<!-- figures: {found['name']} -->\n{_of(BLOCKS, found['name'], 'block')(figures)}\n<!-- end -->"
+
+    return BLOCK.sub(block, MARK.sub(one, text))
+
+
+def _of(named: Mapping, name: str, what: str):
+    if name not in named:
+        near = difflib.get_close_matches(name, named, n=3, cutoff=0.3)
+        raise NoFigure(f"{what}: found {name!r}, near it: {', '.join(near) or 'none'}; allowed those of {TABLE.name}")
+    return named[name]
+
+
+WEIGHTS = ("nothing", "lines", "loss")  # what a refusal costs: nothing, more to write, speed or a form of the kernel
+
+
+def refused() -> list[dict[str, str]]:
+    """The rows of the table of what Helion refused, in docs/choosing-a-dsl.md: column -> cell."""
+    text = (ROOT / "docs" / "choosing-a-dsl.md").read_text(encoding="utf-8")
+    head, _, *rows = re.search(r"\| written \|.*?(?=\n\n)", text, re.DOTALL)[0].splitlines()
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in (head, *rows)]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[1:]]
+
+
+# What a page says of a figure that nothing keeps up to date.
+
+_AUTOMATIC = re.compile(
+    r"<!--= .*?<!--/-->|<!-- (?:include|evidence|figures): .*?<!-- end -->|<!-- dated: .*?<!-- end dated -->"
+    r"|```sh\n[^`]*--print [^`]*```(?:\s*\n\|[^\n]*)+"  # a table that a test compares with what the command prints
+    r"|```.*?```|`[^`\n]+`",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"(?<![\w.])(?:\d\.\d{1,3}(?![\w.]|\d)|\d+(?:\.\d+)?(?= ?%| times\b))")
+_COMPARED = re.compile(
+    r"FA3|FlashAttention|(?:Triton|Helion|vLLM|Gluon)(?:'s)?(?: Triton)?(?: kernel)?(?:'s)? (?:speed|time)|of its speed"
+    r"|vLLM's Triton|\bbeat(?:s|en)?\b|(?:as fast as|faster than|slower than|ahead of|behind) (?:Triton|Helion|vLLM)"
+)
+
+
+def unmarked(text: str) -> list[str]:
+    """Sentences and rows of tables that compare speeds by a number which stands between no marks."""
+    rest = _AUTOMATIC.sub(" ", text)
+    pieces = re.split(r"\n\s*\n|\n(?=\s*[-|*] ?)|(?<=[.:;]) (?=[A-Z])", rest)
+    return [" ".join(piece.split()) for piece in pieces if _COMPARED.search(piece) and _NUMBER.search(piece)]
+
+
+# Tables and sentences of several figures.
+
+CLASSES = {  # what a class is, for who does not know the word
+    "decode": "one new token each",
+    "speculative": "2 to 16 draft tokens each",
+    "prefill": "prompts and long chunks",
+    "mixed": "decodes beside prompts",
+}
+SPACE = "\u00a0"  # does not break
+COLUMNS = (  # title, group and short name of a kernel
+    ("Triton", "headline", "triton"),
+    ("Helion", "headline", "helion"),
+    ("Gluon (Hopper only)", "gluon", "gluon"),
+    ("vLLM's Triton", "headline", "vllm"),
+)
+
+
+def classes(figures: Table) -> str:
+    """The README's table: a class a line, speed against FlashAttention 3 with the worst row in brackets."""
+    body = []
+    for kind in KINDS:
+        own = [figures.get(f"{group}.{kind}.{short}") for _, group, short in COLUMNS]
+        cells = [f"{one.value:.2f}{SPACE}({one.worst:.2f})" if one else "" for one in own]
+        if first := own[0]:
+            cells[0] = f"**{first.value:.2f}**{SPACE}({first.worst:.2f})"
+            row = [f"**{kind}**: {CLASSES[kind]}", str(first.rows), *cells[:2], "1", *cells[2:], f"`{first.worst_row}`"]
+            body.append(row)
+    names = [title for title, _, _ in COLUMNS]
+    header = ["", "rows", *names[:2], "FA3", *names[2:], "Triton's worst row"]
+    return tables.markdown([(name, 0 < i < len(header) - 1) for i, name in enumerate(header)], body)
+
+
+def groups(figures: Table) -> str:
+    """Every speed of the table: a line a group, class and kernel."""
+    body = []
+    for name, one in figures.items():
+        group, kind, kernel = name.split(".", 2) if name.count(".") >= 2 and one.worst is not None else ("", "", "")
+        if group:
+            of = kernel.replace("-over-", " over ") if "-over-" in kernel else f"{kernel} over FA3"
+            body.append(
+                [
+                    group,
+                    kind,
+                    of,
+                    f"{one.value:.2f}",
+                    f"{one.rows} of {one.asked}",
+                    f"{one.worst:.2f}",
+                    f"`{one.worst_row}`",
+                ]
+            )
+    columns = [
+        ("group", False),
+        ("class", False),
+        ("speed of", False),
+        ("mean", True),
+        ("rows", True),
+        ("worst", True),
+        ("worst row", False),
+    ]
+    return tables.markdown(columns, body)
+
+
+def sources(_: Table) -> str:
+    """Each group of the table, what its rows are, and the reports of the runs that have them."""
+    groups = tomllib.loads(ASKED.read_text(encoding="utf-8"))
+    where = groups["results"].removeprefix("docs/")
+    body = []
+    for name, group in groups["group"].items():
+        runs = [f"[{run}]({where}/{run}/report.md)" for run in group["runs"]]
+        body.append([name, group["about"], ", ".join(runs)])
+    return tables.markdown([("group", False), ("rows", False), ("measured in", False)], body)
+
+
+def summary(figures: Table) -> str:
+    """One sentence: in which classes Triton's kernels are ahead of FlashAttention 3, level, behind."""
+    of = {kind: figures[name] for kind in KINDS if (name := f"headline.{kind}.triton") in figures}
+    said = {word: [f"{kind} ({one.value:.2f})" for kind, one in of.items() if one.word == word] for word in WORDS}
+    parts = [f"{word} it in {listed(kinds)}" for word, kinds in said.items() if kinds]
+    return f"Against FlashAttention 3, the portable Triton kernels are {listed(parts)}."
+
+
+def listed(parts: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+BLOCKS: dict[str, Callable[[Table], str]] = {
+    "classes": classes,
+    "groups": groups,
+    "sources": sources,
+    "summary": summary,
+}

@@ -1,0 +1,56 @@
+"""The committed reports: what `python -m compare report RUN` writes of each committed run, so that git stays clean.
+
+    python -m compare pages reports [--write] [--runs h200/peers,h200/serving]
+
+In: manifest.json and cells.jsonl of the runs under docs/results that have a report. Out: report.md and figures/*.svg;
+report.html and summary.csv are git's to ignore. A change of how reports look is followed by this command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from compare.analysis.runs import NotARun
+from compare.exits import OK, USAGE
+from compare.pages import add_write, settle
+from compare.record.folder import ROOT
+from compare.report import report
+
+HELP = "docs/results/**/report.md and figures: what `report` writes of each committed run"
+RESULTS = ROOT / "docs" / "results"
+
+
+def committed(results: Path = RESULTS) -> list[Path]:
+    """The folders of runs that have a report."""
+    return sorted(path.parent for path in results.rglob("report.md") if (path.parent / "cells.jsonl").is_file())
+
+
+def written(run: Path) -> Iterator[tuple[Path, str]]:
+    """(path in the run's folder, text) of what git keeps of a report that is written now. Raises NotARun."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / run.name
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report.*", "summary.csv", "figures"))
+        report.write(copy)
+        for path in [copy / "report.md", *sorted(copy.rglob("*.svg"))]:
+            yield run / path.relative_to(copy), path.read_text(encoding="utf-8")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_write(parser)
+    parser.add_argument("--runs", help="comma-separated folders under docs/results; all that have a report")
+
+
+def main(asked: argparse.Namespace) -> int:
+    """0; 1 where a report is out of date; 2 for a run that is none."""
+    runs = [RESULTS / name for name in asked.runs.split(",")] if asked.runs else committed()
+    try:
+        new = [one for run in runs for one in written(run)]
+    except (NotARun, OSError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    return max((settle(path, text, "reports", write=asked.write) for path, text in new), default=OK)

@@ -1,0 +1,51 @@
+"""How long a plan takes on this machine, estimated and said in plain words."""
+
+from __future__ import annotations
+
+import os
+
+from compare.plan.plan import Plan
+
+# Seconds of a cell beside its launches: import, trace, compile, reference.
+INTERPRETED_S = {"triton": 0.5, "helion": 2.5}  # smoke, 128 cells on two cores
+MODELLED_S = 4.0  # smoke for an MI300: 64 cells in 155 s, by two processes
+MEASURED_S = 0.5  # of one process: peers on an H200, 506 cells in 544 s, by two processes
+MODEL_LANES = 8
+_UNITS = (("second", 1), ("minute", 60), ("hour", 3600), ("day", 86400), ("year", 365.25 * 86400))
+
+
+def seconds(plan: Plan) -> float:
+    """Of the cells that run; those above the CPU's budget do not."""
+    if plan.situation.measure:
+        rounds = plan.contract.max_time_s * len(plan.jobs)
+        return (rounds + MEASURED_S * len(plan.cells)) * plan.contract.processes
+    runnable = [cell for cell in plan.cells if plan.fits(cell, plan.where.cpu_budget_s)]
+    beside = MODELLED_S if plan.modelled else None
+    work = sum(
+        plan.seconds(cell) + (INTERPRETED_S.get(cell.kernel.split("/")[0], 0.5) if beside is None else beside)
+        for cell in runnable
+    )
+    return work / min(os.cpu_count() or 1, MODEL_LANES) if plan.modelled else work
+
+
+def in_words(s: float) -> str:
+    """`about 40 seconds`, `about 3 minutes`: in the largest unit of which there are one and a half."""
+    name, unit = next(((n, u) for n, u in reversed(_UNITS) if s >= 1.5 * u), _UNITS[0])
+    count = max(round(s / unit), 1)
+    if name == "second" and count > 10:
+        count = round(count, -1)
+    return f"about {count:,} {name}{'s' * (count != 1)}"
+
+
+def line(plan: Plan) -> str:
+    """`128 cells, about 4 minutes here`; and how many are too large for this machine's CPU, with how long they would
+    take."""
+    budget = plan.where.cpu_budget_s
+    large = [cell for cell in plan.cells if not plan.fits(cell, budget)]
+    runs = len(plan.cells) - len(large)
+    said = f"{runs:,} cell{'s' * (runs != 1)} to run, {in_words(seconds(plan))} on this machine" if runs else ""
+    if not large:
+        return said or "no cell to run"
+    took = in_words(sum(plan.seconds(cell) for cell in large))
+    left = f"{len(large):,} left out: each is above --cpu-budget {budget:g}, and together they would take {took}"
+    return "; ".join(filter(None, [said or "no cell to run", f"{left}; a GPU runs them"]))

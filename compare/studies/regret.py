@@ -1,0 +1,193 @@
+"""Regret: what `auto` loses on rows that nobody fitted to, against the best of all kernels and of configs tried there.
+
+    python -m compare study regret --seed 7 --rows 24 --minutes 4 --out DIR      measure (the GPU must be here)
+    python -m compare study regret --seed 7 --rows 24 --minutes 4 --out DIR --resume
+    python -m compare study regret --of DIR [DIR ...]                            the table again, of one seed or several
+
+Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
+is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
+as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. The
+tuner's lanes compile, gate and time them; regret is auto's time over the best, less one. A row counts where `auto` and
+another candidate were timed; how many others is told. Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.gpus import UnknownGpu
+from compare.competitors import registry
+from compare.exits import NO_GPU, NOTHING, OK, USAGE
+from compare.record import folder as run_folder
+from compare.record.records import write_manifest
+from compare.tune import records, tune
+from compare.tune.arm import Arm, Machine
+from compare.tune.records import Log
+from compare.tune.space import DEFAULT, TREE, Policy, policies, start
+from compare.workloads import Workload, suites
+from compare.workloads.numbers import at_least_one, positive, seed
+
+HELP = "what auto loses on rows that nobody fitted to"
+RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
+AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
+QUANTILE = 0.9
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row says of one `auto`: its time, the best candidate's, and how many candidates have one."""
+
+    label: str
+    kind: str
+    auto: str
+    took: str
+    us: float
+    best: str
+    best_us: float
+    timed: int
+
+    @property
+    def regret(self) -> float:
+        return self.us / min(self.us, self.best_us) - 1
+
+
+def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--seed", type=seed, default=0, help="of the suite unseen, and of the draw of configs")
+    new.add_argument("--rows", type=at_least_one, default=24, help="the first N rows of it (default 24)")
+    new.add_argument("--configs", type=at_least_one, default=16, help="of each kernel's space (default 16)")
+    new.add_argument("--minutes", type=positive, default=10.0, help="wall budget of each DSL (default 10)")
+    new.add_argument("--gpu", default="auto", help="assert that this GPU is here (default auto)")
+    new.add_argument("--dsl", choices=registry.DSLS, help="one of them (default both)")
+    new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
+    new.add_argument("--cores", type=int, default=0, help="cores to use (default 0: all)")
+    new.add_argument("--out", metavar="DIR", help="where lines and table go (default results/regret_<UTC>_...)")
+    new.add_argument("--resume", action="store_true", help="go on in --out")
+    new.add_argument("--of", metavar="DIR", nargs="+", help="no measuring: the tables of runs")
+
+
+def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) -> dict[str, list[Policy]]:
+    """What is timed: every `auto` as a user gets it, every kernel that it may take in `configs` more ways."""
+    found = {}
+    for kernel_id in (*AUTO[dsl], *(f"{dsl}/{rung}" for rung in RUNGS)):
+        try:
+            kernel = registry.load(kernel_id)
+        except registry.Unavailable as error:
+            print(f"{kernel_id} is left out: {error}", file=sys.stderr)
+            continue
+        found[kernel_id] = [TREE]
+        if kernel_id not in AUTO[dsl]:
+            shapes = {row.shape: row for row in rows}
+            space = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
+            defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
+            rules, *others = policies(space, defaults, configs + 1, draw)  # first, for others are hopeless beside it
+            found[kernel_id] = [rules, TREE, *others]
+    return found
+
+
+def judged(folder: Path) -> list[Row]:
+    """The rows of a run that count. Raises FileNotFoundError for a folder that holds none."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    kinds = {plain["label"]: Workload.from_dict(plain).kind for plain in manifest["rows"]}
+    lines = records.read(folder / "candidates.jsonl")
+    found = []
+    for dsl in registry.DSLS:
+        times = _times(lines, dsl)
+        for label, kind in kinds.items():
+            mine = {(kernel, policy): us for (kernel, row, policy), us in times.items() if row == label}
+            others = {key: us for key, us in mine.items() if key[0] not in AUTO[dsl]}
+            for auto in AUTO[dsl]:
+                if (us := mine.get((auto, TREE.name))) is not None and others:
+                    best = min(others, key=others.get)
+                    took = next(x["config"]["kernel"] for x in lines if (x["kernel"], x["row"]) == (auto, label))
+                    name = f"{best[0].split('/')[1]}: {best[1]}"
+                    found.append(Row(label, kind, auto, took, us, name, others[best], len(others)))
+    return found
+
+
+def _times(lines: Sequence[dict[str, Any]], dsl: str) -> dict[tuple[str, str, str], float]:
+    """Final times, and that of the policy whose code a duplicate is."""
+    last = records.latest(lines, dsl)
+    found = {key: line["final_us"] for key, line in last.items() if line["status"] == "ok" and "final_us" in line}
+    for (kernel, row, policy), line in last.items():
+        if line["status"] == "duplicate" and (us := found.get((kernel, row, line["of"]))) is not None:
+            found[kernel, row, policy] = us
+    return found
+
+
+def _share(regrets: Sequence[float]) -> str:
+    ordered = sorted(regrets)
+    high = ordered[min(int(QUANTILE * len(ordered)), len(ordered) - 1)]
+    return f"{100 * statistics.fmean(ordered):.1f} | {100 * high:.1f} | {100 * ordered[-1]:.1f}"
+
+
+def table(folders: Sequence[Path]) -> list[str]:
+    """Markdown: a line a class and `auto`, then a line a row, the worst first; empty where no row counts."""
+    rows = [row for folder in folders for row in judged(folder)]
+    if not rows:
+        return []
+    lines = ["| auto | class | rows | regret: mean % | p90 % | worst % |", "|---|---|---|---|---|---|"]
+    for auto in dict.fromkeys(row.auto for row in rows):
+        mine = [row for row in rows if row.auto == auto]
+        for kind in ("all", *tune.KINDS):
+            regrets = [row.regret for row in mine if kind in ("all", row.kind)]
+            if regrets:
+                lines.append(f"| {auto} | {kind} | {len(regrets)} | {_share(regrets)} |")
+    lines += [
+        "",
+        "| row | auto | takes | us | best of the others | us | of | regret % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: -row.regret):
+        figures = f"{row.us:.1f} | {row.best} | {row.best_us:.1f} | {row.timed} | {100 * row.regret:.1f}"
+        lines.append(f"| {row.label} | {row.auto} | {row.took} | {figures} |")
+    return lines
+
+
+def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
+    """Fill the folder's log; what an earlier run timed there is kept."""
+    rows = suites.unseen(asked.seed, asked.rows)
+    dsls = [asked.dsl] if asked.dsl else list(registry.DSLS)
+    plans = {dsl: plan(dsl, rows, machine.gpu, asked.configs, asked.seed) for dsl in dsls}
+    identity = {"gpu": machine.gpu.name, "seed": asked.seed, "rows": [row.to_dict() for row in rows]}
+    before = folder / "manifest.json"
+    if before.exists():
+        found = json.loads(before.read_text())
+        if not asked.resume or any(found[name] != value for name, value in identity.items()):
+            raise records.NotThisRun(f"out: found {folder}, which holds a run; allowed a new folder, or --resume of it")
+    policies_ = {kernel: [p.to_dict() for p in found] for plan_ in plans.values() for kernel, found in plan_.items()}
+    more = {"commit": run_folder.commit(), "versions": run_folder.versions(), "minutes": asked.minutes}
+    write_manifest(before, identity | more | {"policies": policies_})
+    for dsl, planned in plans.items():
+        log = Log(folder / "candidates.jsonl")
+        try:
+            arm = Arm(dsl, planned, rows, machine, log, folder)
+            arm.run(asked.minutes * 60)
+        finally:
+            log.close()
+        print("\n".join(f"{dsl}: {line}" for line in arm.report()), flush=True)
+
+
+def main(asked: argparse.Namespace) -> int:
+    try:
+        if not asked.of:
+            machine = tune.machine(asked)
+            if machine is None:
+                return NO_GPU
+            folder = tune.folder(asked.out, machine.gpu.name, "regret")
+            measure(asked, machine, folder)
+        folders = [Path(name) for name in asked.of] if asked.of else [folder]
+        lines = table(folders)
+    except (UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    print("\n".join(lines) if lines else "no row counts: neither auto nor another candidate was timed")
+    if lines and not asked.of:
+        (folder / "regret.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return OK if lines else NOTHING

@@ -1,0 +1,36 @@
+"""helion 1.5.0 to 1.5.1 for sm_100: bits a load 510 to 120
+
+`python helion_1_5_1_sm_bits_a_load.py` prints what the installed Triton makes of it; the GPU need not be there.
+Of helion/unpaged 129326c66e73, _helion__unpaged_kernel. Seen:
+{"triton": "3.9.0", "source": "helion_1_5_1_sm_bits_a_load.0.ttir", "registers": 204, "spills": 0, "shared": 115712, "loads": {"LDG.E": 13, "LDG.E.128": 8, "UTMALDG.2D": 18}, "matrix": {"UTCHMMA": 64}}
+{"triton": "3.9.0", "source": "helion_1_5_1_sm_bits_a_load.1.ttir", "registers": 250, "spills": 0, "shared": 115712, "loads": {"LDG.E": 13, "LDG.E.128": 8, "LDGSTS.E.BYPASS.128": 144, "LDGDEPBAR": 18}, "matrix": {"UTCHMMA": 64}}
+"""
+import collections, json, pathlib, re, subprocess, tempfile
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+TARGET, OPTIONS = GPUTarget('cuda', 100, 32), {'num_warps': 4, 'num_stages': 3, 'num_ctas': 1}
+for name in ('helion_1_5_1_sm_bits_a_load.0.ttir', 'helion_1_5_1_sm_bits_a_load.1.ttir'):
+    found = {"triton": triton.__version__, "source": name}
+    try:
+        made = triton.compile(str(pathlib.Path(__file__).with_name(name)), target=TARGET, options=OPTIONS)
+        if "amdgcn" in made.asm:
+            text = made.asm["amdgcn"]
+            found["registers"], found["spills"] = (
+                int(re.search(rf"\.vgpr_{what}:\s+(\d+)", text)[1]) for what in ("count", "spill_count"))
+        else:
+            tool = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+                file.write(made.asm["cubin"])
+                file.flush()
+                text = subprocess.check_output([tool, "--dump-resource-usage", "-sass", file.name], text=True)
+            found["registers"] = int(re.search(r"REG:(\d+)", text)[1])
+            found["spills"] = len(re.findall(r"\bSTL\b", text))
+        found["shared"] = made.metadata.shared
+        opcodes = {"loads": "(?:global|buffer)_load|LDG|UTMALDG", "matrix": "v_s?mfma|HG?MMA|UTCHMMA"}
+        for what, names in opcodes.items():
+            found[what] = collections.Counter(re.findall(rf"\b(?:{names})[\w.]*", text))
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"[:300]
+    print(json.dumps(found))

@@ -1,0 +1,212 @@
+"""What Helion generated, kept on the disk beside Triton's cache: a second process neither traces nor generates.
+
+Helion keeps nothing between processes: of two seconds a kernel it takes one and a half before Triton, whose cache then
+has the binary. Here each kernel's module lies in a file by what it was generated for: sources of this package,
+versions, device, config, and Helion's own key of the arguments. That key is whole only after tracing, when it is known
+which sizes the code holds; they are kept beside it (`_facts`) and compared with the arguments of the next process, by
+classes at least as fine as Helion's.
+
+A file is read where this user alone could have written it and its hash is right; any other is left alone with a
+warning, and the kernel is generated. Files are written whole and then named, so that processes may share the folder.
+DIPTYCH_HELION_CACHE is another folder, or 0 for none.
+
+The private hooks of Helion are `_base_specialization_key` and a traced kernel's `env`; they are used here alone.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.codecache import PyCodeCache  # as Helion loads what it generated
+
+from common.versions import here
+
+FOLDER = "DIPTYCH_HELION_CACHE"
+ALIGNED = 16  # bytes, of a tensor descriptor's base
+counts: Counter[str] = Counter()  # kernels `generated` by this process, and those `loaded` in their place
+_functions: dict[str, Callable] = {}  # by file
+Trail = tuple[Any, ...]  # of a fact: a parameter, the keys into it, then its kind and a dimension
+
+
+def folder() -> Path | None:
+    """Where files are kept; None for nowhere."""
+    said = os.environ.get(FOLDER)
+    if said == "0":
+        return None
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    triton = os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")
+    return Path(said or Path(triton) / "diptych_helion")
+
+
+def target(device: torch.device) -> str:
+    """What code is generated for; empty where it is not kept, for kernels that are interpreted are about to change."""
+    if device.type != "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        return ""
+    facts = torch.cuda.get_device_properties(device)
+    arch = getattr(facts, "gcnArchName", "") if torch.version.hip else ""
+    return f"{facts.name} {facts.major}.{facts.minor} {arch} {facts.multi_processor_count}"
+
+
+class Kept:
+    """A kernel's place on the disk. words: all of its config; args: its arguments."""
+
+    def __init__(self, kernel: Any, words: dict[str, Any], args: tuple[Any, ...]) -> None:
+        self._kernel, self._args, self._base = kernel, args, ""
+        self._described = bool(words.get("descriptors"))
+        device = next(value.device for value in args if isinstance(value, torch.Tensor))
+        self._folder = folder()
+        if self._folder is not None and (meant := target(device)) and hasattr(kernel, "_base_specialization_key"):
+            said = (kernel.fn.__module__, kernel.name, sorted(words.items()), kernel._base_specialization_key(args))
+            self._base = _digest(repr((_made_by(), meant, *said)))
+
+    def load(self) -> Callable | None:
+        """The kernel's host function, as Helion would return it; None where nothing is kept for these arguments."""
+        if not self._base or (paths := self._paths()) is None:
+            return None
+        name = self._name(paths)
+        if name not in _functions:
+            source = _read(self._folder / f"{name}.py")
+            if source is None:
+                return None
+            try:
+                _functions[name] = getattr(PyCodeCache.load(source), self._kernel.name)
+            except Exception as error:  # of another Triton than its name says, or a module that is gone
+                _ignored(self._folder / f"{name}.py", f"{type(error).__name__}: {error}")
+                return None
+            counts["loaded"] += 1
+        return _functions[name]
+
+    def keep(self, bound: Any, function: Callable) -> None:
+        """Keep what was generated. bound: Helion's traced kernel. Nothing where its code may hold what has no fact."""
+        if not self._base or (paths := _facts(self._kernel, bound, self._described)) is None:
+            return
+        paths = sorted({*paths, *(self._paths() or ())}, key=repr)
+        name = self._name(paths)
+        _functions[name] = function
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(self._folder / f"{name}.py", Path(function.__code__.co_filename).read_text(encoding="utf-8"))
+            _write(self._folder / f"{self._base}.json", json.dumps(paths))
+        except OSError as error:
+            _ignored(self._folder, f"cannot be written: {error.strerror or error}")
+
+    def _paths(self) -> list[Trail] | None:
+        """Of the facts that tell apart what was generated for this key; None where nothing was."""
+        if (text := _read(self._folder / f"{self._base}.json")) is None:
+            return None
+        try:
+            return [tuple(path) for path in json.loads(text)]
+        except (ValueError, TypeError) as error:
+            return _ignored(self._folder / f"{self._base}.json", str(error))
+
+    def _name(self, paths: Iterable[Trail]) -> str:
+        named = dict(zip(self._kernel.signature.parameters, self._args, strict=False))
+        return f"{self._base}-{_digest(repr([_fact(named, path) for path in paths]))}"
+
+
+def _fact(named: dict[str, Any], path: Trail) -> Any:
+    """The value of a fact; None where these arguments have no such thing, which is another value than any."""
+    name, *keys, kind, index = path
+    value = named.get(name)
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    if kind == "value":
+        return value
+    if not isinstance(value, torch.Tensor) or (index is not None and index >= value.dim()):
+        return None
+    if kind == "size":
+        return value.shape[index]
+    if kind == "stride":
+        return value.stride(index)
+    classes = [size.bit_length() for size in value.shape]
+    return value.stride(), classes, value.data_ptr() % ALIGNED == 0, value.storage_offset() == 0
+
+
+def _facts(kernel: Any, bound: Any, with_descriptors: bool) -> list[Trail] | None:
+    """Paths of all that code follows from beside the base key; None where one cannot be told.
+
+    Helion notes what each load would need as a tensor descriptor; it counts where the config asks for descriptors.
+    """
+    try:
+        env, signature = bound.env, bound._base_spec_key
+        if env.runtime_input_specializations or kernel._compiler_seed_specialize_extra.get(signature):
+            return None
+        sources = {env.shape_env.var_to_sources[var][0] for var in env.specialized_vars} | {*env.specialized_strides}
+        for fact in getattr(bound, "_guarded_input_facts", list)():
+            sources |= {source for _, source in fact.extractor.sources}
+        guards = {*env.tensor_descriptor_layout_guards, *getattr(env, "tensor_descriptor_alignment_guards", ())}
+        described = guards if with_descriptors else ()
+        return [_path(source) for source in sources] + [(*_keys(source), "descriptor", None) for source in described]
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        return _ignored(Path(kernel.name), f"this Helion's keys are others: {type(error).__name__}: {error}")
+
+
+def _path(source: Any) -> Trail:
+    kind = getattr(getattr(source, "prop", None), "name", "")
+    if kind in ("SIZE", "STRIDE"):
+        return (*_keys(source.base), kind.lower(), source.idx)
+    return (*_keys(source), "value", None)
+
+
+def _keys(source: Any) -> Trail:
+    """A parameter's name, and the keys into a dict of features."""
+    if hasattr(source, "local_name"):
+        return (source.local_name,)
+    return (*_keys(source.base), source.index)
+
+
+@cache
+def _made_by() -> tuple[Any, ...]:
+    """What any code follows from beside its key: this package's sources, versions, and Helion's settings."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(("HELION_", "TRITON_F32")))
+    return digest.hexdigest(), *(here(name) for name in ("helion", "torch", "triton")), settings
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> str | None:
+    """A file's text behind its hash; None where there is none, or none that is believed."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            if os.name == "posix" and (found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022):
+                return _ignored(path, "somebody else may write to it")
+            head, _, text = file.read().partition("\n")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        return _ignored(path, str(error))
+    return text if head == _head(text) else _ignored(path, "its hash is another")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, whoever else writes there."""
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")  # for this user alone
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{_head(text)}\n{text}")
+        os.replace(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise
+
+
+def _head(text: str) -> str:
+    return f"# diptych {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _ignored(path: Path, why: str) -> None:
+    warnings.warn(f"kept Helion code {path}: {why}; generated instead", stacklevel=3)

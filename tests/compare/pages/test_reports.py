@@ -1,0 +1,51 @@
+"""A committed report that is written again is the same, so that git stays clean."""
+
+import subprocess
+
+import pytest
+
+import synthetic_run
+from compare.__main__ import main as diptych
+from compare.exits import OK, USAGE, WRONG
+from compare.pages import reports
+from compare.record.folder import ROOT
+from compare.report import report
+
+
+def names():
+    return [run.relative_to(reports.RESULTS).as_posix() for run in reports.committed()]
+
+
+def test_a_committed_report_is_what_is_written_now():
+    """`python -m compare pages reports --write` makes it so."""
+    assert diptych(["pages", "reports", "--runs", "h200/native-items"]) == OK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", names())
+def test_every_committed_report_is_what_is_written_now(run):
+    assert diptych(["pages", "reports", "--runs", run]) == OK
+
+
+def test_another_report_is_stale_and_written(tmp_path, monkeypatch):
+    run = synthetic_run.timed_run(tmp_path / "h200" / "peers")
+    report.write(run)
+    monkeypatch.setattr(reports, "RESULTS", tmp_path)
+    assert diptych(["pages", "reports", "--runs", "h200/peers"]) == OK
+    (run / "report.md").write_text("another\n")
+    assert diptych(["pages", "reports", "--runs", "h200/peers"]) == WRONG
+    assert diptych(["pages", "reports", "--runs", "h200/peers", "--write"]) == OK
+    assert diptych(["pages", "reports", "--runs", "h200/peers"]) == OK
+
+
+def test_a_folder_that_is_no_run_is_refused():
+    assert diptych(["pages", "reports", "--runs", "h200/nothing"]) == USAGE
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/results/h200/peers/report.html", "docs/results/h200/peers/summary.csv", "results/x/report.md"]
+)
+def test_what_a_run_leaves_beside_is_ignored(path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git")
+    assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0

@@ -1,0 +1,72 @@
+"""Regret: what counts, what is the best, and that `auto` is judged as a user gets it."""
+
+import json
+
+import pytest
+
+from common.gpus import resolve
+from compare.__main__ import main as diptych
+from compare.competitors import registry
+from compare.studies import regret
+from compare.tune.space import DEFAULT, TREE, start
+from compare.workloads import suites
+
+ROWS, H200 = suites.unseen(5, 4), resolve("h200")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four rows: auto 10% off, auto the best, nothing beside auto, and auto not timed."""
+    lines = []
+
+    def add(number, kernel, policy, **fields):
+        plain = {"kernel": "q_block"} if kernel.endswith("auto") else {}
+        head = {"arm": "triton", "kernel": f"triton/{kernel}", "row": ROWS[number].label, "policy": policy, "t": 1.0}
+        lines.append(head | {"config": plain, "status": "ok"} | fields)
+
+    for number, us in enumerate((11.0, 9.0, 5.0)):
+        add(number, "auto", TREE.name, final_us=us)
+    for number in (0, 1, 3):
+        add(number, "q_block", DEFAULT.name, final_us=10.0)
+        add(number, "unpaged", DEFAULT.name, final_us=12.0)
+        add(number, "unpaged", "fixed tile_size=64", screen_us=2.0)  # what was not timed twice is no best
+        add(number, "q_block", TREE.name, status="duplicate", of=DEFAULT.name)
+    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "manifest.json").write_text(json.dumps({"rows": [row.to_dict() for row in ROWS]}))
+    return tmp_path
+
+
+def test_a_row_counts_where_auto_and_another_were_timed_twice(folder):
+    found = {row.label: row for row in regret.judged(folder)}
+    assert list(found) == [ROWS[0].label, ROWS[1].label]
+    first, second = found.values()
+    assert first.regret == pytest.approx(0.1) and first.best == "q_block: default" and first.timed == 3
+    assert second.regret == 0.0  # auto is one of those that it is compared with
+
+
+def test_the_table_is_written_again_from_a_run(folder, capsys):
+    assert diptych(["study", "regret", "--of", str(folder), str(folder)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "| triton/auto | all | 4 | 5.0 | 10.0 | 10.0 |" in told
+    assert diptych(["study", "regret", "--of", str(folder / "none")]) == 2
+    (folder / "candidates.jsonl").write_text("")
+    assert diptych(["study", "regret", "--of", str(folder)]) == 5
+
+
+@pytest.mark.filterwarnings("ignore:.*no measured tree")
+@pytest.mark.parametrize("dsl", registry.DSLS)
+def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it_may_take(dsl):
+    found = regret.plan(dsl, ROWS, H200, 16, 5)
+    assert set(found) == {*regret.AUTO[dsl], *(f"{dsl}/{rung}" for rung in regret.RUNGS)}
+    for kernel_id, policies in found.items():
+        alone = kernel_id in regret.AUTO[dsl]
+        assert policies[: 1 if alone else 2] == ([TREE] if alone else [DEFAULT, TREE])
+        assert len(set(policies)) == len(policies) and (alone or len(policies) >= 10)
+    kernel, row = registry.load(f"{dsl}/auto"), ROWS[3]
+    chosen = kernel.choose(row.shape, row.stats, H200, row.ask.members(row.shape), sees=row.ask.sees)
+    assert TREE.config(start(TREE, f"{dsl}/auto", kernel, row, H200)) == chosen
+
+
+def test_a_gpu_that_is_not_here_is_exit_3(capsys):
+    assert diptych(["study", "regret", "--gpu", "mi300"]) == 3
+    assert "tuning needs the GPU itself" in capsys.readouterr().err

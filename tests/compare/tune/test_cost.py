@@ -1,0 +1,68 @@
+"""The cost model: it fits what it is made of, knows each kernel's launches, and ranks the tuner's candidates."""
+
+import numpy as np
+import pytest
+
+from common.gpus import resolve
+from compare.competitors import registry
+from compare.studies import deciders
+from compare.tune import cost
+from compare.workloads import Workload, parse_lens, suites
+
+H200 = resolve("h200")
+ROWS = [Workload(text, parse_lens(text)) for text in ("q1s8k", "32q1s2k", "8q4s4k", "q2k", "4q1s2k_4q512s1536")]
+
+
+@pytest.mark.parametrize("kernel", cost.KERNELS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_every_kernels_launches_are_known(kernel, row):
+    config, _ = registry.default_config(f"triton/{kernel}", None, row.shape, row.stats, H200, "default")
+    calls = cost.launches(kernel, registry.config_dict(config), row, H200)
+    assert calls and all(one.bytes_us > 0 for one in calls)
+    us = cost.Points([calls]).us(cost.PRIOR)
+    assert np.isfinite(us).all() and 1 < us[0] < 2000
+
+
+def test_the_fit_finds_constants_that_made_the_times():
+    configs = [(row, rows, keys) for row in ROWS[:3] for rows in (16, 64) for keys in (32, 64, 128)]
+    calls = [
+        cost.launches("q_block", {"block_m": m, "tile_size": n, "num_warps": 4, "num_stages": 2}, row, H200)
+        for row, m, n in configs
+    ]
+    points, made = cost.Points(calls), cost.PRIOR * np.array([1.3, 0.8, 1.2, 1.1, 0.9, 0.9, 1.0])
+    us = points.us(made)
+    found = points.us(cost.fit_constants(points, us, np.ones(len(us))))
+    assert np.abs(np.log(found / us)).max() < 0.05
+
+
+def test_fewer_segments_than_units_are_ranked_behind_those_that_fill_them():
+    row = ROWS[0]
+    kernel = registry.load("triton/parallel_softmax")
+    configs = [[registry.config_dict(kernel.Config(16, 64, n))] for n in (1, 2, 48)]
+    assert cost.ranked("triton/parallel_softmax", configs, [row], H200) == [2, 1, 0]
+    assert cost.ranked("helion/parallel_softmax", configs, [row], H200) == [0, 1, 2]
+    assert cost.ranked("triton/naive", configs, [row], H200) == [0, 1, 2]
+
+
+def test_a_candidate_is_ranked_in_less_than_a_millisecond_of_arithmetic_and_never_for_an_unknown_peak():
+    unknown = resolve("h200").__class__(**vars(H200) | {"bf16_tflops": None})
+    assert cost.ranked("triton/q_block", [[{}], [{}]], [ROWS[0]], unknown) == [0, 1]
+    assert set(cost.fitted()) == set(cost.KERNELS)
+
+
+def test_a_row_of_committed_times_has_several_kernels_and_the_rules_take_one_of_them():
+    points = deciders.committed(deciders.TUNED)
+    known = deciders.groups(points)
+    assert len(points) > 500 and len(known) > 20
+    group = next(group for group in known if deciders.taken(group, group[0].row.stats, H200) is not None)
+    rule = deciders.taken(group, group[0].row.stats, H200)
+    assert deciders._regret(group, rule) >= 0
+    us = [1.0 if i == rule else 0.5 for i in range(len(group))]
+    assert deciders._over(group, rule, us, 1.1) != rule and deciders._over(group, rule, us, 2.1) == rule
+    assert len(set(deciders._by_shape(points))) > deciders.FOLDS
+
+
+def test_an_unseen_shape_is_priced_too():
+    for row in suites.unseen(0, 12):
+        config, _ = registry.default_config("triton/q_block", None, row.shape, row.stats, H200, "default")
+        assert cost.launches("q_block", registry.config_dict(config), row, H200)
