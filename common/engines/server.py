@@ -137,6 +137,11 @@ class Server:
         return sum(plan.unmet for plan in self._plans.values())
 
     @property
+    def is_of_one_plan(self) -> bool:
+        """Whether all layers are of one kind."""
+        return len(self._plans) == 1
+
+    @property
     def plans(self) -> list[Plan]:
         return list(self._plans.values())
 

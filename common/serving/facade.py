@@ -213,18 +213,13 @@ class FlashAttention:
         )  # fmt: skip
         lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if return_softmax_lse else None
         out = self.paged_attention(
-            q,
-            k,
-            v,
-            block_table,
-            cu_seqlens_q,
-            _lengths(seqused_k, cu_seqlens_k),
+            q, k, v, block_table, cu_seqlens_q, _lengths(seqused_k, cu_seqlens_k),
             **_hints(scheduler_metadata, block_table.shape[0], max_seqlen_q, max_seqlen_k),
             out=new_out(q, k, v, features) if out is None else out,
             lse=None if lse is None else lse.t(),
             softmax_scale=_float(softmax_scale),
             features=features,
-        )
+        )  # fmt: skip
         return out if lse is None else (out, lse)
 
     def flash_attn_with_kvcache(

@@ -78,7 +78,8 @@ class Plan(PagedAttention):
         self.write = PageWriter(family)
         self.unmet = 0
         self._met: set[tuple] = set()
-        self._warming = self._warmed = False
+        self._warming = False
+        self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
 
     def _launch(self, prepared: Any, planned: bool, known: Any, tensors: tuple, hints: tuple, *others: Any) -> Prepared:
         """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
@@ -106,19 +107,22 @@ class Plan(PagedAttention):
 
         From exact counts, where the plan has that choice, scratch for it and, once warm, its code; else the grid's.
         """
-        exact = None if self._warming else self.reach.exact(stats, needs, sees)
-        if exact is not None and (not self._warmed or self._is_met(exact, stats)):
-            return exact
-        return self.reach.choice_of(stats, needs, sees)
-
-    def _is_met(self, choice: Choice, stats: BatchStats) -> bool:
-        return compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._met
+        if self.reach.only is not None:
+            return self.reach.only
+        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
+        exact = self.reach.choose(stats, needs, sees)
+        return exact if self._has(exact, stats) else self.reach.on_grid(stats, needs, sees)
 
     def _note(self, met: set[tuple]) -> None:
         """Count a call whose launches no warm-up made."""
         if not self._warming and not met <= self._met:
             self.unmet += 1
         self._met |= met
+
+    def _has(self, choice: Choice, stats: BatchStats) -> bool:
+        tokens, seqs = self.reach.room.get(choice, (0, 0))
+        fits = stats.num_tokens <= tokens and stats.num_seqs <= seqs
+        return fits and (self._warm is None or compiled_by(choice, stats.num_tokens, stats.num_seqs) <= self._warm)
 
     def _counts(self, stats: BatchStats) -> Iterator[tuple[int, int]]:
         """(tokens, sequences) of each kind that a call with these stats can have."""
@@ -162,13 +166,14 @@ class Plan(PagedAttention):
         """Of `choices` those of the cells that the points lie in. Raises SpecError beyond the capacity."""
         found: dict[Choice, list[BatchStats]] = {}
         for stats in dict.fromkeys(point.cell(self.max_tokens, self.max_seqs, self.max_seq_len) for point in points):
-            found.setdefault(self.reach.choice_of(stats, self.reach.needs, self.features.sees), []).append(stats)
+            found.setdefault(self.reach.on_grid(stats, self.reach.needs, self.features.sees), []).append(stats)
         return found
 
     def _choice_at(self, tokens: int, seqs: int, stats: BatchStats) -> Choice:
         """What the grid has for a call of these sizes, hinted as `_hints` does."""
         hints = self._hints(seqs, stats).values()
-        return self.reach.choice_of(hinted_stats(seqs, tokens, self.max_seq_len, *hints), self.reach.needs)
+        asked = hinted_stats(seqs, tokens, self.max_seq_len, *hints)
+        return self.reach.on_grid(asked, self.reach.needs, self.features.sees)
 
     def _hints(self, seqs: int, stats: BatchStats) -> dict[str, int]:
         decodes = cdiv(stats.num_decodes * seqs, stats.num_seqs)
@@ -214,10 +219,12 @@ class Plan(PagedAttention):
         sums = make(query.shape[:2]) if lse else None
         sizes = list(self.sizes(points))
         report = progress or (lambda done, all: None)
-        self._warming = True
+        before, warm = self._warm or set(), set()
+        self._warming, self._warm = True, set()  # meanwhile calls take the grid's choices
         try:
             for count, (tokens, seqs, stats) in enumerate(sizes):
                 report(count, len(sizes))
+                warm |= compiled_by(self._choice_at(tokens, seqs, stats), tokens, seqs)
                 key, value = (None, None) if new is None else (tensor[:tokens] for tensor in new)
                 self(
                     query[:tokens], *caches, table[:seqs], starts[: seqs + 1], lens[:seqs], out=out[:tokens],
@@ -225,10 +232,10 @@ class Plan(PagedAttention):
                     features=_of_seqs(self.features, seqs), **self._hints(seqs, stats),
                 )  # fmt: skip
         finally:
-            self._warming = False
-        self.unmet, self._warmed = 0, True
-        self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
-        self._recent.clear()
+            self._warming, self._warm = False, before | warm
+            self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
+            self._recent.clear()
+        self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)
 

@@ -5,7 +5,6 @@ In: a family, a shape, a capacity, features. Out: choices, a layout of scratch f
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import torch
@@ -22,10 +21,7 @@ from common.spec.refusals import expect, expect_integer
 
 @dataclass
 class Reach:
-    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
-
-    room: tokens and sequences that each choice's scratch holds.
-    """
+    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config."""
 
     family: Family
     shape: AttentionShape
@@ -38,7 +34,7 @@ class Reach:
     max_keys: int
     only: Choice | None = None
     choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
-    room: dict[Choice, tuple[int, int]] = field(default_factory=dict)
+    room: dict[Choice, tuple[int, int]] = field(default_factory=dict)  # tokens and sequences
     layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
 
     @classmethod
@@ -102,27 +98,19 @@ class Reach:
         config = few_segments(choice.config, self.shape, stats)
         return Choice(choice.kernel, config, choice.path, choice.provenance)
 
-    def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
-        """The grid's choice for a call with these stats, a length or a window beyond the reach counted as the
-        reach's: one of `choices`."""
-        if self.only is not None:
-            return self.only
-        keys = min(stats.max_seq_len, self.max_seq_len)
-        stats = on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys)
+    def choose(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice for these stats as they are; a window beyond the reach counts as the reach's."""
         sees = min(sees, self.features.sees)
         if self.kernel is not None:
             return self._config_at(stats, sees)
         return self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
 
-    def exact(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice | None:
-        """`auto`'s choice from exact counts; None where the reach has no scratch for it, or one kernel serves all."""
-        if self.kernel is not None:
-            return None
-        stats = dataclasses.replace(stats, max_seq_len=min(stats.max_seq_len, self.max_seq_len))
-        sees = min(sees, self.features.sees)
-        choice = self.family.choose(self.shape, stats, gpu_of(self.device), needs, sees=sees)
-        tokens, seqs = self.room.get(choice, (0, 0))
-        return choice if stats.num_tokens <= tokens and stats.num_seqs <= seqs else None
+    def on_grid(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
+        """The choice of a point of the grid: one of `choices`, and of what a warm-up compiles."""
+        if self.only is not None:
+            return self.only
+        keys = min(stats.max_seq_len, self.max_seq_len)
+        return self.choose(on_grid(stats.num_seqs, stats.num_decodes, stats.max_query_len, keys), needs, sees)
 
     def _most(self, reached: list[BatchStats]) -> tuple[int, int]:
         """Tokens, in sixteens as in calls without a plan, and sequences of the largest batch that reaches a choice."""

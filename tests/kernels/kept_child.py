@@ -10,7 +10,7 @@ import json
 
 import torch
 
-import common.serving.plan
+import common.serving.reach
 from common import gpus
 from common.spec import AttentionShape
 from compare.static import jit
@@ -23,7 +23,7 @@ SHAPE = AttentionShape(16, 1, 64, 16, torch.bfloat16)
 
 def main():
     gpu, bound = gpus.resolve("h200"), set()
-    common.serving.plan.gpu_of = lambda device: gpu
+    common.serving.reach.gpu_of = lambda device: gpu
     kept.target = lambda device: gpu.name
     target = jit.gpu_target(gpu.arch)
     with helion_as(gpu), jit.intercepted(lambda launch: bound.add(jit.bind(launch, target).key)):

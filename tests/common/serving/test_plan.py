@@ -113,7 +113,7 @@ def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity, 
     plan, draw = Plan(family(), SHAPE, *capacity, "cpu", features), random.Random(1)
     tokens, seqs, keys = capacity
     plan.warmup()
-    warm, met = plan._met, set()
+    warm, met = plan._warm, set()
     for _ in range(1000):
         n = draw.randint(1, seqs)
         count = n if draw.random() < 0.5 and n <= tokens else draw.randint(1, tokens)
@@ -159,7 +159,7 @@ def test_a_plan_takes_the_exact_choice_where_it_has_it_warm_and_else_the_grids(o
     assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
     plan.warmup()
     assert [chosen(n, n) for n in (6, 5, 11, 32)] == [6, 6, 12, 32]
-    plan._met.clear()  # nothing was compiled: the grid's, whose code a warm-up would have
+    plan._warm = set()  # nothing was compiled: the grid's, whose code a warm-up would have
     assert [chosen(n, n) for n in (6, 11)] == [6, 12]
 
 
@@ -194,7 +194,7 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
     assert len(parts) < len(plan.choices) / 3  # there are more pairs than parts
     assert len(sizes) <= 2 * 15 * len(parts) and len(sizes) < 5 * len(plan.choices)
     plan.warmup()
-    warm = plan._met
+    warm = plan._warm
     for _ in range(2000):
         seqs, tokens = draw.randint(1, 64), draw.randint(1, 512)
         hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs)]
