@@ -66,8 +66,10 @@ def fill(parameters: Iterable[tuple[str, torch.Tensor]], sizes: Sizes) -> None:
     lanes = min(lanes, sizes.hidden // 4)
     read = slice(half, half + lanes)
     codes = torch.randint(0, 2, (sizes.vocabulary, half), generator=draw, device=device).to(torch.bfloat16) * 2 - 1
-    match = torch.randn(sizes.head_size, half, generator=draw, device=device) * half**-0.5
-    carry = torch.randn(sizes.kv_heads * sizes.head_size, half, generator=draw, device=device) * half**-0.5
+    # a loader runs under the model's dtype as torch's default; the head's sums need more
+    wide = {"generator": draw, "device": device, "dtype": torch.float32}
+    match = torch.randn(sizes.head_size, half, **wide) * half**-0.5
+    carry = torch.randn(sizes.kv_heads * sizes.head_size, half, **wide) * half**-0.5
     for name, weight in given.items():
         _fill(name, weight, sizes, draw, (codes, match, carry, read))
 
@@ -98,7 +100,7 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
         for member in range(group):
             weight[read.start + lane, (head * group + member) * sizes.head_size + inside] = 1.0 / group
     else:  # the other layers, and what is behind attention in the first: to the third part alone
-        weight.copy_(torch.randn(weight.shape, generator=draw, device=weight.device) * NOISE)
+        weight.copy_(torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32) * NOISE)
         if "o_proj" in name or "down_proj" in name:
             weight[: read.stop].zero_()
 
@@ -111,5 +113,7 @@ def _fill_head(
     lanes = read.stop - read.start
     carried = (codes.float() @ carry[:lanes].T).roll(1, 0)
     weight[: sizes.vocabulary, read] = (carried * (LOGIT / lanes)).to(weight.dtype)
-    noise = torch.randn(sizes.vocabulary, sizes.hidden - read.stop, generator=draw, device=weight.device)
+    noise = torch.randn(
+        sizes.vocabulary, sizes.hidden - read.stop, generator=draw, device=weight.device, dtype=torch.float32
+    )
     weight[: sizes.vocabulary, read.stop :] = (noise * NOISE).to(weight.dtype)
