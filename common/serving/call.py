@@ -206,21 +206,21 @@ class PagedAttention:
             if out is None and isinstance(error, RuntimeError):  # the allocator's
                 raise
             prepared = known = None
-        if not same_step:
-            self._steps.clear()
-        planned = prepared is not None and prepared.step is not None and prepared.is_planned(self._steps)
+        planned = self._is_planned(prepared, same_step)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned]
         if again is None or not self._again(prepared, again, pointers, query, lse, workspace):
             inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
-            hints = (max_query_len, max_seq_len, num_decodes)
-            features = features_of(causal, sliding_window, features)
-            written = (out, lse, workspace)
-            prepared = self._launch(
-                prepared, planned, known, (*inputs, *written), hints, softmax_scale, features, validate
-            )
-        if prepared.step is not None:
-            self._steps[prepared.step[0]] = prepared.step[1]
+            hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
+            tensors = (*inputs, out, lse, workspace)
+            prepared = self._launch(prepared, planned, known, tensors, hints, softmax_scale, features, validate)
+        self._steps |= prepared.steps
         return out
+
+    def _is_planned(self, prepared: Prepared | None, same_step: bool) -> bool:
+        """Whether the plan of this step is where the call's launches read it."""
+        if not same_step:
+            self._steps.clear()
+        return prepared is not None and bool(prepared.steps) and prepared.steps.items() <= self._steps.items()
 
     def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
         """The signature of a call and what is kept of it; the next call with these `others` is compared with it."""

@@ -23,10 +23,10 @@ class Prepared:
     """The choice for one signature, the place of its scratch, and the tapes of its launches where it can have some.
 
     num_bytes: scratch that each call needs. tapes: of a call that plans its step, and of one that takes the plan as it
-    is. step: whose plan that is, and what it is made for; None where the kernel makes none.
+    is. steps: by layout, what its plan is made for; empty where the kernel makes none.
     """
 
-    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "step", "tapes")
+    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "steps", "tapes")
 
     def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
         self.family, self.choice, self._layout = family, choice, layout
@@ -35,7 +35,7 @@ class Prepared:
         self.tapes: list[Tape | None] = [None, None]
         follows_hints = "full_graph" not in self.kernel.SUPPORTS  # as do its launches then, not the shapes alone
         self._recorded = [follows_hints, follows_hints]
-        self.step: tuple[int, tuple] | None = None
+        self.steps: dict[int, tuple] = {}
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -47,10 +47,6 @@ class Prepared:
     def tape(self) -> Tape | None:
         """Of a call that plans its step."""
         return self.tapes[False]
-
-    def is_planned(self, steps: dict[int, tuple]) -> bool:
-        """Whether the plan in this layout is of these sizes and features."""
-        return steps.get(self.step[0]) == self.step[1]
 
     @property
     def needs_buffer(self) -> bool:
@@ -73,7 +69,7 @@ class Prepared:
         if getattr(workspace, "planned", None) is not None:
             workspace = replace(workspace, planned=planned)
             made_for = batch.num_tokens, batch.num_seqs, features.causal, features.sliding_window
-            self.step = id(self._layout), made_for
+            self.steps = {id(self._layout): made_for}
         if self._recorded[planned]:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return

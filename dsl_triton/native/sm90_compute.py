@@ -199,13 +199,15 @@ def _limits(
 @gluon.jit
 def compute(
     HALF: gl.constexpr, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full,
-    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
+    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, f,
     out_strides, lse_strides, acc_strides,
     GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
+    acc_ptr, m_ptr, l_ptr = parts
+    base2 = f[2]
     D: gl.constexpr = keys.shape[2]
     O: gl.constexpr = products(D)
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, D], keys.layout)

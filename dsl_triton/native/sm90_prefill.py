@@ -207,20 +207,21 @@ def _sm90_prefill_kernel(
     v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # both halves have cleared a tail
     mbarrier.init(claim, count=1)
     mbarrier.init(v_clear, count=2)
-    base2 = softmax_scale * LOG2E
+    values_of = (f[0], f[1], softmax_scale * LOG2E)
+    parts = (acc_ptr, m_ptr, l_ptr)
     hopper.fence_async_shared()
     barrier()
     gl.warp_specialize(
         [
             (compute, (
                 0, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
                 out_strides, lse_strides, acc_strides,
                 GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
             (compute, (
                 1, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, sinks_ptr, slopes_ptr, base2, f,
+                ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
                 out_strides, lse_strides, acc_strides,
                 GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
