@@ -202,7 +202,7 @@ def test_documents_quote_tables_over_several_runs():
 
 def test_every_exit_code_is_documented():
     text = (ROOT / "docs" / "measuring.md").read_text()
-    codes = {value for name, value in vars(exits).items() if name.isupper()}
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == codes
 
 

@@ -18,8 +18,10 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 
 
-def example(page=README):
-    return page.read_text().split("```python\n")[1].split("```")[0]
+def example(page=README, using=""):
+    """The first of a page's blocks of Python that has `using`."""
+    blocks = [block.split("```")[0] for block in page.read_text().split("```python\n")[1:]]
+    return next(block for block in blocks if using in block)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def test_the_example_computes_attention_and_a_plan_does(dsl):
     exec(compile(example().replace("dsl_triton", dsl), "README.md", "exec"), names)
     expect_attention(names)
     plan = f"from {dsl} import plan_paged_attention\nfrom common.spec import AttentionShape\nout.zero_()\n"
-    exec(compile(plan + example(ROOT / "docs" / "engines.md"), "engines.md", "exec"), names)
+    exec(compile(plan + example(ROOT / "docs" / "engines.md", "= plan_paged_attention("), "engines.md", "exec"), names)
     expect_attention(names)
 
 

@@ -22,4 +22,4 @@ def test_the_page_is_fresh():
 def test_a_wrong_argument_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as left:
         diptych(["pages", "cases", "--wrong"])
-    assert left.value.code == 2 and "usage" in capsys.readouterr().err
+    assert left.value.code == 2 and "--help lists" in capsys.readouterr().err

@@ -47,4 +47,4 @@ def test_help_and_usage_need_no_kernel(words, code, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         diptych(["study", "vllm", *words])
     assert ended.value.code == code
-    assert "usage: python -m compare study vllm" in "".join(capsys.readouterr())
+    assert "python -m compare study vllm" in "".join(capsys.readouterr())
