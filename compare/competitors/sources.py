@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from compare.competitors import registry
+from compare.identity import plain
 from compare.identity import FOLDER, plain
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def of_kernel(kernel_id: str) -> str:
 def of_rules(dsl: str) -> str:
     """The hash that a fitted table is stamped with: over a DSL's rules, from which it departs, and all that they
     import, which are its kernels."""
-    return sha_of(files(ROOT / registry.package(dsl) / "heuristics" / "generic" / "default.py"))
+    return sha_of(files(ROOT / plain(registry.package(dsl)) / "heuristics" / "generic" / "default.py"))
 
 
 def sha_of(paths: Iterable[Path]) -> str:
