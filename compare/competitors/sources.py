@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from compare.competitors import registry
-from compare.identity import plain
 from compare.identity import FOLDER, plain
 
 ROOT = Path(__file__).parents[2]
