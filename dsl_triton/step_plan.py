@@ -128,13 +128,14 @@ def make_plan(
 
     Of features only causality and the window count.
     """
-    blocks = most_blocks(batch.num_tokens, batch.num_seqs, block_q, short)
-    if plan.shape[0] < blocks * segments:
-        raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {blocks * segments}")
+    items = num_items(batch, block_q, segments, short)
+    if plan.shape[0] < items:
+        raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
+    blocks = items // segments
     _plan_kernel[(cdiv(blocks, BLOCKS),)](
         plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0,
         BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal,
         WINDOW=features.sliding_window is not None, SHORT=short,
         BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
     )  # fmt: skip
-    return blocks * segments
+    return items
