@@ -18,6 +18,7 @@ bytes are what a box may be wide for a tensor core. Short queries: items as well
 
 from dataclasses import dataclass, field, replace
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import triton
@@ -136,9 +137,8 @@ class Workspace:
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Features that a kernel is compiled for; their values are arguments."""
+class Asked(NamedTuple):
+    """Features that a kernel is compiled for; their values are arguments. Triton's hooks write it as JSON."""
 
     causal: bool
     window: bool

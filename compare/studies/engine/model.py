@@ -3,8 +3,8 @@
 A residual stream of three parts. The first half holds the token's code and nothing else. Layer 0 reads it: its query
 and key are one projection of the code, so that of all keys the query's own token fits best, and its value, another
 projection, lands in the second part, from which alone the next token is read. So a page that was written to a wrong
-place, a wrong length or a wrong sum makes another token. All other layers add noise to the third part, which the
-logits read faintly: log-probabilities tell kernels apart that tokens do not.
+place, a wrong length or a wrong sum makes another token. All other layers add noise to the third part, half of what a
+code is in all, which the logits read faintly: log-probabilities tell kernels apart that tokens do not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 
 SHARPNESS = 2.0  # of layer 0: 22 to 23 for the own token, 2 standard deviations for each other
 LOGIT = 14.0  # of the next token; others' are within 3
-NOISE = 0.02
+NOISE = 0.02  # of the logits' weights for the third part: 1,024 lanes of it move a logit by 0.3
+STREAM = 0.5  # of the third part behind the last layer: were it longer than the codes, the last norm would drown them
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,10 @@ def _fill(name: str, weight: torch.Tensor, sizes: Sizes, draw: torch.Generator, 
         for member in range(group):
             weight[read.start + lane, (head * group + member) * sizes.head_size + inside] = 1.0 / group
     else:  # the other layers, and what is behind attention in the first: to the third part alone
-        weight.copy_(torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32) * NOISE)
+        noise = torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32)
+        weight.copy_(noise * weight.shape[1] ** -0.5)  # a row's product is as long as what it reads
         if "o_proj" in name or "down_proj" in name:
+            weight.mul_(STREAM * (2 * sizes.layers) ** -0.5)  # two products a layer add up to STREAM
             weight[: read.stop].zero_()
 
 

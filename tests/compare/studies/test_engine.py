@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from common.spec import SpecError
 from compare.exits import NOTHING, USAGE
 from compare.studies.engine import engine, measure, page
 from compare.studies.engine.child import rows as child_rows
-from compare.studies.engine.model import SIZES, Sizes, expected, fill
+from compare.studies.engine.model import SIZES, STREAM, Sizes, expected, fill
 from compare.workloads.trace import Request
 
 
@@ -112,6 +113,17 @@ def test_the_weights_count_and_only_by_attention(joined):
         return int((given["lm_head.weight"] @ (stream / stream.square().mean().sqrt())).argmax())
 
     assert following(2) == 201 and following(0) == 4 and following(1) == 78
+
+
+def test_noise_of_all_layers_stays_shorter_than_the_codes():
+    """Two products a layer, each of a stream of ones, add up to STREAM, whatever a model's width and depth."""
+    sizes = replace(SIZES["tiny"], layers=32)
+    outer = {"model.embed_tokens.weight": torch.empty(512, 512), "lm_head.weight": torch.empty(512, 512)}
+    down = {"model.layers.7.mlp.down_proj.weight": torch.empty(512, 4096)}
+    fill((outer | down).items(), sizes)
+    added = down["model.layers.7.mlp.down_proj.weight"] @ torch.randn(4096, generator=torch.Generator().manual_seed(1))
+    assert not added[:384].any()  # the code and the value's lanes
+    assert added[384:].std() * (2 * sizes.layers) ** 0.5 == pytest.approx(STREAM, rel=0.3)
 
 
 def test_every_size_has_room_for_its_parts():

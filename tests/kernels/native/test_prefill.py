@@ -1,6 +1,7 @@
 """native.sm90_prefill without an sm_90: what it refuses, where its boxes lie, its segments, and that it compiles."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -129,3 +130,9 @@ def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, 
     facts = next(fact for fact in outcome.facts if "sm90" in fact["kernel"])
     # of both halves: a first tile's scores, a masked and a plain step of scores and values, the last tile's values
     assert sum(facts["matrix"].values()) == 2 * (8 + 16 + 16 + 8) and facts["spill_bytes"] <= 80
+
+
+def test_triton_can_write_what_it_is_compiled_for_to_a_hook():
+    """Once a person sets a hook of compilations, Triton writes each compile-time argument as JSON."""
+    asked = native.Asked.of(Features(sliding_window=8))
+    assert json.loads(json.dumps(asked)) == [True, True, False, False, False] and asked.window
