@@ -122,12 +122,15 @@ def one_engine(
             run.add(row)
             said(f"{name}: {page.told(row)}")
     except Lost as lost:
+        who = {"engine": task["name"], "graphs": task["graphs"]}
         if lost.code == 0:
-            run.add({"part": "end", "engine": task["name"], "graphs": task["graphs"], "parts": task["parts"]})
+            run.add({"part": "end", "parts": task["parts"]} | who)
+        elif time.time() >= deadline:
+            run.add({"part": "cut", "status": "cut", "reason": "the time given by --budget was over"} | who)
+            said(f"{name}: cut: the time given by --budget was over; the next call measures it again")
         else:
             tail = lost.log_tail[-600:]
-            run.add({"part": "lost", "engine": task["name"], "graphs": task["graphs"], "status": lost.status,
-                     "reason": lost.reason, "log": tail})  # fmt: skip
+            run.add({"part": "lost", "status": lost.status, "reason": lost.reason, "log": tail} | who)
             said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
     finally:
         child.end()

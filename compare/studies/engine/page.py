@@ -12,6 +12,7 @@ from compare.report import style
 
 NAME = "engine.md"
 BASE = "fa3"
+UNENDED = ("lost", "cut")  # rows that say why an engine did not end
 TITLES = {"fa3": "FlashAttention 3 (vLLM's FLASH_ATTN)", "vllm_triton": "vLLM's TRITON_ATTN"}
 _STYLE = {"fa3": "baseline/flash_attn3", "vllm_triton": "baseline/vllm_triton"}
 Rows = Sequence[dict[str, Any]]
@@ -47,7 +48,7 @@ def newest(rows: Rows) -> list[dict[str, Any]]:
 
 def engines(rows: Rows) -> list[tuple[str, str]]:
     """Each once, full graphs first, in the order of the rows."""
-    found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in ("end", "lost"))
+    found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in ("end", *UNENDED))
     return sorted(found, key=lambda one: ("full", "partial", "eager").index(one[1]))
 
 
@@ -61,7 +62,7 @@ def latencies(rows: Rows) -> dict[tuple[str, str], dict[int, float]]:
 
 
 def latency_table(rows: Rows) -> list[str]:
-    """Each engine's speed as a share of FA3's with full graphs, by tokens out."""
+    """Each engine's speed as a share of FA3's with full graphs, by tokens out; in brackets, of FA3's with its own."""
     times = latencies(rows)
     lengths = sorted({n for at in times.values() for n in at})
     base = times.get((BASE, "full"), {})
@@ -70,13 +71,19 @@ def latency_table(rows: Rows) -> list[str]:
         "|---|---|" + "---:|" * (len(lengths) + 1),
     ]
     for one in [one for one in engines(rows) if one in times]:
-        cells = [
-            f"{base[n] / times[one][n]:.3f}" if n in times[one] and n in base else
-            f"{times[one][n]:.2f} s" if n in times[one] else "" for n in lengths
-        ]  # fmt: skip
+        alike = times.get((BASE, one[1]), {}) if one[1] != "full" and one[0] != BASE else {}
+        cells = [_cell(times[one].get(n), base.get(n), alike.get(n)) for n in lengths]
         wrong = sum(row["wrong"] for row in rows if (row["engine"], row["graphs"]) == one and row.get("wrong"))
         lines.append(f"| {one[0]} | {one[1]} | " + " | ".join(cells) + f" | {wrong} |")
     return lines
+
+
+def _cell(took: float | None, base: float | None, alike: float | None) -> str:
+    """Seconds as shares of FA3's; seconds where there is no FA3."""
+    if took is None:
+        return ""
+    shares = [f"{base / took:.3f}" if base else f"{took:.2f} s", *([f"({alike / took:.2f})"] if alike else [])]
+    return " ".join(shares)
 
 
 def serving_table(rows: Rows) -> list[str]:
@@ -156,7 +163,7 @@ def render(rows: Rows, drawn: Path | None) -> str:
     about = starts[-1] if starts else {}
     versions = ", ".join(f"{name} {about[name]}" for name in ("vllm", "torch", "triton") if name in about)
     lost = [f"- {row['engine']}, {row['graphs']} graphs: {row['status']}: {row['reason']}" for row in kept
-            if row["part"] == "lost"]  # fmt: skip
+            if row["part"] in UNENDED]  # fmt: skip
     image = ["", "![speed by tokens out](engine.svg)"] if drawn else []
     return "\n".join([
         "# In a real server: our kernels inside vLLM", "",
@@ -164,11 +171,12 @@ def render(rows: Rows, drawn: Path | None) -> str:
         "(`compare.studies.engine.model`), so every token is checked; an engine with a wrong one has no time. "
         "Written by `python -m compare study engine`; `--render` writes it from the rows again.", "",
         "## 500 tokens in, N out, one request (the paper's Figure 9)", "",
-        "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster.", "", *latency_table(kept),
+        "Speed as a share of FlashAttention 3's with full graphs: more than 1 is faster. In brackets: as a share of "
+        "its speed with graphs of the same kind.", "", *latency_table(kept),
         *image, "", "## A trace of requests", "",
         "All requests come at once; at most 256 run beside each other. Figures are of the last pass.", "",
         *serving_table(kept), "", "## Agreement, and what a start takes", "", *agreement(kept),
-        *(["", "## Engines that were lost", "", *lost] if lost else []), "",
+        *(["", "## Engines that did not end", "", *lost] if lost else []), "",
     ])  # fmt: skip
 
 
