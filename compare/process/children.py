@@ -12,7 +12,9 @@ COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
 STRESS, MUTATION = "compare.studies.stress.child", "compare.studies.mutation.worker"
+PROBE = "compare.fleet.probe"
 CHILDREN = (WORKER, COMPILE, AHEAD, TUNE_COMPILE, TUNE_WORKER, TUNE_HELION, COST_COMPILE, COST_TRACE, STRESS, MUTATION)
+CHILDREN += (PROBE,)
 
 
 def command(child: str) -> list[str]:
