@@ -58,6 +58,8 @@ class Seat:
         self.name, self._timed, self._pretended = name, timed, pretended
         self._work: Work | None = None
         self._address = ""
+        if timed:  # Ray gives an actor of one core one thread; a plain run has those of its host
+            os.environ.pop("OMP_NUM_THREADS", None)
 
     def facts(self) -> dict[str, Any]:
         """Who it is, in plain values; `unfit` says why it may not work, empty where it may."""

@@ -15,7 +15,7 @@ from compare.analysis.tables import Table
 from compare.record.records import Evidence, Record, Status
 from compare.report import features as report_features
 from compare.report import paper as report_paper
-from compare.report import verdicts
+from compare.report import seats, verdicts
 from compare.report.absent import absent
 from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text
 from compare.report.guide import guide
@@ -247,7 +247,7 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    coverage, absent, verdicts.sections, means, paper, features, load, workloads, search, checker,
+    coverage, absent, seats.section, verdicts.sections, means, paper, features, load, workloads, search, checker,
     facts, failures, others, reading,
 )  # fmt: skip
 

@@ -84,6 +84,7 @@ def test_a_node_dies_in_the_middle_and_every_cell_is_there_once(nodes, capsys):
     assert "h200 x 2" in Path("run/merged/report.md").read_text()
 
 
+@pytest.mark.slow
 def test_an_actor_is_killed_and_another_takes_its_place(nodes, monkeypatch):
     begun = {}
     begin = RemoteSeat.begin
@@ -121,6 +122,7 @@ def plain(record):
     return found
 
 
+@pytest.mark.slow
 def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on(alone):
     assert command.main([*ROWS, "--out", "plain", "-q"]) == 0
     assert command.main([*ROWS, "--fleet", "local", "--out", "fleet", "-q"]) == 0
