@@ -18,6 +18,7 @@ NAMED = {
     "vllm": "compare.studies.vllm",
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
+    "fleet": "compare.studies.fleet",
     "mutation": "compare.studies.mutation.score",
     "everything": "compare.studies.everything",
 }

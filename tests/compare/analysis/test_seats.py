@@ -35,6 +35,6 @@ def test_the_report_says_which_gpu_timed_what():
         "unfit": {},
     }
     made = section.section(RunData(Path("run"), {"fleet": fleet}, []))
-    assert ["`a:0`", "GPU-1", 12, "+0.12%", "-0.40%", 9] in made.blocks[2].rows
+    assert ["`a:0`", "GPU-1", 12, "+0.12%", "-0.40%", 9] in made.blocks[2].body
     assert "b:0: died" in made.blocks[3].lines[0]
     assert section.section(RunData(Path("run"), {}, [])) is None
