@@ -118,7 +118,7 @@ def make(target: Path, kind: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
     venv.create(target, system_site_packages=kind == "host", symlinks=True, with_pip=True)
     python, own = str(target / "bin" / "python"), site_packages(target)
-    constraints, extras, options = CONSTRAINTS, "cpu,test", []
+    constraints, extras, options = CONSTRAINTS, "cpu,test,fleet", []
     if kind == "host":
         (Path(own) / "host.pth").write_text("\n".join(host_packages()) + "\n")
         constraints, extras = target / "constraints-host.txt", "helion,test"

@@ -30,6 +30,7 @@ VERBS = {
     "tune": "compare.tune.tune",
     "explain": "compare.competitors.explain",
     "doctor": "compare.run.doctor",
+    "fleet": "compare.fleet.fleet",
     "study": "compare.studies",
     "pages": "compare.pages",
 }

@@ -147,9 +147,9 @@ def disturbing() -> list[str]:
     return found
 
 
-def processes(device: torch.device) -> list[tuple[int, int]]:
-    """(pid, MiB) of what uses the GPU. Raises as _library."""
-    amdsmi, handle = _library(address(device))
+def users(where: str) -> list[tuple[int, int]]:
+    """(pid, MiB) of what uses the GPU at this address. Raises as _library."""
+    amdsmi, handle = _library(where)
     found = []
     for one in amdsmi.amdsmi_get_gpu_process_list(handle):
         one = one if isinstance(one, Mapping) else amdsmi.amdsmi_get_gpu_process_info(handle, one)  # before ROCm 6.2

@@ -82,7 +82,8 @@ def disturbing() -> list[str]:
     return []
 
 
-def processes(device: torch.device) -> list[tuple[int, int]]:
-    """(pid, MiB) of what uses a GPU of this host; [] without nvidia-smi."""
-    lines = [line.split(",") for line in _table("--query-compute-apps=pid,used_memory").splitlines() if line]
+def users(where: str) -> list[tuple[int, int]]:
+    """(pid, MiB) of what uses the GPU at this address; [] without nvidia-smi."""
+    told = _table(f"--id={where}", "--query-compute-apps=pid,used_memory")
+    lines = [line.split(",") for line in told.splitlines() if line]
     return [(int(pid), int(memory) if memory.strip().isdigit() else 0) for pid, memory in lines]

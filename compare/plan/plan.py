@@ -16,7 +16,8 @@ from compare.record.contract import Contract
 
 @dataclass(frozen=True)
 class Plan:
-    """where: budgets, time limits, and whose configs. seed: of the random ones."""
+    """where: budgets, time limits, and whose configs. seed: of the random ones. software: of the machine that runs it,
+    None for this one's."""
 
     situation: Situation
     selection: Selection
@@ -24,6 +25,7 @@ class Plan:
     jobs: tuple[Job, ...]
     where: WhereOptions = field(default_factory=WhereOptions)
     seed: int = 0
+    software: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, rows: RowOptions, where: WhereOptions, timing: TimingOptions) -> Plan:
@@ -69,7 +71,8 @@ class Plan:
     def fingerprints(self) -> Mapping[str, str]:
         """By the id of a cell; a finished cell counts where it still has this one."""
         configs = (self.where.configs, self.seed)
-        return fingerprint.of_cells(self.jobs, self.gpu, self.device, self.contract, self.where.heuristics, configs)
+        of = (self.contract, self.where.heuristics, configs, self.software)
+        return fingerprint.of_cells(self.jobs, self.gpu, self.device, *of)
 
     @property
     def modelled(self) -> bool:

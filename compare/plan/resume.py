@@ -54,19 +54,21 @@ def keep(
     processes: int = 1,
     *,
     retry: bool = False,
+    also: Sequence[Mapping[str, str]] = (),
 ) -> Kept:
     """Which rows count. fingerprints: of every planned cell. jobs: the cells that are run together. retry: run what
-    failed or was unavailable again."""
+    failed or was unavailable again. also: further fingerprints that count, of other nodes."""
     why: dict[tuple[str, int], str] = {}
     rows = {(record.cell_id, record.process): record for record in latest(loaded.records)}
     for key, record in rows.items():
-        why[key] = _why_not(record, fingerprints, processes, retry)
+        why[key] = _why_not(record, [fingerprints, *also], processes, retry)
     for job in jobs:
         for process in range(processes):
             keys = [(cell, process) for cell in job]
             timed = [key for key in keys if key in rows and not why[key] and rows[key].timing]
             if timed and any(key not in rows or why[key] for key in keys):
                 why |= dict.fromkeys(timed, "to be timed again with the others of their row")
+        why |= dict.fromkeys(_of_two_gpus(job, rows, why, processes), "to be timed again on one GPU")
     counted = tuple(record for key, record in rows.items() if not why[key])
     last = {id(record) for record in rows.values()}
     dropped = [(record, "a later row of the same cell") for record in loaded.records if id(record) not in last]
@@ -74,11 +76,23 @@ def keep(
     return Kept(loaded, counted, tuple(dropped))
 
 
-def _why_not(record: Record, fingerprints: Mapping[str, str], processes: int, retry: bool) -> str:
+def _of_two_gpus(
+    job: Sequence[str], rows: Mapping[tuple[str, int], Record], why: Mapping[tuple[str, int], str], processes: int
+) -> list[tuple[str, int]]:
+    """The timed rows of a job, where a fleet timed it: processes of one cell are repetitions on one GPU, and what is
+    not there yet may come from another one."""
+    keys = [(cell, process) for cell in job for process in range(processes)]
+    timed = [key for key in keys if key in rows and not why[key] and rows[key].timing]
+    seats = {rows[key].seat for key in timed}
+    whole = all(key in rows and not why[key] for key in keys)
+    return timed if len(seats) > 1 or (seats - {""} and not whole) else []
+
+
+def _why_not(record: Record, fingerprints: Sequence[Mapping[str, str]], processes: int, retry: bool) -> str:
     """Empty where a row counts by itself."""
-    if record.cell_id not in fingerprints or record.process >= processes:
+    if record.cell_id not in fingerprints[0] or record.process >= processes:
         return "not planned now"
-    if record.fingerprint != fingerprints[record.cell_id]:
+    if record.fingerprint not in {known[record.cell_id] for known in fingerprints}:
         return "of another fingerprint"
     failed = record.status.is_failure or record.status is Status.UNAVAILABLE
     return "failed, run again" if retry and failed else ""

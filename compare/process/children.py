@@ -12,7 +12,7 @@ COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
 STRESS, MUTATION = "compare.studies.stress.child", "compare.studies.mutation.worker"
-ENGINE = "compare.studies.engine.child"
+ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
     WORKER,
     COMPILE,
@@ -25,6 +25,7 @@ CHILDREN = (
     STRESS,
     MUTATION,
     ENGINE,
+    PROBE,
 )
 
 

@@ -247,7 +247,8 @@ class Record:
     `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), "given" or "random:<seed>:<index>".
     `facts` are static facts of the compiled code, one dict per kernel of the launch and target.
     `estimate`: floor, estimate and limiter of a GPU that is not here (compare.static.estimate), never beside a time.
-    `gpu` is the GPU that ran it (None: no GPU did). `seconds` is the cell's wall time, compilation included.
+    `gpu` is the GPU that ran it (None: no GPU did), `seat` which one of a fleet. `seconds` is the cell's wall time,
+    compilation included.
     """
 
     run_id: str
@@ -274,6 +275,7 @@ class Record:
     process: int = 0
     fingerprint: str = ""
     schema: int = SCHEMA
+    seat: str = ""
 
     def __post_init__(self) -> None:
         for name in ("reason", "log_tail", "command"):  # a kernel's words may hold half of a surrogate pair
@@ -304,7 +306,10 @@ class Record:
 
     def to_json(self) -> str:
         """One line. NaN and infinity are refused (ValueError): nothing is encoded as NaN for "failed"."""
-        return seal(json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":")))
+        plain = dataclasses.asdict(self)
+        if not self.seat:  # lines of one machine are those that earlier versions write and read
+            del plain["seat"]
+        return seal(json.dumps(plain, allow_nan=False, separators=(",", ":")))
 
     @classmethod
     def from_json(cls, line: str) -> Record:

@@ -7,9 +7,10 @@ behind them. This process never imports triton: its children decide whether they
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from compare.analysis.cells import combined
 from compare.analysis.diff import Incomparable
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
+from compare.fleet.cluster import NoFleet
+from compare.fleet.muster import Mixed
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import duration, resume
 from compare.plan.plan import Plan
@@ -56,6 +59,8 @@ _USAGE_ERRORS = (
     run_folder.NotARun,
     Incomparable,
     NotNoise,
+    NoFleet,
+    Mixed,
 )
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
 
@@ -63,8 +68,9 @@ _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_L
 class Run:
     """One run: its plan, its options, and where results go."""
 
-    def __init__(self, plan: Plan, options: Options) -> None:
-        self.plan, self.options = plan, options
+    def __init__(self, plan: Plan, options: Options, accepted: Sequence[Mapping[str, str]] = ()) -> None:
+        """accepted: fingerprints by cell that count beside the plan's own, of nodes with other versions."""
+        self.plan, self.options, self.accepted = plan, options, accepted
         named = options.resume or options.out
         former = resume.find(plan, named) if options.resume is not None else None
         self.folder = former.folder if former else run_folder.make(named, plan.situation.name)
@@ -72,6 +78,7 @@ class Run:
         self.rows = Rows(plan, options, self.run_id)
         self.manifest = run_folder.manifest(list(options.given), self.run_id, self._facts())
         self.seconds = 0.0  # that earlier parts of it took
+        self.whole = False  # nobody interrupted it
         if former:
             self._go_on(former)
         write_manifest(self.folder / "manifest.json", self.manifest)
@@ -79,15 +86,20 @@ class Run:
     def _go_on(self, former: resume.Former) -> None:
         """Keep the rows that still count, and say so."""
         run_folder.ensure_writable(self.folder)
-        jobs = [[cell.id for cell in job.cells] for job in self.plan.jobs]
-        loaded, retry = resume.finished(self.folder), self.options.retry
-        kept = resume.keep(loaded, self.plan.fingerprints, jobs, self.plan.contract.processes, retry=retry)
-        resume.settle(kept)
+        kept = self.settle(retry=self.options.retry)
         self.rows.done = kept.done
         self.manifest["resumed"] = former.told(kept, self.manifest["started"])
         self.manifest["started"] = former.manifest.get("started", self.manifest["started"])
         self.seconds = self.manifest["seconds"] = round(former.seconds, 1)
         print(f"{self.folder}: {kept.line}", flush=True)
+
+    def settle(self, *, retry: bool = False) -> resume.Kept:
+        """Leave the rows that count in cells.jsonl, and put the others beside it."""
+        jobs = [[cell.id for cell in job.cells] for job in self.plan.jobs]
+        prints, of, also = self.plan.fingerprints, self.plan.contract.processes, self.accepted
+        kept = resume.keep(resume.finished(self.folder), prints, jobs, of, retry=retry, also=also)
+        resume.settle(kept)
+        return kept
 
     def _facts(self) -> dict[str, Any]:
         plan, asked = self.plan, self.options
@@ -110,23 +122,34 @@ class Run:
 
     def execute(self) -> int:
         """Run every cell; returns the exit code. Finished cells are on the disk whatever happens."""
-        shown, begin = self.options.shown, time.perf_counter()
-        code = None
+        shown = self.options.shown
         with (
-            Store(self.folder / "cells.jsonl") as store,
+            self.keeping() as keep,
             progress.Show(self.plan.records, quiet=shown.quiet, verbose=shown.verbose) as show,
+            contextlib.suppress(KeyboardInterrupt),
         ):
-            try:
-                for record in self.rows.records(show):
-                    store.append(record)
-                    show.finished(record)
-            except KeyboardInterrupt:
-                code = INTERRUPTED
+            for record in self.rows.records(show):
+                keep(record)
+                show.finished(record)
+            self.whole = True
+        return self.conclude()
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[Callable[[Record], None]]:
+        """What puts a row on the disk. Meanwhile the run's clock goes on."""
+        begin = time.perf_counter()
+        try:
+            with Store(self.folder / "cells.jsonl") as store:
+                yield store.append
+        finally:
+            self.seconds = round(self.seconds + time.perf_counter() - begin, 1)
+
+    def conclude(self) -> int:
+        """The manifest, the report and the last line of what is on the disk; returns the exit code."""
         rows = latest(load(self.folder / "cells.jsonl").records)
         records = combined(rows)
-        code = code if code is not None else _exit_code(records)
-        seconds = round(self.seconds + time.perf_counter() - begin, 1)
-        self.manifest |= self.rows.manifest | {"exit_code": code, "finished": len(records), "seconds": seconds}
+        code = _exit_code(records) if self.whole else INTERRUPTED
+        self.manifest |= self.rows.manifest | {"exit_code": code, "finished": len(records), "seconds": self.seconds}
         self.manifest["versions"] |= next((r.versions for r in records if r.versions), {})
         write_manifest(self.folder / "manifest.json", self.manifest)
         self._conclude(records, self.plan.records - len(rows))
@@ -175,7 +198,8 @@ def _version() -> str:
     return f"diptych {own} (commit {run_folder.commit()})\n{contract}\n{found}"
 
 
-def _listing(chosen: Selection) -> Iterator[str]:
+def listing(chosen: Selection) -> Iterator[str]:
+    """What --list prints."""
     yield f"suites     {', '.join(SUITES)}"
     yield f"kernels    {', '.join(chosen.kernels)}"
     yield f"rows of {chosen.suite}"
@@ -185,7 +209,8 @@ def _listing(chosen: Selection) -> Iterator[str]:
         yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
 
 
-def _dry_run(plan: Plan) -> Iterator[str]:
+def dry_run(plan: Plan) -> Iterator[str]:
+    """What --dry-run prints."""
     yield plan.situation.line
     longest = max((len(cell.kernel) for cell in plan.cells), default=0)
     for cell in plan.cells:
@@ -201,10 +226,14 @@ def _main(options: Options) -> int:
     if options.shown.version:
         print(_version())
         return OK
+    if options.fleet is not None:
+        from compare.run import over  # the rooms of a fleet, for those who have one
+
+        return over.execute(options)
     plan = Plan.of(options.rows, options.where, options.timing)
     now, chosen, quiet = plan.situation, plan.selection, options.shown.quiet
     if options.shown.list or options.shown.dry_run:
-        print("\n".join(_listing(chosen) if options.shown.list else _dry_run(plan)))
+        print("\n".join(listing(chosen) if options.shown.list else dry_run(plan)))
         return OK
     print(now.line, flush=True)
     if options.where.require_gpu and not now.measure:

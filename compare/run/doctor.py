@@ -115,7 +115,7 @@ def _unseen(device: torch.device) -> list[str]:
     """What of this host disturbs times, who else uses the GPU, and what nobody here tells of it."""
     found = vendor().disturbing()
     try:
-        others = [one for one in vendor().processes(device) if one[0] != os.getpid()]
+        others = [one for one in vendor().users(vendor().address(device)) if one[0] != os.getpid()]
     except Exception as error:  # amdsmi: no package, no driver, no right to ask
         others = []
         found.append(f"whether other processes use the GPU is not known ({type(error).__name__}: {error})")

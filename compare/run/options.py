@@ -12,6 +12,7 @@ from compare.analysis import diff
 from compare.analysis.diff import Thresholds
 from compare.competitors.registry import HEURISTICS
 from compare.exits import Parser
+from compare.fleet.cluster import AUTO
 from compare.plan.job import Cell
 from compare.plan.options import RowOptions, TimingOptions, WhereOptions, flag
 from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS
@@ -38,6 +39,21 @@ def _add_where(new: argparse.ArgumentParser) -> None:
         choices=HEURISTICS,
         default="tree",
         help="whose configs: the GPU's measured tree where there is one (tree), untuned (default), Listing 2 (paper)",
+    )
+
+
+def _add_fleet(new: argparse.ArgumentParser) -> None:
+    fleet = new.add_argument_group("on GPUs of other machines (docs/fleet.md)")
+    fleet.add_argument(
+        "--fleet",
+        nargs="?",
+        const=AUTO,
+        metavar="ADDRESS",
+        help="on the GPUs of a Ray cluster (default: the one that this machine is in; local: this machine alone);"
+        " --gpu then takes several, comma-separated",
+    )
+    fleet.add_argument(
+        "--mixed", action="store_true", help="also over GPUs of one kind whose nodes have different versions"
     )
 
 
@@ -105,6 +121,7 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=seed, default=0, help="of the values; lengths do not move with it, but in `unseen`"
     )
     _add_where(new)
+    _add_fleet(new)
     _add_timing(new)
     _add_again(new)
     steps = new.add_argument_group("assumptions of --trace")
@@ -134,7 +151,7 @@ class Shown:
 @dataclass(frozen=True)
 class Options:
     """A command line of `run`, read once. resume: the folder, empty for the last run of the plan, None for a new run.
-    given: its words, with which the run can be repeated."""
+    given: its words, with which the run can be repeated. fleet: the address of a Ray cluster, None for this process."""
 
     rows: RowOptions
     where: WhereOptions
@@ -147,6 +164,8 @@ class Options:
     fail_on: str | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     given: tuple[str, ...] = ()
+    fleet: str | None = None
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         """Raise GrammarError for an option that says how, without the one that says what."""
@@ -156,6 +175,11 @@ class Options:
             raise GrammarError("--fail-on: found alone, allowed with --against")
         if self.resume and self.out and Path(self.resume) != Path(self.out):
             raise GrammarError(f"--out: found {self.out} beside --resume {self.resume}, allowed one folder")
+        if self.mixed and self.fleet is None:
+            raise GrammarError("--mixed: found alone, allowed with --fleet")
+        for name, found in (("device", self.where.device), ("against", self.against)):
+            if found is not None and self.fleet is not None:
+                raise GrammarError(f"--{name}: found {found} beside --fleet, allowed without it")
 
     @classmethod
     def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
@@ -165,7 +189,7 @@ class Options:
             "timeout_s": asked.timeout,
             "max_time_s": asked.max_time,
         }
-        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on")}
+        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on", "fleet", "mixed")}
         groups = [
             group(**{name.name: values[name.name] for name in fields(group)})
             for group in (RowOptions, WhereOptions, TimingOptions, Shown)

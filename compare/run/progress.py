@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from compare.competitors.registry import BOUNDS
@@ -70,10 +70,33 @@ class Show:
         what = f"{record.timing.median_us:.1f} us" if record.timing else str(record.status)
         what += f" under {record.gate.contract}" if record.gate and record.gate.contract else ""
         why = f": {record.reason}" if record.reason else ""
-        line = f"[{self._done}/{self._total}] {self._process}{record.kernel} on {record.workload.label}: {what}{why}"
+        at = f"{record.seat}: " if record.seat else self._process
+        line = f"[{self._done}/{self._total}] {at}{record.kernel} on {record.workload.label}: {what}{why}"
         print(line + f" ({record.seconds:.1f} s)", file=sys.stderr, flush=True)
         if self._verbose and record.log_tail:
             print(record.log_tail, file=sys.stderr, flush=True)
+
+
+class Bars(Show):
+    """Of a fleet: a bar a seat below that of all; elsewhere than on a terminal a line a cell, which names its seat."""
+
+    def __init__(self, total: int, *, quiet: bool, verbose: bool) -> None:
+        super().__init__(total, quiet=quiet, verbose=verbose)
+        self._seats: dict[str, TaskID] = {}
+
+    def seat(self, name: str, total: int) -> None:
+        """One more seat. total: records that it does, where all of its kind are as fast."""
+        if self._bar:
+            self._seats[name] = self._bar.add_task(name, total=total)
+
+    def finished(self, record: Record) -> None:
+        super().finished(record)
+        if not self._bar:
+            return
+        self._bar.update(self._task, description="all seats")
+        if record.seat in self._seats:
+            at = f"{record.seat}: {record.kernel} on {record.workload.label}"
+            self._bar.update(self._seats[record.seat], advance=1, description=at)
 
 
 def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,19 +41,20 @@ class Rows:
         self.plan, self.options, self.run_id = plan, options, run_id
         self.manifest: dict[str, Any] = {}
         self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
+        self.seat = ""
 
-    def _left(self, process: int, chunk: range) -> list[Job]:
+    def _left(self, process: int, chunk: Sequence[int]) -> list[Job]:
         """The jobs of a process in these rows without what is done."""
-        jobs = self.plan.jobs[chunk.start : chunk.stop]
+        jobs = [self.plan.jobs[number] for number in chunk]
         jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in jobs]
         return [job for job in jobs if job.cells]
 
-    def _to_compile(self, process: int, chunk: range) -> list[Job]:
+    def _to_compile(self, process: int, chunk: Sequence[int]) -> list[Job]:
         """Of these the cells of own kernels: only they compile ahead."""
         jobs = [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(process, chunk)]
         return [job for job in jobs if job.cells]
 
-    def _cells_to_compile(self, chunk: range) -> int:
+    def _cells_to_compile(self, chunk: Sequence[int]) -> int:
         """How many cells of own kernels some process has to compile."""
         every = [self._to_compile(process, chunk) for process in range(self.plan.contract.processes)]
         return len({cell.id for jobs in every for job in jobs for cell in job.cells})
@@ -71,6 +72,14 @@ class Rows:
 
     def records(self, show: Show) -> Iterator[Record]:
         """Every cell of every process. Processes end when the reader stops."""
+        with self.at_work(show, MODEL_LANES) as take:
+            for chunk in self._chunks():
+                yield from take(chunk, range(chunk.stop, len(self.plan.jobs)))
+
+    @contextlib.contextmanager
+    def at_work(self, show: Show, lanes: int) -> Iterator[Callable[[Sequence[int], Sequence[int]], Iterator[Record]]]:
+        """Processes and compilers, until the end of the context: a function from the numbers of some rows, and of those
+        that may follow, to the records of the former. lanes: at most so many processes execute an absent GPU's code."""
         now, where, every = self.plan.situation, self.plan.where, range(len(self.plan.jobs))
         self._random_configs()
         limit_s = min(where.timeout_s, COMPILE_LIMIT_S) if now.measure else where.timeout_s
@@ -78,15 +87,19 @@ class Rows:
             facts = StaticFacts([], now.target, limit_s, where.heuristics, alone=now.measure)
             stack.callback(facts.close)
             if self.plan.modelled:
-                yield from self._in_model(stack, facts, show)
-                return
-            crews = [self._crew(p, show) for p in range(self.plan.contract.processes) if self._left(p, every)]
+                crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, lanes))]
+            else:
+                crews = [self._crew(p, show) for p in range(self.plan.contract.processes) if self._left(p, every)]
             for crew in crews:
                 stack.callback(crew.close)
-            for chunk in self._chunks():
-                yield from self._chunk(chunk, crews, facts, show)
+            if self.plan.modelled:
+                yield lambda chunk, later: self._in_model(chunk, crews, facts)
+            else:
+                yield lambda chunk, later: self._chunk(chunk, later, crews, facts, show)
 
-    def _chunk(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> Iterator[Record]:
+    def _chunk(
+        self, chunk: Sequence[int], later: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show
+    ) -> Iterator[Record]:
         """The cells of these rows, process after process. One that has later rows rests meanwhile, the others end."""
         facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # they are in the rows of process 0
         if self.plan.situation.measure:
@@ -95,7 +108,7 @@ class Rows:
             show.process(crew.process, self.plan.contract.processes)
             for job in self._left(crew.process, chunk):
                 yield from self._job(job, crew, facts)
-            if self._left(crew.process, range(chunk.stop, len(self.plan.jobs))):
+            if self._left(crew.process, later):
                 self.manifest["resting_bytes"] = max(self.manifest.get("resting_bytes", 0), crew.rest())
             else:
                 crew.close()
@@ -111,14 +124,11 @@ class Rows:
             print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
         self.manifest["did_not_compile"] = failed
 
-    def _in_model(self, stack: contextlib.ExitStack, facts: StaticFacts, show: Show) -> Iterator[Record]:
+    def _in_model(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts) -> Iterator[Record]:
         """Every cell compiled and executed in the functional model, by a process a core."""
-        left = self._left(0, range(len(self.plan.jobs)))
+        left = self._left(0, chunk)
         too_large = [cell for job in left for cell in job.cells if not self._fits(cell)]
         facts.more(too_large)  # the others are compiled where they are executed
-        crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, MODEL_LANES))]
-        for crew in crews:
-            stack.callback(crew.close)
         for outcome in side_by_side(crews, [job.only(c.id for c in job.cells if self._fits(c)) for job in left]):
             yield self._record(outcome, facts, 0)
         for cell in too_large:
@@ -139,7 +149,7 @@ class Rows:
             on_start=show.begin,
         )
 
-    def _compile_ahead(self, chunk: range, crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
+    def _compile_ahead(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
         """All processes at once compile what they will time of these rows; their static facts are read beside it."""
         wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
         crews = [crew for crew in crews if wanted[crew.process]]
@@ -158,7 +168,7 @@ class Rows:
         self.manifest["compile_ahead_s"] = round(self.manifest.get("compile_ahead_s", 0.0) + took, 1)
         show.say(f"compiled ahead in {took:.0f} s")
 
-    def _named(self, chunk: range) -> str:
+    def _named(self, chunk: Sequence[int]) -> str:
         """Those of these rows that have something to compile, for people: `rows 9 to 16 of 42`."""
         rows = [number + 1 for number in chunk if self._cells_to_compile(range(number, number + 1))]
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
@@ -202,6 +212,7 @@ class Rows:
                 "versions": outcome.versions,
                 "process": process,
                 "fingerprint": self.plan.fingerprints[cell.id],
+                "seat": self.seat,
             }
             | fields
         )

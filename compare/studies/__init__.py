@@ -20,6 +20,7 @@ NAMED = {
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
     "alarms": "compare.studies.alarms",
+    "fleet": "compare.studies.fleet",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
     "deciders": "compare.studies.deciders",

@@ -28,6 +28,8 @@ from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
 from compare.competitors import registry, sources
 from compare.exits import GATE, NO_GPU, NOTHING, OK, ending
+from compare.fleet.cluster import AUTO, NoFleet
+from compare.fleet.muster import Mixed
 from compare.identity import StrangerPackage, ensure_own_packages, plain
 from compare.plan.situation import situation
 from compare.process import children
@@ -60,6 +62,14 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
     new.add_argument("--seed", type=seed, default=0, help="of the draw of candidates")
     new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
+    new.add_argument(
+        "--fleet",
+        nargs="?",
+        const=AUTO,
+        metavar="ADDRESS",
+        help="on all GPUs of a kind in a Ray cluster (docs/fleet.md)",
+    )
+    new.add_argument("--mixed", action="store_true", help="of --fleet: also where nodes have different versions")
     new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
@@ -246,6 +256,10 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     tree.ensure_library()
     if arguments.fit:
         return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
+    if arguments.fleet is not None:
+        from compare.tune import over
+
+        return over.main(arguments, argv)
     here = machine(arguments)
     return NO_GPU if here is None else tune(arguments, argv, here)
 
@@ -272,4 +286,4 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
 
 
 def main(asked: argparse.Namespace) -> int:
-    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, tree.NoTreeLibrary))
+    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, NoFleet, Mixed, tree.NoTreeLibrary))

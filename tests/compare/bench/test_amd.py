@@ -63,7 +63,7 @@ def test_who_else_uses_the_gpu(library, monkeypatch, process_list):
     if process_list:  # before ROCm 6.2 a list of handles
         monkeypatch.setattr(library, "amdsmi_get_gpu_process_list", process_list)
         monkeypatch.setattr(library, "amdsmi_get_gpu_process_info", lambda handle, one: told, raising=False)
-    assert vendor().processes(DEVICE) == [(77, 3072)]
+    assert vendor().users(amd.address(DEVICE)) == [(77, 3072)]
 
 
 @pytest.mark.parametrize(("kernarg", "balancing", "lines"), [("1", "0", 0), ("0", "1", 2), (None, None, 1)])
@@ -82,7 +82,7 @@ def test_without_the_library_the_tools_are_asked(library, monkeypatch, tmp_path)
     assert [name for name, _, _ in readers(DEVICE)] == ["amdsmi", "amd-smi", "rocm-smi"]
     assert amd.facts(DEVICE) == {} and Clocks(DEVICE).end() == {}
     with pytest.raises(ImportError):
-        amd.processes(DEVICE)
+        amd.users(amd.address(DEVICE))
     tool = tmp_path / "rocm-smi"
     tool.write_text(f'#!{sys.executable}\nprint(\'{{"card0": {{"sclk clock speed:": "(1300Mhz)"}}}}\')\n')
     tool.chmod(0o755)

@@ -1,0 +1,254 @@
+"""A Ray cluster: its nodes, and seats on them as actors. The one file that imports Ray.
+
+The code on a node is the driver's: its packages are staged in a folder, which Ray carries by the hash of what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from common import gpus
+from compare.fleet.seat import PACKAGES, ROOT, Seat, Unfit, Work
+
+LOCAL, AUTO = "local", "auto"
+START_LIMIT_S = 240.0  # of a seat: its process, the files, and the probe that imports torch
+LABEL = "accelerator_type:"
+OBJECT_STORE = 128 << 20  # bytes of a cluster of our own: a row is some KB, and is gone when it was read
+MEMORY_PER_CORE = 2 << 30  # a seat without a GPU: its process with torch, a worker, a compiler
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+class NoFleet(RuntimeError):
+    """Ray is not installed, or there is no such cluster; the message says what to do."""
+
+
+class Lost(Exception):
+    """A seat is gone, or is of no use: nothing more is heard of what it was at."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What Ray says of a node. kind: the GPU of our table that its accelerator type means, None where it means none."""
+
+    id: str
+    host: str
+    gpus: int
+    cores: int
+    memory: int
+    label: str
+    kind: str | None
+
+    @property
+    def fits(self) -> int:
+        """How many of its cores can have a seat of their own."""
+        return max(min(self.cores, self.memory // MEMORY_PER_CORE), 1) if self.cores else 0
+
+
+def kind_of(label: str) -> str | None:
+    """`AMD-Instinct-MI300X-OAM` -> mi300; None for what the table of GPUs does not have."""
+    for words in (label, label.rpartition("-")[0]):
+        with contextlib.suppress(gpus.UnknownGpu):
+            return gpus.resolve(words).name
+    return None
+
+
+def _node(plain: dict[str, Any]) -> Node:
+    has = plain["Resources"]
+    label = next((name.removeprefix(LABEL) for name in sorted(has) if name.startswith(LABEL)), "")
+    return Node(
+        id=plain["NodeID"],
+        host=plain["NodeManagerHostname"],
+        gpus=int(has.get("GPU", 0)),
+        cores=int(has.get("CPU", 0)),
+        memory=int(has.get("memory", 0)),
+        label=label,
+        kind=kind_of(label) if label else None,
+    )
+
+
+def ray() -> ModuleType:
+    """Ray. Raises NoFleet."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use to its makers otherwise
+    try:
+        import ray
+    except ImportError as error:
+        raise NoFleet(f"--fleet: found no Ray ({error}), needed: pip install 'diptych[fleet]'") from error
+    return ray
+
+
+class Cluster:
+    """A cluster that was joined; `leave` ends its seats, and the cluster itself where it is our own."""
+
+    def __init__(self, address: str = AUTO, outside: Sequence[str] = ()) -> None:
+        """outside: modules of kernels that are not ours, which travel along. Raises NoFleet."""
+        if "://" in address:
+            raise NoFleet(f"--fleet: found {address}, allowed local, or HOST:PORT of a cluster that this machine is in")
+        self.address, self._ray, self._stage = address, ray(), tempfile.mkdtemp(prefix="diptych-fleet-")
+        stage(Path(self._stage), outside)
+        own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        try:
+            self._ray.init(
+                address=address,
+                runtime_env={"working_dir": self._stage},
+                log_to_driver=False,
+                logging_level="ERROR",
+                **(own if address == LOCAL else {}),
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            shutil.rmtree(self._stage, ignore_errors=True)
+            told = str(error).strip().partition("\n")[0]
+            hint = "`ray start --head` on one machine, `ray start --address=HOST:6379` on the others"
+            raise NoFleet(
+                f"--fleet: found no cluster at {address} ({told}), needed: {hint}; or --fleet local"
+            ) from error
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        self._ray.shutdown()
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def nodes(self) -> list[Node]:
+        """Those that are alive, by host."""
+        found = [_node(plain) for plain in self._ray.nodes() if plain["Alive"]]
+        return sorted(found, key=lambda node: (node.host, node.id))
+
+    def seats(self, wanted: Sequence[tuple[Node, int]], timed: bool, pretended: bool = False) -> list[RemoteSeat]:
+        """So many seats on each of these nodes, all started at once; see `RemoteSeat.begin`."""
+        hosts = [node.host for node, _ in wanted]
+        found = []
+        for node, count in wanted:
+            where = node.host if hosts.count(node.host) == 1 else f"{node.host}.{node.id[:6]}"
+            found += [RemoteSeat(self, node, f"{where}:{number}", timed, pretended) for number in range(count)]
+        return found
+
+
+def stage(folder: Path, outside: Sequence[str]) -> None:
+    """Our packages and these modules, copied into a folder that a node imports from."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=LEFT_OUT)
+    for module in dict.fromkeys(name.partition(".")[0] for name in outside):
+        found = importlib.util.find_spec(module)
+        if found is None or not found.origin:
+            continue  # whoever loads it says that it is not there
+        origin = Path(found.origin)
+        if origin.name == "__init__.py":
+            shutil.copytree(origin.parent, folder / module, ignore=LEFT_OUT, dirs_exist_ok=True)
+        else:
+            shutil.copy(origin, folder / origin.name)
+
+
+@dataclass
+class RemoteSeat:
+    """A seat on a node, as the driver sees it. `do` and `begin` raise Lost, whatever it was."""
+
+    cluster: Cluster
+    node: Node
+    name: str
+    timed: bool
+    pretended: bool = False
+    work: Work | None = None
+    silence_s: float = 3600.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    starts: int = 0
+    _actor: Any = None
+
+    def start(self) -> None:
+        """Ask for the actor; returns at once."""
+        ray = self.cluster._ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.starts += 1
+        alone = {"num_gpus": 1} if self.timed else {}
+        if self.timed and self.node.label:
+            alone["accelerator_type"] = self.node.label
+        kind = self.node.kind if self.pretended else None
+        here = NodeAffinitySchedulingStrategy(self.node.id, soft=False)
+        actor = ray.remote(Seat).options(num_cpus=1, max_restarts=0, scheduling_strategy=here, **alone)
+        self._actor = actor.remote(self.name, self.timed, kind)
+
+    def begin(self, limit_s: float = START_LIMIT_S) -> dict[str, Any]:
+        """Its facts, and the work opened where there is one. Raises Lost, also where the seat is not fit."""
+        self.facts = self._ask("facts", limit_s)
+        if self.facts["unfit"]:
+            raise Lost(self.facts["unfit"])
+        return self.facts
+
+    def open(self, work: Work, silence_s: float) -> None:
+        """Hand it the work. silence_s: a share that gives nothing for so long is lost. Raises Lost."""
+        self.work, self.silence_s = work, silence_s
+        self._ask("open", START_LIMIT_S, work)
+
+    def do(self, share: Any) -> Iterator[Any]:
+        """What the seat finds of a share, as it comes. Raises Lost."""
+        ray = self.cluster._ray
+        with self._heard():
+            stream = self._actor.do.remote(share)
+            while True:
+                if not ray.wait([stream], timeout=self.silence_s)[0]:
+                    raise Lost(f"said nothing for {self.silence_s:.0f} s")
+                try:
+                    found = next(stream)
+                except StopIteration:
+                    return
+                yield ray.get(found)
+
+    def again(self) -> bool:
+        """A fresh actor in place of one that was lost, with the same work; whether there is one."""
+        self.end()
+        if self.node.id not in {node.id for node in self.cluster.nodes()}:
+            return False
+        try:
+            self.start()
+            self.begin()
+            self.open(self.work, self.silence_s)
+        except Lost:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Kill the actor; what it is at ends with it."""
+        with contextlib.suppress(Exception):
+            self.cluster._ray.kill(self._actor)
+
+    def close(self) -> None:
+        """End the work, so that its processes end behind what they are at."""
+        with contextlib.suppress(Lost):
+            self._ask("close", 10.0)
+
+    def _ask(self, method: str, limit_s: float, *arguments: Any) -> Any:
+        ray = self.cluster._ray
+        with self._heard():
+            try:
+                return ray.get(getattr(self._actor, method).remote(*arguments), timeout=limit_s)
+            except ray.exceptions.GetTimeoutError:
+                busy = f"no answer within {limit_s:.0f} s: other work of the cluster may have this seat's place"
+                raise Lost(busy) from None
+
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Whatever Ray raises, as Lost in one line."""
+        try:
+            yield
+        except Unfit as error:  # Ray's error is of the class that was raised there
+            raise Lost(_line(getattr(error, "cause", error))) from error
+        except self.cluster._ray.exceptions.RayError as error:
+            raise Lost(_line(getattr(error, "cause", None) or error)) from error
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{type(error).__name__}: {text[:300]}"

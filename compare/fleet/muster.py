@@ -1,0 +1,99 @@
+"""Which seats a work gets: the GPUs of the kinds that were asked for, each fit to time, with one set of versions a
+kind; and cores for what has no GPU here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.gpus import Gpu
+from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
+from compare.fleet.seat import code
+
+UNKNOWN = "unknown"  # what a package's version is called in a message where a node has none
+
+
+class Mixed(ValueError):
+    """Nodes of one kind of GPU with different versions; the message names two of them and what differs."""
+
+
+@dataclass
+class Muster:
+    """Seats by the name of their GPU, all fit; and (seat, why not) of the others."""
+
+    of: dict[str, list[RemoteSeat]] = field(default_factory=dict)
+    unfit: list[tuple[str, str]] = field(default_factory=list)
+
+    def gpu(self, kind: str) -> Gpu:
+        return Gpu(**self.of[kind][0].facts["gpu"])
+
+
+def gpus(
+    cluster: Cluster, asked: Sequence[str] | None, tell: Callable[[str], None], *, pretended: bool = False
+) -> Muster:
+    """A seat on every GPU of these kinds, of all kinds for None. A node that names no kind, or one that we do not know,
+    is looked at."""
+    nodes = [node for node in cluster.nodes() if node.gpus and (asked is None or node.kind in {None, *asked})]
+    found = Muster()
+    for seat in _begun(cluster.seats([(node, node.gpus) for node in nodes], True, pretended), found):
+        kind = seat.node.kind if pretended else seat.facts["gpu"]["name"]
+        if kind is not None and (asked is None or kind in asked):
+            found.of.setdefault(kind, []).append(seat)
+        else:
+            seat.end()
+    for name, why in found.unfit:
+        tell(f"{name} is left out: {why}")
+    return found
+
+
+def cores(cluster: Cluster, most: int, tell: Callable[[str], None], *, but: Sequence[Node] = ()) -> list[RemoteSeat]:
+    """Seats on cores of nodes, at most so many, spread evenly. but: nodes on which something is timed."""
+    free = rooms(cluster, but)
+    counts = dict.fromkeys(free, 0)
+    for _ in range(min(most, sum(node.fits for node in free.values()))):
+        room = [name for name, node in free.items() if counts[name] < node.fits]
+        counts[min(room, key=lambda name: counts[name] / free[name].fits)] += 1
+    found = Muster()
+    seats = _begun(cluster.seats([(free[name], count) for name, count in counts.items() if count], False), found)
+    for name, why in found.unfit:
+        tell(f"{name} is left out: {why}")
+    return seats
+
+
+def rooms(cluster: Cluster, but: Sequence[Node] = ()) -> dict[str, Node]:
+    """Nodes whose cores may have seats, by id."""
+    timing = {node.id for node in but}
+    return {node.id: node for node in cluster.nodes() if node.fits and node.id not in timing}
+
+
+def _begun(seats: Sequence[RemoteSeat], found: Muster) -> list[RemoteSeat]:
+    """Those that answer and are fit, all of them started at once."""
+    for seat in seats:
+        seat.start()
+    ours, fit = code(), []
+    for seat in seats:
+        try:
+            facts = seat.begin()
+            if facts["code"] != ours:
+                raise Lost(f"its code is {facts['code']}, allowed the driver's, {ours}")
+            fit.append(seat)
+        except Lost as lost:
+            seat.end()
+            found.unfit.append((seat.name, str(lost)))
+    return fit
+
+
+def ensure_alike(kind: str, seats: Sequence[RemoteSeat]) -> None:
+    """Raise Mixed where rows of one kind would be timed with different software."""
+    first, *others = seats
+    for seat in others:
+        if differing := differences(first.facts["software"], seat.facts["software"]):
+            told = "; ".join(f"{name} {a} on {first.name} and {b} on {seat.name}" for name, a, b in differing)
+            raise Mixed(f"fleet: found {told}; allowed one set for {kind}, or --mixed")
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    names = dict.fromkeys([*first, *second])
+    pairs = [(name, first.get(name, UNKNOWN), second.get(name, UNKNOWN)) for name in names]
+    return [pair for pair in pairs if pair[1] != pair[2]]

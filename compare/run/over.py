@@ -1,0 +1,279 @@
+"""A run over a fleet: a plan and a folder a kind of GPU, shares of rows over the seats of a kind, and one report.
+
+What a seat does is what a run on one machine does (compare.run.seated). This process makes plans, writes rows as they
+come, and sees no GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from common import gpus
+from compare.analysis import merge, runs, seats
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK
+from compare.fleet import muster, shares
+from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
+from compare.fleet.drive import Drive, Found
+from compare.fleet.muster import Muster
+from compare.fleet.shares import Share
+from compare.plan import resume
+from compare.plan.job import Job
+from compare.plan.plan import Plan
+from compare.plan.selection import selection
+from compare.plan.situation import Situation
+from compare.process.pool import Jobs, Pool, in_order
+from compare.record import folder as run_folder
+from compare.record.records import Record
+from compare.record.store import Store, load
+from compare.run import command, progress
+from compare.run.command import Run
+from compare.run.options import Options
+from compare.run.rows import CHUNK_CELLS
+from compare.run.seated import SeatedRows
+
+PRETEND = "DIPTYCH_FLEET_PRETEND"  # in the environment: nodes have no GPU, and check and compile for what they say
+REPEATS = "repeats.jsonl"
+CPU = "cpu"
+SLACK_S = 600.0  # beyond a cell's own limit, in which a seat has to say something: compilers of many rows
+
+
+@dataclass
+class Part:
+    """What one kind of GPU does: its run, its seats, and what drives them."""
+
+    run: Run
+    seats: list[RemoteSeat]
+    drive: Drive
+    rows: Counter[str] = field(default_factory=Counter)  # that each seat gave
+
+    @property
+    def kind(self) -> str:
+        return self.run.plan.situation.name
+
+    def end(self) -> None:
+        """Nothing more is begun; actors and their processes end."""
+        self.drive.stop()
+        for seat in self.seats:
+            seat.close() if self.drive.left == 0 else seat.end()
+        for seat in self.seats:
+            seat.end()
+
+
+def execute(options: Options) -> int:
+    """The exit code of a run with --fleet: the worst of its kinds."""
+    asked = _kinds(options.where.gpu)
+    tell = _quiet if options.shown.quiet else _tell
+    with Cluster(options.fleet, _outside(options)) as cluster:
+        pretended = bool(os.environ.get(PRETEND))
+        found = muster.gpus(cluster, asked, tell, pretended=pretended)
+        for kind, seats in found.of.items():
+            if not options.mixed:
+                muster.ensure_alike(kind, seats)
+        kinds = asked if asked is not None else [*found.of] or [None]
+        if options.where.require_gpu and (lacking := [kind or "a GPU" for kind in kinds if kind not in found.of]):
+            print(f"--require-gpu: {', '.join(lacking)} is not in the fleet, nothing was run", file=sys.stderr)
+            return NO_GPU
+        plans = {kind: _plan(options, kind, found, pretended) for kind in kinds}
+        for plan in plans.values():
+            print(plan.situation.line, flush=True)
+        if options.shown.list or options.shown.dry_run:
+            for plan in plans.values():
+                print("\n".join(command.listing(plan.selection) if options.shown.list else command.dry_run(plan)))
+            return OK
+        if not any(plan.cells for plan in plans.values()):
+            print("nothing selected", file=sys.stderr)
+            return NOTHING
+        return Fleet(options, cluster, found, plans, tell).execute()
+
+
+def _kinds(asked: str | None) -> list[str] | None:
+    """`h200,mi300` -> names of the table; None where all that are there are meant. Raises UnknownGpu."""
+    if asked in (None, "auto"):
+        return None
+    return list(dict.fromkeys(gpus.resolve(name.strip()).name for name in asked.split(",")))
+
+
+def _outside(options: Options) -> list[str]:
+    """The modules of kernels that are not ours: `package.module:name`."""
+    named = [kernel.partition(":")[0] for kernel in (options.rows.kernels or "").split(",")]
+    return [name for name in named if name and "/" not in name and "*" not in name]
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Nothing: the manifest has it."""
+
+
+def _plan(options: Options, kind: str | None, found: Muster, pretended: bool) -> Plan:
+    """The plan of a kind as a machine with this GPU would make it. Raises what Plan.of raises."""
+    seats = found.of.get(kind, [])
+    if kind is None:
+        now = Situation(None, False, "cpu", "no GPU in the fleet: checked in the interpreter, nothing is timed")
+    elif not seats:
+        line = f"{kind} is not in the fleet: compiled and checked on its cores, not timed"
+        now = Situation(gpus.resolve(kind), False, "cpu", line)
+    elif pretended:
+        line = f"{kind} x {len(seats)} are pretended: compiled and checked, not timed"
+        now = Situation(gpus.resolve(kind), False, "cpu", line)
+    else:
+        gpu = found.gpu(kind)
+        now = Situation(gpu, True, "cuda:0", f"{kind} x {len(seats)} in the fleet ({gpu.title}): checked and timed")
+    where, timing = replace(options.where, gpu=kind), options.timing.contract(now.measure, options.where.configs)
+    plan = Plan.over(now, selection(options.rows, now), timing, where, options.rows.seed)
+    if not seats:  # any core takes any cell
+        plan = replace(plan, jobs=tuple(job.only([cell.id]) for job in plan.jobs for cell in job.cells))
+    return plan
+
+
+class Fleet:
+    """A run of several kinds. `seats` begin, `shares` are dealt, rows are kept."""
+
+    def __init__(
+        self, options: Options, cluster: Cluster, found: Muster, plans: dict[str | None, Plan], tell: Any
+    ) -> None:
+        self.options, self.cluster, self.found, self.plans, self.tell = options, cluster, found, plans, tell
+        self.folder = self._folder()
+        self.parts: list[Part] = []
+
+    def _folder(self) -> Path | None:
+        """The folder above those of the kinds; None where there is one kind, whose run is a run like any other."""
+        if len(self.plans) == 1:
+            return None
+        named = self.options.resume or self.options.out
+        if self.options.resume == "" and not named:
+            raise resume.CannotResume("resume: found several GPUs and no folder, allowed --resume DIR")
+        folder = Path(named) if named else run_folder.make(None, "fleet")
+        run_folder.ensure_writable(folder)
+        return folder
+
+    def _run(self, kind: str | None, plan: Plan, accepted: Sequence[Mapping[str, str]]) -> Run:
+        """The run of a kind, in a folder of its own."""
+        options = replace(self.options, where=plan.where)
+        if self.folder is not None:
+            named = str(self.folder / (kind or CPU))
+            options = replace(options, out=named, resume=named if options.resume is not None else None)
+        return Run(plan, options, accepted)
+
+    def execute(self) -> int:
+        """Kinds that are timed at once, beside cores of nodes where nothing is; then what had no node of its own."""
+        timed = {kind: plan for kind, plan in self.plans.items() if kind in self.found.of}
+        absent = {kind: plan for kind, plan in self.plans.items() if kind not in self.found.of}
+        busy = [seat.node for seats in self.found.of.values() for seat in seats]
+        free = [node for node in self.cluster.nodes() if node.id not in {node.id for node in busy} and node.cores]
+        later = [{kind: plan} for kind, plan in absent.items()]  # each of them has all cores at work
+        groups = [timed | (later.pop(0) if free and later else {}), *later] if timed else later
+        codes = []
+        for group in groups:
+            codes.append(self._at_once(group, busy if set(group) & set(timed) else ()))
+            if codes[-1] == INTERRUPTED:
+                break
+        if self.folder is not None:
+            self._merge()
+        return max(codes)
+
+    def _at_once(self, plans: Mapping[str | None, Plan], busy: Sequence[Node]) -> int:
+        parts = [self._part(kind, plan, busy) for kind, plan in plans.items()]
+        self.parts += parts
+        shown, total, whole = self.options.shown, sum(part.run.plan.records for part in parts), False
+        with (
+            contextlib.ExitStack() as stack,
+            progress.Bars(total, quiet=shown.quiet, verbose=shown.verbose) as show,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            for part in parts:
+                stack.callback(part.end)
+                for seat in part.seats:
+                    show.seat(seat.name, part.run.plan.records // len(part.seats))
+            kept = {part.kind: stack.enter_context(part.run.keeping()) for part in parts}
+            timed = [part for part in parts if part.drive.repeat]
+            again = {part.kind: stack.enter_context(Store(part.run.folder / REPEATS)) for part in timed}
+            for part, found in _together(parts):
+                record = Record.from_json(found.what)
+                if found.share is None:
+                    again[part.kind].append(record)
+                    continue
+                kept[part.kind](record)
+                part.rows[found.seat] += 1
+                show.finished(record)
+            whole = True
+        return max(self._concluded(part, whole) for part in parts)
+
+    def _part(self, kind: str | None, plan: Plan, busy: Sequence[Node]) -> Part:
+        """A run, its seats with the work open, and its shares."""
+        ours = self.found.of.get(kind, []) or muster.cores(self.cluster, len(plan.jobs), self.tell, but=busy)
+        plans = [replace(plan, software=seat.facts["software"]) for seat in ours]
+        run = self._run(kind, plans[0] if plans else plan, [other.fingerprints for other in plans[1:]])
+        rows = [number for number, job in enumerate(plan.jobs) if not _is_done(run, job)]
+        most = CHUNK_CELLS if kind in self.found.of else 1
+        dealt = shares.cut([len(plan.jobs[number].cells) for number in rows], len(ours), most)
+        dealt = [Share(tuple(rows[at] for at in share.rows)) for share in dealt]
+        begun = []
+        for seat, own in zip(ours, plans, strict=True):
+            try:
+                seat.open(SeatedRows(own, run.options, run.run_id), plan.where.timeout_s + SLACK_S)
+                begun.append(seat)
+            except Lost as lost:
+                self.tell(f"{seat.name} is left out: {lost}")
+        return Part(run, begun, Drive(begun, dealt, self.tell, plan.situation.measure and len(begun) > 1))
+
+    def _concluded(self, part: Part, whole: bool) -> int:
+        """Rows of lost shares are put aside, and the run's report is written."""
+        run, drive = part.run, part.drive
+        run.settle()
+        run.whole = whole
+        run.manifest["fleet"] = self._told(part)
+        code = run.conclude()
+        if whole and drive.left:
+            gone = f"{drive.left} of {len(drive.shares)} shares were not done"
+            self.tell(f"{part.kind}: {gone}; --resume {run.folder} goes on")
+            return max(code, NO_GPU)
+        return code
+
+    def _told(self, part: Part) -> dict[str, Any]:
+        """What the manifest says of the fleet: each seat, what it did, and what was lost."""
+        folder, noise = part.run.folder, {}
+        if (folder / REPEATS).exists():
+            noise = seats.noise(load(folder / "cells.jsonl").records, load(folder / REPEATS).records)
+        told = {
+            seat.name: {
+                "address": seat.facts.get("address", ""),
+                "rows": part.rows[seat.name],
+                "versions": seat.facts["software"],
+                "noise": noise.get(seat.name),
+            }
+            for seat in part.seats
+        }
+        return {"seats": told, "losses": part.drive.losses, "unfit": dict(self.found.unfit)}
+
+    def _merge(self) -> None:
+        """One folder with the rows of all kinds, and the report about them."""
+        from compare.report import report
+
+        folder = self.folder / "merged"
+        (folder / "cells.jsonl").unlink(missing_ok=True)  # of an earlier part of the run
+        done = [part.run.folder for part in self.parts if (part.run.folder / "cells.jsonl").stat().st_size]
+        if len(done) > 1:
+            print(report.write(merge.merge([runs.read(one) for one in done], folder)))
+
+
+def _is_done(run: Run, job: Job) -> bool:
+    return all((cell.id, p) in run.rows.done for cell in job.cells for p in range(run.plan.contract.processes))
+
+
+def _together(parts: Sequence[Part]) -> Iterator[tuple[Part, Found]]:
+    """What all of them find, as it comes."""
+
+    def lane(part: Part) -> Callable[[Any], Iterator[tuple[Part, Found]]]:
+        return lambda _: ((part, found) for found in part.drive.results())
+
+    yield from Pool(map(lane, parts), Jobs(of=in_order)).results()

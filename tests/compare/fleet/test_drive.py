@@ -1,0 +1,107 @@
+"""Shares over seats that are lost, slow or dead: nothing lost, nothing done by two, and an end."""
+
+import threading
+import time
+from collections import Counter
+
+from compare.fleet.cluster import Lost
+from compare.fleet.drive import STARTS, TRIES, Drive
+from compare.fleet.shares import cut
+
+
+class Fake:
+    """A seat. dies: before its n-th share, at half of it. lives: how often it comes back. bad: a row that kills it."""
+
+    def __init__(self, name, dies=(), lives=0, slow_s=0.0, bad=None):
+        self.name, self.dies, self.lives, self.slow_s, self.bad = name, set(dies), lives, slow_s, bad
+        self.starts, self.took = 1, 0
+
+    def do(self, rows):
+        self.took += 1
+        time.sleep(self.slow_s)
+        for number, row in enumerate(rows):
+            if row == self.bad or (self.took in self.dies and number == len(rows) // 2):
+                raise Lost("the node died")
+            yield row
+
+    def again(self):
+        self.starts += 1
+        self.lives -= 1
+        return self.lives >= 0
+
+
+def driven(*seats, rows=40, repeat=False):
+    """(rows whose share was done to its end, by how many; the drive; what was repeated)"""
+    drive = Drive(seats, cut([4] * rows, len(seats), 16), repeat=repeat)
+    last = {}
+    repeated = []
+    for found in drive.results():
+        if found.share is None:
+            repeated.append((found.seat, found.what))
+        else:
+            last[found.what] = found.seat
+    return last, drive, repeated
+
+
+def test_every_row_is_found_once_over_seats():
+    last, drive, _ = driven(Fake("a"), Fake("b"), Fake("c"))
+    assert sorted(last) == list(range(40)) and drive.left == 0 and not drive.losses
+
+
+def test_what_a_dead_seat_loses_another_does_as_a_whole():
+    last, drive, _ = driven(Fake("a", dies={1}), Fake("b", slow_s=0.01))
+    assert sorted(last) == list(range(40)) and drive.left == 0
+    assert len(drive.losses) == 1 and "the node died" in drive.losses[0] and "another seat does it" in drive.losses[0]
+    for share in drive.shares:
+        assert len({last[row] for row in share.rows}) == 1, "a row's last word is of one seat"
+
+
+def test_a_seat_that_comes_back_goes_on():
+    last, drive, _ = driven(Fake("a", dies={1, 2}, lives=2))
+    assert sorted(last) == list(range(40)) and len(drive.losses) == 2
+
+
+def test_without_seats_what_is_left_is_counted_and_it_ends():
+    _, drive, _ = driven(Fake("a", dies={2}), Fake("b", dies={1}))
+    assert 0 < drive.left < len(drive.shares)
+    _, drive, _ = driven()
+    assert drive.left == len(drive.shares)
+
+
+def test_a_row_that_kills_every_seat_is_given_up():
+    seats = [Fake(name, bad=39, lives=9) for name in "abc"]
+    last, drive, _ = driven(*seats)
+    assert sorted(last) == list(range(39)) and drive.left == 1
+    assert len(drive.losses) == TRIES and "given up" in drive.losses[-1]
+    assert all(seat.starts <= STARTS for seat in seats)
+
+
+def test_a_slow_seat_takes_fewer_shares():
+    fast, slow = Fake("fast", slow_s=0.001), Fake("slow", slow_s=0.1)
+    last, drive, _ = driven(fast, slow)
+    taken = Counter(last.values())
+    assert drive.left == 0 and taken["slow"] < taken["fast"]
+
+
+def test_the_last_share_is_repeated_by_every_other_seat():
+    last, drive, repeated = driven(Fake("a"), Fake("b", slow_s=0.01), Fake("c", slow_s=0.02), repeat=True)
+    (row,) = drive.shares[-1].rows
+    assert {what for _, what in repeated} == {row}
+    assert sorted(seat for seat, _ in repeated) == sorted({"a", "b", "c"} - {last[row]})
+
+
+def test_a_drive_that_was_stopped_gives_nothing_back():
+    """Seats are killed when the reader stops: what they lose then is not done again."""
+    begun = threading.Event()
+
+    class Hanging(Fake):
+        def do(self, rows):
+            begun.set()
+            time.sleep(0.2)
+            raise Lost("killed")
+            yield
+
+    seat = Hanging("a", lives=5)
+    drive = Drive([seat], cut([1] * 4, 1, 1))
+    threading.Thread(target=lambda: (begun.wait(), drive.stop()), daemon=True).start()
+    assert list(drive.results()) == [] and seat.starts == 1 and drive.left == 4
