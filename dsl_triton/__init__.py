@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
         ensure("triton")
         if interpreter.begin():
             ensure("triton")  # the interpreter needs a newer Triton
-        from dsl_triton import auto
+        from dsl_triton.native import auto
 
         return getattr(auto, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

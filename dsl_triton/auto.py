@@ -1,6 +1,7 @@
 """The decision (paper 5): a tree over host integers picks a kernel of this folder and its config, and launches it.
 
-`paged_attention` is the public call; `plan_paged_attention` the one for serving, which owns its scratch.
+`paged_attention` is the call, `plan_paged_attention` the one for serving, which owns its scratch. What `dsl_triton`
+offers under these names adds native/auto.py's kernel to them.
 """
 
 from importlib import import_module

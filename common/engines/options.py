@@ -11,7 +11,7 @@ from typing import Any
 from common.spec import SpecError
 from common.versions import ensure
 
-DEFAULT = "triton/auto"
+DEFAULT, PORTABLE = "triton/native.auto", "triton/auto"  # the kernel where none is named, and of a portable engine
 WARM = ("served", "all", "none")
 WRITERS = ("diptych", "engine")
 _ROOT = __name__.removesuffix("common.engines.options")  # of the namespace that the project is installed under
@@ -67,7 +67,8 @@ class Options:
     for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (decodes and
     prompts of every size and length), `all` (each choice that the capacity reaches), `none`, or a number: decodes of
     up to so many sequences. writer: DIPTYCH_WRITER,
-    who writes K and V into pages, `diptych` or `engine`. portable: DIPTYCH_PORTABLE=1 refuses native kernels.
+    who writes K and V into pages, `diptych` or `engine`. portable: DIPTYCH_PORTABLE=1 refuses native kernels, and
+    PORTABLE is the kernel where none is named.
     Raises SpecError."""
 
     kernel: str = DEFAULT
@@ -91,10 +92,11 @@ class Options:
         typical = given.get("DIPTYCH_TYPICAL_SEQ_LEN")
         if typical is not None and (not typical.isdecimal() or int(typical) == 0):
             raise SpecError("DIPTYCH_TYPICAL_SEQ_LEN", repr(typical), "a number of tokens")
+        portable = given.get("DIPTYCH_PORTABLE", "0") not in ("", "0")
         return cls(
-            given.get("DIPTYCH_KERNEL", DEFAULT),
+            given.get("DIPTYCH_KERNEL", PORTABLE if portable else DEFAULT),
             None if typical is None else int(typical),
             given.get("DIPTYCH_WARM", "served"),
             given.get("DIPTYCH_WRITER", "diptych"),
-            given.get("DIPTYCH_PORTABLE", "0") not in ("", "0"),
+            portable,
         )

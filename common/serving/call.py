@@ -136,6 +136,7 @@ class PagedAttention:
     same_step: query_start_loc and seq_lens hold what they did in the last call without it, as in a step's other layers:
     where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel has none of this step
     yet makes it. torch.compile's calls each make theirs.
+    portable: kernels of one vendor's GPUs alone (Triton's Gluon file for Hopper) are not taken.
     validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
     every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
     Raises SpecError or UnsupportedFeature before any launch.
@@ -178,18 +179,19 @@ class PagedAttention:
         workspace: torch.Tensor | None = None,
         validate: str = "host",
         same_step: bool = False,
+        portable: bool = False,
     ) -> torch.Tensor:
         if out is None and self.workspace is not None:
             raise SpecError("out", None, "a tensor: a plan allocates nothing")
+        inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
         if is_compiling():
-            tensors = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
             written = (out, lse, self.workspace if workspace is None else workspace)
-            return traced(self.family.name, tensors, hints, softmax_scale, features, validate, written, self.plan)
+            how = (softmax_scale, features, validate, written, self.plan)
+            return traced(self._family(portable).name, inputs, hints, *how)
         prepared = known = None
         try:
-            if out is None:
-                out = new_out(query, key_cache, value_cache, features)
+            out = new_out(query, key_cache, value_cache, features) if out is None else out
             asked, operands = (None, ()) if features is None else asked_of_call(features)
             given = [out, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *operands]
             given += [tensor for tensor in (key, value, lse, workspace) if tensor is not None]
@@ -197,7 +199,7 @@ class PagedAttention:
             others = (
                 max_query_len, None if max_seq_len is None else bisect_left(KEYS, max_seq_len), num_decodes,
                 softmax_scale, causal, sliding_window, asked, validate, key is None, value is None, lse is None,
-                workspace is None, beyond(given),
+                workspace is None, portable, beyond(given),
             )  # fmt: skip
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
@@ -209,12 +211,14 @@ class PagedAttention:
         planned = self._is_planned(prepared, same_step)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned]
         if again is None or not self._again(prepared, again, pointers, query, lse, workspace):
-            inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
             hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
-            tensors = (*inputs, out, lse, workspace)
-            prepared = self._launch(prepared, planned, known, tensors, hints, softmax_scale, features, validate)
+            how = (softmax_scale, features, validate, portable)
+            prepared = self._launch(prepared, planned, known, (*inputs, out, lse, workspace), hints, *how)
         self._steps |= prepared.steps
         return out
+
+    def _family(self, portable: bool) -> Family:
+        return self.family.portable if portable else self.family
 
     def _is_planned(self, prepared: Prepared | None, same_step: bool) -> bool:
         """Whether the plan of this step is where the call's launches read it."""
@@ -253,8 +257,8 @@ class PagedAttention:
         again.replay(pointers, tape.current_stream(device))
         return True
 
-    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
-        return Prepared.of(self.family, batch, features, buffer)
+    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
+        return Prepared.of(self._family(portable), batch, features, buffer)
 
     def _launch(
         self,
@@ -266,6 +270,7 @@ class PagedAttention:
         softmax_scale: float | None,
         features: Features,
         validate: str,
+        portable: bool,
     ) -> Prepared:
         """Check, choose and launch; keep what the next call of this signature needs."""
         *inputs, out, lse, buffer = tensors
@@ -283,7 +288,7 @@ class PagedAttention:
         with tape.on(batch.device):
             if prepared is None:
                 remark(self.family.name)
-                prepared = self._prepare(batch, features, buffer)
+                prepared = self._prepare(batch, features, buffer, portable)
             if buffer is None and prepared.needs_buffer:
                 buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)
             prepared.launch(batch, features, out, lse, buffer, planned)

@@ -96,6 +96,11 @@ class Family:
     _trees: dict[str, Any] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
 
+    @property
+    def portable(self) -> Family:
+        """Of the same calls the kernels that run on every vendor's GPUs."""
+        return self
+
     def kernel(self, name: str) -> Any:
         return self.load(name)
 

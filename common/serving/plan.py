@@ -87,8 +87,10 @@ class Plan(PagedAttention):
             hints = (hints[0], self.typical_seq_len, hints[2])
         return super()._launch(prepared, planned, known, tensors, hints, *others)
 
-    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
+    def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
+        if portable and self.family is not self.family.portable:
+            raise SpecError("portable", portable, "False of a plan's call: plan_paged_attention takes it for them all")
         if batch.shape != self.shape:
             raise SpecError("query, key_cache", batch.shape, f"the plan's shape, {self.shape}")
         if batch.num_tokens > self.max_tokens:
@@ -297,6 +299,7 @@ def planner(family: Family) -> Callable[..., Plan]:
         one_config: bool = True,
         typical_seq_len: int | None = None,
         workspace: torch.Tensor | None = None,
+        portable: bool = False,
     ) -> Plan:
         """A plan for calls of up to max_tokens query tokens and max_seqs sequences of max_seq_len keys each.
 
@@ -306,9 +309,11 @@ def planner(family: Family) -> Callable[..., Plan]:
         long queries together that scratch can hold, max_seq_len by default; a batch of more costs time.
         typical_seq_len: what max_seq_len=None stands for, in captures above all; max_seq_len by default. workspace:
         another plan's, where they do not run at once; `workspace_bytes` of the same arguments says how large.
+        portable: as `paged_attention` has it.
         """
+        kernels = family.portable if portable else family
         return Plan(
-            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys,
+            kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys,
             one_config=one_config, typical_seq_len=typical_seq_len, workspace=workspace,
         )  # fmt: skip
 
@@ -329,13 +334,15 @@ def sizer(family: Family) -> Callable[..., int]:
         kernel: str | None = None,
         max_keys: int | None = None,
         one_config: bool = True,
+        portable: bool = False,
     ) -> int:
         """Bytes of scratch of the plan of these arguments; allocates nothing. Raises what `plan_paged_attention` does.
 
         The largest of several is what plans that share a workspace need.
         """
+        kernels = family.portable if portable else family
         reach = Reach.of(
-            family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
+            kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
         )
         return reach.num_bytes
 

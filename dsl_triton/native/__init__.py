@@ -2,10 +2,12 @@
 
 sm90_prefill.py has the config, the launch and the kernel that sets up shared memory; what its warps do then stands in
 sm90_load.py (items, Q, K, V) and sm90_compute.py (products, softmax, the output). auto.py has the public calls that may
-choose it.
+choose it: those of dsl_triton.
 """
 
 from typing import Any
+
+import dsl_triton
 
 __all__ = [
     "flash_attn_varlen_func",
@@ -17,9 +19,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public calls, imported with Triton when one is asked for."""
+    """The public calls are dsl_triton's."""
     if name in __all__:
-        from dsl_triton.native import auto
-
-        return getattr(auto, name)
+        return getattr(dsl_triton, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,7 @@
-"""The public calls with sm90_prefill.py among what may be chosen; `triton/native.auto`, in a column of its own.
+"""The public calls of dsl_triton: sm90_prefill.py where it is measured faster; `triton/native.auto` in comparisons.
 
-    from dsl_triton.native import paged_attention, plan_paged_attention
-
-Elsewhere than on Hopper GPUs, for whatever that kernel does not do, and with DIPTYCH_PORTABLE=1 in the environment, the
-choice is dsl_triton's own.
+Elsewhere than on Hopper GPUs, for whatever that kernel does not do, with `portable=True`, and with DIPTYCH_PORTABLE=1
+in the environment, the choice is that of dsl_triton/auto.py, which comparisons call `triton/auto`.
 """
 
 import os
@@ -64,6 +62,10 @@ class Sm90Prefill:
 
 class NativeFamily(Family):
     """dsl_triton's kernels and trees, and one kernel more."""
+
+    @property
+    def portable(self) -> Family:
+        return portable.FAMILY
 
     def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
         if kernel == KERNEL:

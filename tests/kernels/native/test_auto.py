@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
+import dsl_triton
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.integrity import same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.call import PagedAttention
 from common.serving.grid import on_grid
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
@@ -97,6 +99,44 @@ def test_without_a_gpu_the_calls_are_dsl_tritons():
         assert same_bits(out, portable.paged_attention(**tensors, **HINTS))
     with pytest.raises(SpecError, match="kernel: found 'naiv'"):
         native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
+
+
+def test_a_portable_call_and_plan_are_of_the_portable_kernels():
+    """The public calls may take the Gluon kernel; `portable=True` is the family without it, in both DSLs."""
+    batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
+    tensors = {name: getattr(batch, name) for name in TENSORS}
+    assert dsl_triton.paged_attention is auto.paged_attention and auto.FAMILY.portable is portable.FAMILY
+    out = dsl_triton.paged_attention(**tensors, **HINTS, portable=True)
+    assert same_bits(out, portable.paged_attention(**tensors, **HINTS))
+    asked = (batch.shape, 21, 2, 40, "cpu")
+    assert dsl_triton.plan_paged_attention(*asked, portable=True).family is portable.FAMILY
+    size = dsl_triton.workspace_bytes(*asked, portable=True)
+    assert size == portable.workspace_bytes(*asked) == portable.workspace_bytes(*asked, portable=True)
+    plan = dsl_triton.plan_paged_attention(*asked)
+    with pytest.raises(SpecError, match="portable: found True, allowed False of a plan's call"):
+        plan(**tensors, **HINTS, out=out, portable=True)
+
+
+def test_calls_of_one_signature_are_kept_apart_by_portable(monkeypatch):
+    """What a first call chose serves the next of its signature; a portable one is another signature."""
+    batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
+    tensors, call, asked = {name: getattr(batch, name) for name in TENSORS}, PagedAttention(auto.FAMILY), []
+    for family in (auto.FAMILY, portable.FAMILY):
+        monkeypatch.setattr(family, "choose", telling(asked, family))
+    for is_portable in (False, True, False, True):
+        call(**tensors, **HINTS, portable=is_portable)
+    # without a GPU nothing is native, so that family asks the other
+    assert asked == ["triton_native", "triton", "triton"] and call.kept[1] == 2
+
+
+def telling(asked, family):
+    choose = family.choose
+
+    def told(*args, **named):
+        asked.append(family.name)
+        return choose(*args, **named)
+
+    return told
 
 
 def odd(tensor):
