@@ -34,6 +34,7 @@ VERBS = {
     "study": "compare.studies",
     "pages": "compare.pages",
 }
+OVER_A_FLEET = "compare.studies.over"  # any study whose words have --fleet
 _ASKS_FOR_HELP = ("-h", "--help")
 
 
@@ -65,7 +66,11 @@ class Command:
         found = importlib.import_module(self.module)
         if self.name == "run":  # `python -m compare.run` too: a parser and a main of its own
             return found.main(list(self.words))
-        asked = self.parser().parse_args(self.words)
+        parser = self.parser()
+        if self.name.startswith("study ") and any(word.partition("=")[0] == "--fleet" for word in self.words):
+            over = importlib.import_module(OVER_A_FLEET)
+            return over.main(self.name.partition(" ")[2], parser, self.words)
+        asked = parser.parse_args(self.words)
         asked.words = list(self.words)  # as they were typed, for a manifest
         return found.main(asked)
 

@@ -3,6 +3,7 @@ kind; and cores for what has no GPU here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from common.gpus import Gpu
 from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
 from compare.fleet.seat import code
 
+PRETEND = "DIPTYCH_FLEET_PRETEND"  # in the environment: nodes have no GPU, and check and compile for what they say
 UNKNOWN = "unknown"  # what a package's version is called in a message where a node has none
 
 
@@ -27,6 +29,10 @@ class Muster:
 
     def gpu(self, kind: str) -> Gpu:
         return Gpu(**self.of[kind][0].facts["gpu"])
+
+
+def pretending() -> bool:
+    return bool(os.environ.get(PRETEND))
 
 
 def gpus(

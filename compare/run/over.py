@@ -7,7 +7,6 @@ come, and sees no GPU.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,6 @@ from compare.run.options import Options
 from compare.run.rows import CHUNK_CELLS
 from compare.run.seated import SeatedRows
 
-PRETEND = "DIPTYCH_FLEET_PRETEND"  # in the environment: nodes have no GPU, and check and compile for what they say
 REPEATS = "repeats.jsonl"
 CPU = "cpu"
 SLACK_S = 600.0  # beyond a cell's own limit, in which a seat has to say something: compilers of many rows
@@ -71,7 +69,7 @@ def execute(options: Options) -> int:
     asked = _kinds(options.where.gpu)
     tell = _quiet if options.shown.quiet else _tell
     with Cluster(options.fleet, _outside(options)) as cluster:
-        pretended = bool(os.environ.get(PRETEND))
+        pretended = muster.pretending()
         found = muster.gpus(cluster, asked, tell, pretended=pretended)
         for kind, seats in found.of.items():
             if not options.mixed:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compare import __main__ as diptych
 from compare.fleet.cluster import RemoteSeat
 from compare.record.records import latest
 from compare.record.store import load, read_records
@@ -136,3 +137,10 @@ def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on
     assert command.main([*ROWS, "--fleet", "local", "--resume", "fleet", "-q"]) == 0
     rows = load(path).records
     assert len(rows) == len(latest(rows)) == 6 and path.read_bytes().startswith(b"".join(lines[:2]))
+
+
+def test_a_study_runs_on_a_seat_of_each_kind_and_its_files_come_back(nodes, capsys):
+    words = ["engine", "--render", "--gpu", "h200", "--out", "out/engine", "--fleet", nodes.address]
+    assert diptych.main(["study", *words]) == 0, capsys.readouterr()
+    assert "h200: " in capsys.readouterr().out
+    assert "inside vLLM" in Path("out/h200/engine/engine.md").read_text()

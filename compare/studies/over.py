@@ -1,0 +1,124 @@
+"""A study on the GPUs of a fleet: one seat of each kind asks it, as a machine with that GPU would.
+
+    python -m compare study regret --seed 7 --out results/regret --fleet --gpu h200,mi300
+
+The study runs as it is, in a process of the seat; what it says comes line by line, and what it wrote into `--out` comes
+back beside the folder that was named, in one of the kind: `results/h200/regret`, `results/mi300/regret`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import gpus
+from common.process import Child
+from common.process import Lost as Ended
+from compare.exits import NO_GPU, WRONG, ending
+from compare.fleet import muster
+from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
+from compare.process import children
+
+PROGRAM = "compare.__main__"
+SILENCE_S = 3600.0  # in which a study has to say something
+
+
+class NoPlace(ValueError):
+    """A study without what a fleet needs of it; the message says what."""
+
+
+@dataclass
+class SeatedStudy:
+    """A work (compare.fleet.seat.Work): the one share is the words of a study, what is found its lines, the files that
+    it wrote and its exit code. name: of the folder or file that it writes."""
+
+    name: str
+    _folder: str = ""
+
+    def open(self, seat: str) -> None:
+        self._folder = tempfile.mkdtemp(prefix="diptych-study-")
+
+    def do(self, words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        """("line", text), then ("file", (path, bytes)) of each, then ("code", number)."""
+        command = [*children.command(PROGRAM), "study", *words, "--out", os.path.join(self._folder, self.name)]
+        child = Child(command, dict(os.environ), name=shlex.join(words[:1]))
+        try:
+            while True:
+                yield "line", child.line(SILENCE_S).decode(errors="replace")
+        except Ended as ended:
+            yield from (("line", line) for line in ended.log_tail.splitlines())
+            code = WRONG if ended.code is None else ended.code
+        finally:
+            child.end()
+        for path in sorted(Path(self._folder).rglob("*")):
+            if path.is_file():
+                yield "file", (str(path.relative_to(self._folder)), path.read_bytes())
+        yield "code", code
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def main(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    """`study NAME WORDS` with --fleet among the words; parser: the study's own. The worst exit code of its kinds."""
+    return ending(lambda: _main(name, parser, words), (NoFleet, NoPlace, gpus.UnknownGpu))
+
+
+def _main(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    ours.add_argument("--fleet", nargs="?", const=AUTO)
+    ours.add_argument("--gpu", default="auto")
+    ours.add_argument("--out", type=Path)
+    asked, rest = ours.parse_known_args(words)
+    known = parser._option_string_actions
+    if "--out" not in known or "--gpu" not in known:
+        raise NoPlace(f"--fleet: found study {name}, allowed a study of a GPU that writes a folder (--gpu, --out)")
+    if asked.out is None:
+        raise NoPlace("--out: found none beside --fleet, allowed a folder: its name is that of each kind's")
+    parser.parse_args([*rest, "--out", str(asked.out)])  # a wrong word is said here, before any seat is asked
+    kinds = None if asked.gpu == "auto" else [gpus.resolve(one.strip()).name for one in asked.gpu.split(",")]
+    with Cluster(asked.fleet) as cluster:
+        found = muster.gpus(cluster, kinds, lambda line: print(line, file=sys.stderr), pretended=muster.pretending())
+        lacking = [kind for kind in kinds or () if kind not in found.of]
+        for kind in lacking:
+            print(f"{kind} is not in the fleet; the study needs the GPU itself", file=sys.stderr)
+        jobs = [(kind, seats[0], [name, *rest, "--gpu", kind]) for kind, seats in found.of.items()]
+        for other in (seat for seats in found.of.values() for seat in seats[1:]):
+            other.end()
+        if not jobs:
+            return NO_GPU
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            codes = list(pool.map(lambda job: asking(*job, asked.out), jobs))
+    return max([*codes, *([NO_GPU] if lacking else [])])
+
+
+def asking(kind: str, seat: RemoteSeat, words: Sequence[str], out: Path) -> int:
+    """The study on one seat; its lines are said with the kind in front, its files kept. Returns its exit code."""
+    place, code = out.parent / kind, WRONG
+    try:
+        seat.open(SeatedStudy(out.name), SILENCE_S)
+        for what, found in seat.do(list(words)):
+            if what == "line":
+                print(f"{kind}: {found}", flush=True)
+            elif what == "file":
+                path = place / found[0]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(found[1])
+            else:
+                code = found
+    except Lost as lost:
+        print(f"{kind}: {seat.name}: {lost}; what it wrote is gone with it", file=sys.stderr)
+    with contextlib.suppress(Lost):
+        seat.close()
+    seat.end()
+    return code
