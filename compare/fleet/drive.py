@@ -94,12 +94,13 @@ class Drive:
                     return self.tell(f"{seat.name} is gone")
                 continue
             self._is_over(done=True)
-            if self.repeat and not len(self._jobs):
+            if not len(self._jobs):  # while another seat is at the last share, this one is free
                 yield from self._once_more(seat)
+        yield from self._once_more(seat)
 
     def _once_more(self, seat: Stall) -> Iterator[Found]:
-        """The last share once more, where another seat has it."""
-        if seat.name in self._repeated or self._last in ("", seat.name):
+        """The last share once more, where another seat has it, though it may not have said so yet."""
+        if not self.repeat or self._stopping or seat.name in self._repeated or self._last == seat.name:
             return
         self._repeated.add(seat.name)
         try:

@@ -106,14 +106,20 @@ class Pool(Generic[Job, Found]):
         self._jobs, self._deadline, self._blame = jobs, deadline, blame
         self._found: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._turn, self._stop = threading.Lock(), threading.Event()
-        self.working, self._heard = 0, 0  # lanes that take jobs, and those whose end `results` has not met
-        for lane in lanes:
-            self.start(lane)
+        given = list(lanes)
+        # lanes that take jobs, and those whose end `results` has not met; all before one begins: the first may end, and
+        # behind the last lane nobody waits for what is left
+        self.working = self._heard = len(given)
+        for lane in given:
+            self._begin(lane)
 
     def start(self, lane: Callable[[Iterator[Job]], Iterator[Found]]) -> None:
         with self._turn:
             self.working += 1
         self._heard += 1
+        self._begin(lane)
+
+    def _begin(self, lane: Callable[[Iterator[Job]], Iterator[Found]]) -> None:
         threading.Thread(target=self._work, args=(lane,), daemon=True).start()
 
     def results(self) -> Iterator[Found]:

@@ -105,3 +105,8 @@ def test_a_drive_that_was_stopped_gives_nothing_back():
     drive = Drive([seat], cut([1] * 4, 1, 1))
     threading.Thread(target=lambda: (begun.wait(), drive.stop()), daemon=True).start()
     assert list(drive.results()) == [] and seat.starts == 1 and drive.left == 4
+
+
+def test_a_seat_that_got_no_share_repeats_the_last_one_too():
+    _, drive, repeated = driven(Fake("a", slow_s=0.05), Fake("b", slow_s=0.05), Fake("c"), rows=1, repeat=True)
+    assert len(drive.shares) == 1 and {what for _, what in repeated} == {0} and len(repeated) == 2
