@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -232,10 +233,13 @@ def _without(axis: str) -> Rule:
 
 
 def _regimes() -> Rows:
-    """Every value of ABILITIES in every one of REGIMES."""
+    """Every value of ABILITIES in every one of REGIMES; and each of these with nothing on, for beside a window or a
+    chunk a row of many keys sees few of them: a diagonal that was open from 64 rows on lived without."""
     rules = (*POSSIBLE, *map(_without, ABILITIES))
     chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
-    return [_within(values, random.Random(f"regime {number}")) for number, values in enumerate(chosen)]
+    off = {axis: values[0] for axis, values in ABILITIES.items()}
+    plain = [off | {"regime": regime, "dtype": dtype} for regime, dtype in zip(REGIMES, cycle(DTYPES), strict=False)]
+    return [_within(values, random.Random(f"regime {number}")) for number, values in enumerate(chosen + plain)]
 
 
 def _within(abilities: Values, rng: random.Random) -> Values:

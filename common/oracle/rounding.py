@@ -16,7 +16,8 @@ What a contract may have instead of float32 (`common.spec.precision`):
 - a fast tanh: 1.113e-5 of itself for MUFU.TANH (N. Juffa over all inputs, forums.developer.nvidia.com/t/173291): 2^-16
   of the capped logit, also added to delta.
 - a running sum in bf16: one rounding, 2^-8, a tile of 64 keys, and one of the merge or the sink. All of them are
-  errors of the one denominator: of `out` itself, and of the LSE.
+  errors of the one denominator: of `out` itself, and of the LSE (`_tau` of `common.oracle.tolerance` derives what they
+  come to, also where the sum begins with a sink).
 `spread` is what such an error of a logit, or that of tf32, amounts to where the errors of many keys are independent:
 without the factor sqrt(head_size) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
 average, a factor of 1 - 2^-10 of the logit, and 0.41 * 2^-10 of the norm of its products around that: 1.5 * 2^-10 S.
@@ -82,8 +83,7 @@ class Rounding:
 
     bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
     exp2, tanh: of P, and of a capped logit, as parts of them. spread: the part of a logit that independent errors of
-    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32. sunk: whether that may begin with
-    a sink, in 16 bits.
+    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32.
     sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
     is under 2^-8.
     """
@@ -103,7 +103,6 @@ class Rounding:
     tanh: float = 0.0
     spread: float = 0.0
     u_sum: float = 0.0
-    sunk: bool = False
 
     @classmethod
     def of(cls, contract: Precision, batch: PagedBatch, features: Features, out: torch.dtype) -> Rounding:
@@ -132,5 +131,4 @@ class Rounding:
             tanh=tanh,
             spread=TF32_SPREAD if tf32 else 0.0,
             u_sum=u_sum,
-            sunk=u_sum > 0.0 and features.sinks is not None,
         )

@@ -3,16 +3,15 @@
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
 8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
 
-S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + tau |o|
-                    row      ||e|| <= ||(u_o o, (u + sigma) B, eta W2, eta_o, tau o)||
+S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + 3 tau |o|
+                    row      ||e|| <= ||(u_o o, (u + sigma) B, eta W2, eta_o)|| + tau ||o||
 W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o + tau |o|
 LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
 with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
 
 What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
 1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
-bits is off by: u of it times the tiles of 64 keys in the worst case, or where it begins with a sink, up to a quarter;
-times 1.5 times their root where roundings are independent. sigma and tau are 0 under the default contract.
+bits is off by (`_tau`). sigma and tau are 0 under the default contract.
 
 3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
@@ -48,6 +47,7 @@ from common.spec.validation import validate_output
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
 RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE"}
 FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
+QUARTER = 0.25
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
 )
@@ -95,6 +95,7 @@ class _Rows:
     w1: Tensor
     w2: Tensor
     delta: Tensor  # [tokens, heads]
+    sunk: Tensor  # [tokens, heads]: the part of the sum of P that is the sink's
     sigma: Tensor  # [tokens, heads]
     tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
     blind: Tensor  # bool [tokens]: sees no key
@@ -103,14 +104,14 @@ class _Rows:
 
     @classmethod
     def of(
-        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, uneven: bool, rounding: Rounding
+        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding
     ) -> _Rows:
         group = out.shape[1] // expected.visible.shape[1]
         share = 1.0 / expected.denominator[tokens, :, None]
         most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
         a, b = expected.weighted[tokens], expected.weighted_rms[tokens]
         few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
-        if uneven:
+        if is_per_token(features.value_scale):
             few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
         found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
         return cls(
@@ -121,6 +122,7 @@ class _Rows:
             w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
             w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
             delta=delta,
+            sunk=_sunk(expected.lse[tokens], features),
             sigma=_sigma(expected.logit_size[tokens], delta, rounding),
             tiles=_tiles(expected.num_visible[tokens])[:, None],
             blind=expected.num_visible[tokens] == 0,
@@ -141,13 +143,30 @@ def _tiles(num_visible: Tensor) -> Tensor:
     return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
 
 
-def _tau(tiles: Tensor, r: Rounding, statistical: bool) -> Tensor:
-    """What a running sum is off by, as a part of it. One that begins with a sink loses the same way, tile after tile,
-    what is small beside it; one that is a quarter off is wrong."""
+def _sunk(lse: Tensor, features: Features) -> Tensor:
+    """[tokens, heads]: which part of the sum of P is the sink's; 0 without one."""
+    if features.sinks is None:
+        return torch.zeros_like(lse, dtype=torch.float64)
+    return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
+
+
+def _tau(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
+    """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
+
+    One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
+    random inputs the sum of a tile is no multiple of l's last place, so the roundings are independent: 1.5 u
+    sqrt(tiles), 4.5 of their standard deviations (u / sqrt(3) each, of an l that is L / sqrt(3) in the mean square).
+    That is no longer so where l begins with a sink of a part p of L: a tile under half of l's last place is lost, one
+    after the other, up to u p L each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is
+    off by x / (1 - x), and a tile that is rounded up instead gains no more than that.
+    Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
+    """
+    tiles = rows.tiles
     if not statistical:
-        return r.u_sum * tiles
-    independent = 1.5 * tiles.sqrt()
-    return r.u_sum * (torch.maximum(independent, tiles.clamp(max=0.25 / r.u_sum)) if r.sunk else independent)
+        return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
+    lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
+    beside_a_sink = (lost / (1.0 - lost)).clamp(max=QUARTER) if r.u_sum else 0.0 * lost
+    return torch.maximum(1.5 * r.u_sum * tiles.sqrt(), beside_a_sink)
 
 
 def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:
@@ -170,7 +189,7 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
     u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
-    tau = _tau(rows.tiles, r, False)[..., None]
+    tau = _tau(rows, r, False)[..., None]
     return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + tau * rows.o.abs()) + r.eta_out
 
 
@@ -185,8 +204,8 @@ def budgets(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     delta = _delta(expected, batch, features, rounding)
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
-    rows = _Rows.of(out, expected, tokens, delta[tokens], False, rounding)
-    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + _tau(rows.tiles, rounding, False)
+    rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
+    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + _tau(rows, rounding, False)
 
 
 def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
@@ -199,13 +218,14 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     if statistical:
         few = rows.few
         ub = (r.u + rows.sigma[..., None]) * rows.b
-        summed = _tau(rows.tiles, r, True)[..., None] * rows.o.abs()
+        summed = _tau(rows, r, True)[..., None] * rows.o.abs()
         budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
-            before = ub.square() + (r.eta * rows.w2).square() + summed.square()
+            before = ub.square() + (r.eta * rows.w2).square()
             terms = output.square() + r.spill**2 * before + r.eta_out**2
-            norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
+            norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()  # errors of one denominator are of all lanes alike
+            norm = norm + r.spill * summed.masked_fill(~finite, 0.0).square().sum(-1).sqrt()
             parts["row"] = _part(error.square().sum(-1).sqrt(), norm, broken.any(-1)).masked_fill(few, 0.0)
     return parts
 
@@ -267,14 +287,13 @@ def check(
     rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
     delta = _delta(expected, batch, features, rounding)
-    uneven = is_per_token(features.value_scale)
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
-        rows = _Rows.of(out, expected, tokens, delta[tokens], uneven, rounding)
+        rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
         parts = _parts(rows, rounding, statistical)
         if lse is not None:
-            budget = delta[tokens] + _tau(rows.tiles, rounding, statistical)
+            budget = delta[tokens] + _tau(rows, rounding, statistical)
             parts["lse"] = _lse_part(lse, expected, tokens, budget)
         _worst(parts, first, worst)
     ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}

@@ -40,7 +40,7 @@ def test_smoke_holds_every_value_and_every_pair_of_masks():
     for axis, values in AXES.items():
         assert {str(row[axis]) for row in SMOKE} >= {str(value) for value in values}, axis
     assert held(SMOKE, MASKS) >= named_values(legal_pairs(MASKS, MASK_RULES), MASKS)
-    assert num_smoke() <= 310
+    assert num_smoke() <= 325
 
 
 def test_full_holds_every_pair_and_every_triple_of_masks():
@@ -59,7 +59,7 @@ def test_full_holds_every_pair_and_every_triple_of_masks():
 def test_no_row_breaks_a_rule():
     assert not any(rule.broken(row) for row in ALL for rule in axes.POSSIBLE)
     dear = sum(any(rule.broken(row) for rule in RULES) for row in ALL)
-    assert dear <= 25  # of REGIMES, whose own values are cheap together
+    assert dear <= 30  # of REGIMES, whose own values are cheap together
 
 
 def test_what_no_small_case_has_is_asked_at_smoke():

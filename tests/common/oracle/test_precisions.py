@@ -11,7 +11,7 @@ from right_kernels import RULES, random_case, schedule
 
 from common.cases.batch import make_batch
 from common.mutants import MUTANTS
-from common.mutants.emulation import emulate
+from common.mutants.emulation import Schedule, emulate
 from common.mutants.right import Rounded, exp2_by_polynomial
 from common.oracle.reference import gather, reference
 from common.oracle.rounding import EXP2_POLYNOMIAL
@@ -129,3 +129,59 @@ def test_the_polynomial_is_the_published_one():
     x = torch.linspace(-20.0, 0.0, 200_001)
     error = float((exp2_by_polynomial(x).double() / torch.exp2(x.double()) - 1).abs().max())
     assert 8.7e-5 < error < EXP2_POLYNOMIAL
+
+
+def beside_sinks(length, edits, parts=(0.02, 0.3, 0.6, 0.9, 0.97)):
+    """What the checker says of a decode of so many keys whose heads' sinks have these parts of the sum of P."""
+    batch = make_batch([(1, length)], AttentionShape(len(parts), 1, 64, 16, B), seed=length)
+    of_keys = reference(batch, Features()).lse[0].double()
+    features = Features(sinks=(of_keys + torch.tensor(parts, dtype=torch.float64).logit()).float())
+    out, lse = torch.empty_like(batch.query), torch.empty(1, len(parts))
+    emulate(batch, features, out, Schedule(64), lse=lse, edits=edits)
+    return check(out, lse, batch, features, SUMS, reference(batch, features))
+
+
+class Sink(Rounded):
+    def __init__(self, change):
+        super().__init__(SUMS)
+        self.change = change
+
+    def sink(self, at, sinks):
+        return self.change(sinks)
+
+
+class Scale(Rounded):
+    def scale(self, at, scale):
+        return 1.3 * scale
+
+
+SUMS = Precision(sums=B)
+WRONG_SINKS = {
+    "dropped": Sink(lambda sinks: torch.full_like(sinks, -math.inf)),
+    "of the next head": Sink(lambda sinks: sinks.roll(1)),
+    "counted twice": Sink(lambda sinks: sinks + math.log(2.0)),
+    "in units of log2": Sink(lambda sinks: sinks * math.log2(math.e)),
+    "scale": Scale(SUMS),
+}
+
+
+@pytest.mark.parametrize("length", [65, 300, 1500, 4000])
+def test_a_sum_in_bf16_that_begins_with_a_sink_is_right_and_no_nearer_bug_is(length):
+    assert beside_sinks(length, Rounded(SUMS)).ok
+    passed = [bug for bug, edits in WRONG_SINKS.items() if beside_sinks(length, edits).ok]
+    assert not passed, f"{passed} at {length} keys"
+
+
+def test_what_tiles_beside_a_heavy_sink_lose_is_nearly_all_of_the_budget():
+    """All the keys beside a sink of 0.97: 0.9 of what is allowed there; the sum would be as right without a sink."""
+    assert 0.9 <= beside_sinks(1500, Rounded(SUMS), (0.97, 0.95, 0.94)).lse <= 1.0
+
+
+@pytest.mark.parametrize("length", [300, 4500, 40_000])
+def test_zeros_pass_under_no_contract_in_structured_inputs(length):
+    batch = make_batch([(1, length)], AttentionShape(2, 1, 64, 16, B), seed=length)
+    batch.value_cache.abs_()
+    expected = reference(batch, Features())
+    for contract in Precision.all():
+        out = torch.zeros_like(batch.query)
+        assert not check(out, None, batch, Features(), contract, expected, structured=True).ok, contract
