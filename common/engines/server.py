@@ -62,6 +62,7 @@ class Server:
     warmed: int = 0  # launches of all warm-ups
     _workspace: torch.Tensor | None = None
     _plans: dict[Kind, Plan] = field(default_factory=dict)
+    _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: the last step, layers that ran
     _pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
@@ -131,15 +132,24 @@ class Server:
         if longest := [n for n in longer if n > 1]:
             yield list(points(few, keys, longest, (False, True))), new_kv
 
+    def is_same_step(self, plan: Plan, step: Any, layer: Any) -> bool:
+        """Whether `plan` may take what an earlier layer planned for `step`; to be asked once for each call of a layer.
+
+        Not after another step: two halves of a batch take turns, and drafters have steps of their own. Nor where the
+        layer has run already: then it is the next step, whose lengths an engine wrote into the same tensors, or the
+        capture of a graph, which has to plan what it is replayed for.
+        """
+        last, layers = self._steps.get(id(plan), (None, None))
+        if last is step and id(layer) not in layers:
+            layers.add(id(layer))
+            return True
+        self._steps[id(plan)] = step, {id(layer)}
+        return False
+
     @property
     def unmet(self) -> int:
         """Calls since the warm-up that launched what it had not."""
         return sum(plan.unmet for plan in self._plans.values())
-
-    @property
-    def is_of_one_plan(self) -> bool:
-        """Whether all layers are of one kind."""
-        return len(self._plans) == 1
 
     @property
     def plans(self) -> list[Plan]:

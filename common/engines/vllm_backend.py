@@ -59,7 +59,6 @@ class Metadata:
     seq_lens: torch.Tensor
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
-    begun: bool = False  # whether a layer of the step has run
 
     @property
     def hints(self) -> dict[str, int | None]:
@@ -101,8 +100,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
         return found
 
     def update_block_table(self, metadata: Metadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Metadata:
-        values = {**vars(metadata), "block_table": blk_table, "slot_mapping": slot_mapping, "begun": False}
-        return Metadata(**values)
+        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
 
 
 class DiptychBackend(AttentionBackend):
@@ -278,15 +276,11 @@ class Impl(AttentionImpl[Metadata]):
             out = output
         key_cache, value_cache = self._views
         prompts = step.max_query_len > 1 and key is not None
-        # another plan's call would write over what a step's first layer planned, for they share a workspace; and a
-        # graph (no length) has to plan what it is replayed for
-        same_step = step.begun and step.max_seq_len is not None and self.server.is_of_one_plan
-        step.begun = True
         plan(
             query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
             max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
             key=key if prompts else None, value=value if prompts else None, out=out, softmax_scale=self.scale,
-            features=self.features, same_step=same_step,
+            features=self.features, same_step=self.server.is_same_step(plan, step, self),
         )  # fmt: skip
         return output
 
