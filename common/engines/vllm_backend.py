@@ -206,6 +206,7 @@ class Impl(AttentionImpl[Metadata]):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
+        self.shares_cache = kv_sharing_target_layer_name is not None
         self.attn_type, self.sinks = attn_type, sinks
         self.server = server_of(config)
         slopes = None
@@ -234,15 +235,14 @@ class Impl(AttentionImpl[Metadata]):
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
             self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
         self.shape = self._shape(key_cache.shape[1])
-        known = len(self.server.plans)
         plan = self.server.plan(self.shape, self.features, key_cache, value_cache)
         self._cache, self._views, self._plan = kv_cache, (key_cache, value_cache), plan
-        if len(self.server.plans) > known and not _capturing(kv_cache.device):
+        if not _capturing(kv_cache.device):
             limits = self.server.limits
             width = -(-limits.max_seq_len // self.shape.block_size) if table is None else table.shape[1]
             stand_in = torch.zeros(limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
             tensors = {"key_cache": key_cache, "value_cache": value_cache, "block_table": stand_in}
-            self.server.warm(plan, new_kv=True, **tensors)
+            self.server.warm(plan, new_kv=not self.shares_cache, **tensors)
         return plan
 
     def forward(
@@ -275,7 +275,8 @@ class Impl(AttentionImpl[Metadata]):
         else:
             out = output
         key_cache, value_cache = self._views
-        prompts = step.max_query_len > 1 and key is not None
+        # a layer that shares a cache has no K and V of its own, whatever it is handed
+        prompts = step.max_query_len > 1 and key is not None and not self.shares_cache
         plan(
             query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
             max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,

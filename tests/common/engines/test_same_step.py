@@ -65,7 +65,7 @@ def adapter(monkeypatch):
 class Engine:
     """Layers of one engine, a window each; `made` as a kernel's."""
 
-    def __init__(self, adapter, monkeypatch, windows):
+    def __init__(self, adapter, monkeypatch, windows, **more):
         self.config = SimpleNamespaceWithRefs(
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
             model_config=SimpleNamespace(max_model_len=96, dtype=torch.float32),
@@ -75,7 +75,7 @@ class Engine:
             speculative_config=None,
         )
         monkeypatch.setattr(adapter, "get_current_vllm_config", lambda: self.config)
-        self.layers = [adapter.Impl(HEADS, SIZE, SIZE**-0.5, KV_HEADS, sliding_window=one) for one in windows]
+        self.layers = [adapter.Impl(HEADS, SIZE, SIZE**-0.5, KV_HEADS, sliding_window=one, **more) for one in windows]
         self.caches: dict[int, torch.Tensor] = {}
         self.made: list[int | None] = []
         family = self.layers[0].server.kernel.family
@@ -102,8 +102,9 @@ class Engine:
         build = self.builder.build_for_cudagraph_capture if capture else lambda step: self.builder.build(0, step)
         return batch, build(common)
 
-    def run(self, index, batch, metadata, rows=0):
-        """One layer, held to the reference; rows: of the tensors behind those of the step, as an engine pads them."""
+    def run(self, index, batch, metadata, rows=0, given=None):
+        """One layer, held to the reference; rows: of the tensors behind those of the step, as an engine pads them.
+        given: K and V of the step, in place of none."""
         impl = self.layers[index]
         if index not in self.caches:
             self.caches[index] = torch.zeros(64, KV_HEADS, PAGE, 2 * SIZE)
@@ -112,7 +113,7 @@ class Engine:
         behind = metadata.num_actual_tokens + rows - batch.num_tokens
         query = torch.cat([batch.query, batch.query.new_full((behind, HEADS, SIZE), float("nan"))])
         out = torch.full_like(query, 7.0)
-        impl.forward(SimpleNamespace(), query, None, None, cache, metadata, out)
+        impl.forward(SimpleNamespace(), query, given, given, cache, metadata, out)
         seen = batch.replace(seq_lens=metadata.seq_lens[: batch.num_seqs].clone())
         expected = reference(seen, Features(True, impl.features.sliding_window)).out.float()
         torch.testing.assert_close(out[: batch.num_tokens], expected, rtol=1e-4, atol=1e-5)
@@ -188,6 +189,15 @@ def test_a_chunk_with_a_kept_prefix_is_a_step_of_its_own(adapter, monkeypatch):
         for index in range(2):
             engine.run(index, *step)
         assert engine.counted() == [None]
+
+
+@pytest.mark.parametrize("kernel", ["triton/split", "triton/unpaged"])
+def test_a_layer_that_shares_a_cache_reads_no_keys_that_it_is_handed(adapter, monkeypatch, kernel):
+    """These kernels may read a step's K and V in place of pages; here the pages are another layer's."""
+    monkeypatch.setenv("DIPTYCH_KERNEL", kernel)
+    engine = Engine(adapter, monkeypatch, [None], kv_sharing_target_layer_name="layers.0")
+    batch, metadata = engine.step([(20, 20), (7, 7)])
+    engine.run(0, batch, metadata, given=torch.randn(batch.num_tokens, KV_HEADS, SIZE))
 
 
 def test_a_plan_that_was_not_renewed_would_be_seen(adapter, monkeypatch):
