@@ -64,11 +64,10 @@ def kernel_of(kernel_id: str) -> Kernel:
 @dataclass(frozen=True)
 class Options:
     """kernel: DIPTYCH_KERNEL. typical_seq_len: DIPTYCH_TYPICAL_SEQ_LEN, the length that captured graphs are chosen
-    for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (decodes and
-    prompts of every size and length), `all` (each choice that the capacity reaches), `none`, or a number: decodes of
-    up to so many sequences. writer: DIPTYCH_WRITER,
-    who writes K and V into pages, `diptych` or `engine`. portable: DIPTYCH_PORTABLE=1 refuses native kernels, and
-    PORTABLE is the kernel where none is named.
+    for; None: an adapter's. warm: DIPTYCH_WARM, what is compiled before the first request: `served` (every step that
+    the engine's limits allow), `all` (as well prompts that do not bring their K and V), `none`, or a number: decodes of
+    up to so many sequences. writer: DIPTYCH_WRITER, who writes K and V into pages, `diptych` or `engine`. portable:
+    DIPTYCH_PORTABLE=1 refuses native kernels, and PORTABLE is the kernel where none is named.
     Raises SpecError."""
 
     kernel: str = DEFAULT

@@ -14,7 +14,7 @@ import torch
 from common.engines.options import Kernel, Options, kernel_of
 from common.serving.grid import GRID
 from common.serving.plan import Plan
-from common.serving.points import Point, points
+from common.serving.points import Point, points, prompts
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
@@ -62,6 +62,8 @@ class Server:
     warmed: int = 0  # launches of all warm-ups
     _workspace: torch.Tensor | None = None
     _plans: dict[Kind, Plan] = field(default_factory=dict)
+    _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: the last step, layers that ran
+    _warm: set[tuple[int, int, bool]] = field(default_factory=set)  # by plan: points, and whether with new K and V
     _pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
@@ -106,40 +108,52 @@ class Server:
         )  # fmt: skip
 
     def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
-        """Compile what `options.warm` says, by launches over sequences without tokens. tensors: as Plan.warmup's."""
-        if self.options.warm == "none":
-            return
+        """Compile what `options.warm` says, once for a plan, by launches over sequences without tokens.
+
+        new_kv: whether prompts bring their K and V; layers that share another's cache do not. tensors: as
+        Plan.warmup's.
+        """
         began = time.monotonic()
         for stated, given in self._stated(new_kv):
-            self.warmed += plan.warmup(points=stated, new_kv=given, progress=_said, **tensors)
+            if (id(plan), len(stated), given) not in self._warm:
+                self._warm.add((id(plan), len(stated), given))
+                self.warmed += plan.warmup(points=stated, new_kv=given, progress=_said, **tensors)
         self.seconds += time.monotonic() - began
         log.info("%s: %d launches warmed up in %.1f s", self.kernel.id, self.warmed, self.seconds)
 
-    def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point] | None, bool]]:
-        """Batches to warm up, and whether their calls bring the step's K and V: prompts do, decodes do not."""
-        if self.options.warm == "all":
-            yield None, new_kv
-            return
+    def _stated(self, new_kv: bool) -> Iterator[tuple[list[Point], bool]]:
+        """Batches to warm up, and whether their calls bring the step's K and V: decodes do not."""
         seqs, keys = upto(self.limits.max_seqs), upto(self.limits.max_seq_len)
-        if self.options.warm.isdecimal():
-            yield list(points([n for n in seqs if n <= int(self.options.warm)], keys)), False
+        if self.options.warm == "none":
             return
+        if self.options.warm.isdecimal():
+            seqs = [n for n in seqs if n <= int(self.options.warm)]
         yield list(points(seqs, keys)), False
-        tokens = min(self.limits.max_tokens, self.limits.max_seq_len)
-        longer = [n for n in upto(tokens) if n & (n - 1) == 0 or n == tokens]
-        few = sorted({1, min(2, seqs[-1]), seqs[-1]})
-        if longest := [n for n in longer if n > 1]:
-            yield list(points(few, keys, longest, (False, True))), new_kv
+        if self.options.warm in ("served", "all"):
+            tokens = min(self.limits.max_tokens, self.limits.max_seq_len)
+            longest = [n for n in upto(tokens) if n > 1 and (n & (n - 1) == 0 or n == tokens)]
+            for given in (True, False) if self.options.warm == "all" else (new_kv,):
+                if longest:
+                    yield list(prompts(seqs, keys, longest)), given
+
+    def is_same_step(self, plan: Plan, step: Any, layer: Any) -> bool:
+        """Whether `plan` may take what an earlier layer planned for `step`; to be asked once for each call of a layer.
+
+        Not after another step: two halves of a batch take turns, and drafters have steps of their own. Nor where the
+        layer has run already: then it is the next step, whose lengths an engine wrote into the same tensors, or the
+        capture of a graph, which has to plan what it is replayed for.
+        """
+        last, layers = self._steps.get(id(plan), (None, None))
+        if last is step and id(layer) not in layers:
+            layers.add(id(layer))
+            return True
+        self._steps[id(plan)] = step, {id(layer)}
+        return False
 
     @property
     def unmet(self) -> int:
         """Calls since the warm-up that launched what it had not."""
         return sum(plan.unmet for plan in self._plans.values())
-
-    @property
-    def is_of_one_plan(self) -> bool:
-        """Whether all layers are of one kind."""
-        return len(self._plans) == 1
 
     @property
     def plans(self) -> list[Plan]:

@@ -59,7 +59,6 @@ class Metadata:
     seq_lens: torch.Tensor
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
-    begun: bool = False  # whether a layer of the step has run
 
     @property
     def hints(self) -> dict[str, int | None]:
@@ -101,8 +100,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
         return found
 
     def update_block_table(self, metadata: Metadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Metadata:
-        values = {**vars(metadata), "block_table": blk_table, "slot_mapping": slot_mapping, "begun": False}
-        return Metadata(**values)
+        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
 
 
 class DiptychBackend(AttentionBackend):
@@ -208,6 +206,7 @@ class Impl(AttentionImpl[Metadata]):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
+        self.shares_cache = kv_sharing_target_layer_name is not None
         self.attn_type, self.sinks = attn_type, sinks
         self.server = server_of(config)
         slopes = None
@@ -236,15 +235,14 @@ class Impl(AttentionImpl[Metadata]):
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
             self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
         self.shape = self._shape(key_cache.shape[1])
-        known = len(self.server.plans)
         plan = self.server.plan(self.shape, self.features, key_cache, value_cache)
         self._cache, self._views, self._plan = kv_cache, (key_cache, value_cache), plan
-        if len(self.server.plans) > known and not _capturing(kv_cache.device):
+        if not _capturing(kv_cache.device):
             limits = self.server.limits
             width = -(-limits.max_seq_len // self.shape.block_size) if table is None else table.shape[1]
             stand_in = torch.zeros(limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
             tensors = {"key_cache": key_cache, "value_cache": value_cache, "block_table": stand_in}
-            self.server.warm(plan, new_kv=True, **tensors)
+            self.server.warm(plan, new_kv=not self.shares_cache, **tensors)
         return plan
 
     def forward(
@@ -277,16 +275,13 @@ class Impl(AttentionImpl[Metadata]):
         else:
             out = output
         key_cache, value_cache = self._views
-        prompts = step.max_query_len > 1 and key is not None
-        # another plan's call would write over what a step's first layer planned, for they share a workspace; and a
-        # graph (no length) has to plan what it is replayed for
-        same_step = step.begun and step.max_seq_len is not None and self.server.is_of_one_plan
-        step.begun = True
+        # a layer that shares a cache has no K and V of its own, whatever it is handed
+        prompts = step.max_query_len > 1 and key is not None and not self.shares_cache
         plan(
             query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
             max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
             key=key if prompts else None, value=value if prompts else None, out=out, softmax_scale=self.scale,
-            features=self.features, same_step=same_step,
+            features=self.features, same_step=self.server.is_same_step(plan, step, self),
         )  # fmt: skip
         return output
 

@@ -156,12 +156,18 @@ class Plan(PagedAttention):
         for largest in (False, True):  # the smallest and the largest batch of each kind
             seen = set()
             for choice, cells in sorted(reached.items(), key=lambda item: _work(item[1], largest)):
+                parts, done = pieces(choice), set()
                 for stats in cells[::-1] if largest else cells:
                     for tokens, seqs in self._counts(stats):
-                        met = compiled_by(choice, tokens, seqs)
+                        kind = kind_of(tokens, seqs)
+                        if kind in done:
+                            continue
+                        met = {(*part, *kind) for part in parts}
                         if not met <= seen and self._choice_at(tokens, seqs, stats) == choice:
                             seen |= met
                             given.add((tokens, seqs, stats))
+                        if met <= seen:
+                            done.add(kind)
         yield from sorted(given, key=str)
 
     def _choices_at(self, points: Iterable[Point]) -> dict[Choice, list[BatchStats]]:

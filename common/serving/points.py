@@ -53,3 +53,13 @@ def points(
     for seqs, keys, query, beside in product:
         if query <= keys and not (beside and (query == 1 or seqs == 1)):
             yield Point(seqs, keys, query, seqs - 1 if beside else None)
+
+
+def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iterable[int]) -> Iterator[Point]:
+    """As `points`, beside every number of decodes that the grid tells apart: none, powers of two, all but one."""
+    for seqs, keys, query in itertools.product(list(batch_sizes), list(lengths), list(query_lens)):
+        if query <= keys:
+            powers = (1 << i for i in range((seqs - 1).bit_length()))
+            for decodes in sorted({0, *powers, seqs - 1}):
+                if decodes < seqs:
+                    yield Point(seqs, keys, query, decodes)

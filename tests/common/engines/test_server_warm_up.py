@@ -1,0 +1,61 @@
+"""What a server compiles before the first request: every step that its limits allow, whatever kernel is chosen."""
+
+import random
+
+import pytest
+import torch
+
+import common.serving.reach
+from common import gpus
+from common.engines.options import Options
+from common.engines.server import Limits, Server
+from common.serving.grid import hinted_stats
+from common.serving.plan import compiled_by
+from common.spec import AttentionShape, Features
+
+LIMITS = Limits(max_tokens=512, max_seqs=24, max_seq_len=3000)
+SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
+
+
+def batches(count):
+    """Query lengths and the longest sequence: decodes, verifications, prompts, and mixtures of them."""
+    draw = random.Random(0)
+    while count:
+        seqs, keys = draw.randint(1, LIMITS.max_seqs), int(LIMITS.max_seq_len ** draw.random())
+        kind = draw.choice(["decodes", "verifications", "prompts", "mixed"])
+        prompts = {"decodes": 0, "mixed": draw.randint(1, seqs)}.get(kind, seqs)
+        longest = min(8 if kind == "verifications" else LIMITS.max_tokens, keys)
+        queries = [1] * (seqs - prompts) + [draw.randint(1, longest) for _ in range(prompts)]
+        if sum(queries) <= LIMITS.max_tokens:
+            count -= 1
+            yield queries, keys
+
+
+@pytest.mark.parametrize("window", [None, 256])
+@pytest.mark.parametrize("kernel", ["triton/native.auto", "triton/auto", "triton/static_grid", "helion/auto"])
+def test_no_step_within_the_limits_is_left_to_compile(monkeypatch, kernel, window):
+    monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: gpus.resolve("h200"))
+    server = Server(Options(kernel), LIMITS, torch.device("cpu"))
+    features = Features(True, window)
+    plan = server.plan(SHAPE, features)
+    warm = set()
+    for stated, _ in server._stated(new_kv=True):
+        for tokens, seqs, stats in plan.sizes(stated):
+            warm |= compiled_by(plan._choice_at(tokens, seqs, stats), tokens, seqs)
+    plan._warm = warm
+    for queries, keys in batches(400):
+        tokens, seqs = sum(queries), len(queries)
+        stats = hinted_stats(seqs, tokens, LIMITS.max_seq_len, max(queries), keys, queries.count(1))
+        choice = plan.choice_of(stats, plan.reach.needs, features.sees)
+        assert compiled_by(choice, tokens, seqs) <= warm, (queries, keys)
+
+
+def test_prompts_that_bring_no_keys_are_warmed_up_where_layers_share_a_cache(monkeypatch):
+    server, asked = Server(Options(), LIMITS, torch.device("cpu")), []
+    plan = server.plan(SHAPE, Features())
+    monkeypatch.setattr(plan, "warmup", lambda points, new_kv, progress: asked.append((len(points), new_kv)) or 1)
+    for new_kv in (True, True, False):
+        server.warm(plan, new_kv)
+    (decodes, _), (prompts, _), _ = asked
+    assert asked == [(decodes, False), (prompts, True), (prompts, False)]
+    assert Options(warm="none") and list(Server(Options(warm="none"), LIMITS, torch.device("cpu"))._stated(True)) == []
