@@ -145,9 +145,20 @@ class Family:
         name = default.auto_kernel(shape, stats, gpu)
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
+        try:
+            return self._by_table(name, shape, stats, gpu, heuristics)
+        except Exception as error:  # a table older than the kernels: a member of their Config or a kernel is gone
+            _, path, provenance = self.tree(gpu)
+            if heuristics != "tree" or provenance == UNTUNED:
+                raise
+            self._untuned(gpu, f"{path} has no answer for {shape} and {stats}, {type(error).__name__}: {error};")
+            return self._by_table(name, shape, stats, gpu, heuristics)
+
+    def _by_table(self, name: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu, heuristics: str) -> Choice:
         tree, path, provenance = self.source(shape, gpu, heuristics)
         if hasattr(tree, "auto"):
             name, config = tree.auto(shape, stats, gpu)
+            self.kernel(name)
             return Choice(name, config, f"{path}: auto", provenance)
         tree, path, provenance = self.source(shape, gpu, heuristics, name)
         return Choice(name, getattr(tree, name)(shape, stats, gpu), f"{path}: {name}", provenance)
@@ -247,13 +258,17 @@ class Family:
                     if absent
                     else f"{path} is no table of its kind, {type(error).__name__}: {error};"
                 )
-                warnings.warn(
-                    f"{self.name}: {why} for {gpu.name} ({gpu.title}), untuned defaults are used; "
-                    f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
-                    stacklevel=2,
-                )
-                self._trees[gpu.name] = self._named("default")
+                self._untuned(gpu, f"{why} for {gpu.name} ({gpu.title}),")
         return self._trees[gpu.name]
+
+    def _untuned(self, gpu: Gpu, why: str) -> None:
+        """From now on the untuned default chooses for `gpu`, and why is said."""
+        warnings.warn(
+            f"{self.name}: {why} untuned defaults are used; "
+            f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
+            stacklevel=3,
+        )
+        self._trees[gpu.name] = self._named("default")
 
     def reachable(
         self,

@@ -28,6 +28,7 @@ from compare.pages.quoted import Figure
 from compare.record.contract import UNIT
 from compare.record.folder import ROOT, NotARun
 from compare.stats import geomean
+from compare.studies import regret
 
 HELP = "docs/results/figures.toml, and the figures that README.md and docs/ quote of it"
 HEAD = """\
@@ -42,7 +43,9 @@ def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
     for name, group in asked["group"].items():
         found |= dict(_speeds(name, group, asked["results"], root))
     costs = _costs(Committed(results, ()), asked["gpu"])
-    return found | dict(_pairs(results, asked)) | dict(costs) | dict(_sources())
+    patterns = asked.get("regret", {}).get("runs", ())
+    regrets = _regrets([folder for pattern in patterns for folder in sorted(results.glob(pattern))], root)
+    return found | dict(_pairs(results, asked)) | dict(costs) | dict(regrets) | dict(_sources())
 
 
 def _speeds(name: str, group: dict[str, Any], results: str, root: Path) -> Iterator[tuple[str, Figure]]:
@@ -76,6 +79,18 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
     for outcome in Outcome:
         count = sum(one.outcome is outcome for one in found)
         yield f"pairs.{outcome}", Figure(count, command, len(found), len(found))
+
+
+def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
+    """regret.dsl-class: what `auto` loses to the best that was tried on unseen rows, 0.03 for 3%; worst is the most."""
+    found = [row for folder in folders for row in regret.judged(folder)]
+    command = f"python -m compare study regret --of {' '.join(str(folder.relative_to(root)) for folder in folders)}"
+    for dsl in DSLS:
+        for kind in (*KINDS, "all"):
+            mine = [row for row in found if row.auto == f"{dsl}/auto" and kind in (row.kind, "all")]
+            if mine:
+                worst, mean = max(mine, key=lambda row: row.regret), statistics.fmean(row.regret for row in mine)
+                yield f"regret.{dsl}-{kind}", Figure(mean, command, len(mine), len(mine), worst.regret, worst.label)
 
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:

@@ -222,6 +222,35 @@ def summary(figures: Table) -> str:
     return f"Against FlashAttention 3, the portable Triton kernels are {listed(parts)}."
 
 
+def regret(figures: Table) -> str:
+    """A sentence: what `auto` loses on rows that nobody fitted to."""
+    said = [
+        f"in {dsl.capitalize()} by {100 * one.value:.1f}% in the mean of {one.rows} rows"
+        f" and by {100 * one.worst:.0f}% at most (`{one.worst_row}`)"
+        for dsl in ("triton", "helion")
+        if (one := figures.get(f"regret.{dsl}-all"))
+    ]
+    if not said:
+        return (
+            "What `auto` loses on shapes and lengths that nobody fitted to is not measured yet;"
+            " `diptych study regret --seed N` measures it."
+        )
+    return f"On shapes and lengths that nobody fitted to, `auto` is slower than the best that was tried {listed(said)}."
+
+
+def regrets(figures: Table) -> str:
+    """A line a DSL and class: regret of `auto` on unseen rows."""
+    prefix, body = "regret.", []
+    for name, one in figures.items():
+        if name.startswith(prefix):
+            share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
+            body.append([*name.removeprefix(prefix).split("-"), str(one.rows), *share, f"`{one.worst_row}`"])
+    if not body:
+        return regret(figures)
+    names = (("DSL", False), ("class", False), ("rows", True), ("mean", True), ("worst", True), ("worst row", False))
+    return tables.markdown(list(names), body)
+
+
 def listed(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
@@ -229,6 +258,8 @@ def listed(parts: list[str]) -> str:
 BLOCKS: dict[str, Callable[[Table], str]] = {
     "classes": classes,
     "groups": groups,
+    "regret": regret,
+    "regrets": regrets,
     "sources": sources,
     "summary": summary,
 }

@@ -7,8 +7,10 @@
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
 is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
 as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. The
-tuner's lanes compile, gate and time them; regret is auto's time over the best, less one. A row counts where `auto` and
-another candidate were timed; how many others is told. Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
+tuner's lanes compile, gate and time them, four rows at a time; regret is auto's time over the best, less one. A row
+counts where `auto` and another candidate were timed and no kernel is still to come. What was timed is kept line by
+line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more, and more rows of --rows.
+Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from compare.exits import NO_GPU, NOTHING, OK, USAGE
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import records, tune
-from compare.tune.arm import Arm, Machine
+from compare.tune.arm import FIRST_ROWS, Arm, Machine
 from compare.tune.records import Log
 from compare.tune.space import DEFAULT, TREE, Policy, policies, start
 from compare.workloads import Workload, suites
@@ -68,7 +70,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
     new.add_argument("--cores", type=int, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="where lines and table go (default results/regret_<UTC>_...)")
-    new.add_argument("--resume", action="store_true", help="go on in --out")
+    new.add_argument("--resume", action="store_true", help="go on in --out, for --minutes more")
     new.add_argument("--of", metavar="DIR", nargs="+", help="no measuring: the tables of runs")
 
 
@@ -98,8 +100,10 @@ def judged(folder: Path) -> list[Row]:
     lines = records.read(folder / "candidates.jsonl")
     found = []
     for dsl in registry.DSLS:
-        times = _times(lines, dsl)
+        times, left = _times(lines, dsl), _left(lines, dsl, manifest.get("policies", {}))
         for label, kind in kinds.items():
+            if label in left:
+                continue
             mine = {(kernel, policy): us for (kernel, row, policy), us in times.items() if row == label}
             others = {key: us for key, us in mine.items() if key[0] not in AUTO[dsl]}
             for auto in AUTO[dsl]:
@@ -119,6 +123,22 @@ def _times(lines: Sequence[dict[str, Any]], dsl: str) -> dict[tuple[str, str, st
         if line["status"] == "duplicate" and (us := found.get((kernel, row, line["of"]))) is not None:
             found[kernel, row, policy] = us
     return found
+
+
+def _left(lines: Sequence[dict[str, Any]], dsl: str, planned: dict[str, list[Any]]) -> set[str]:
+    """Rows on which a kernel is still to come: the best is not known there. A kernel of which nothing compiled or fits
+    is through when each of its policies has a line."""
+    last, over = records.latest(lines, dsl), records.done(lines, dsl)
+    became: dict[tuple[str, str], list[str]] = {}
+    for (kernel, row, _), line in last.items():
+        became.setdefault((row, kernel), []).append(line["status"])
+    mine = {kernel: len(policies_) for kernel, policies_ in planned.items() if kernel.startswith(f"{dsl}/")}
+
+    def through(row: str, kernel: str) -> bool:
+        found = became.get((row, kernel), [])
+        return (row, kernel) in over or (len(found) >= mine[kernel] and "ok" not in found)
+
+    return {row for row in {row for row, _ in became} if not all(through(row, kernel) for kernel in mine)}
 
 
 def _share(regrets: Sequence[float]) -> str:
@@ -159,7 +179,9 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
     before = folder / "manifest.json"
     if before.exists():
         found = json.loads(before.read_text())
-        if not asked.resume or any(found[name] != value for name, value in identity.items()):
+        shorter = min(len(found["rows"]), len(rows))  # of one seed, the one is the other's beginning
+        same = found["rows"][:shorter] == identity["rows"][:shorter]
+        if not (asked.resume and same and all(found[name] == identity[name] for name in ("gpu", "seed"))):
             raise records.NotThisRun(f"out: found {folder}, which holds a run; allowed a new folder, or --resume of it")
     policies_ = {kernel: [p.to_dict() for p in found] for plan_ in plans.values() for kernel, found in plan_.items()}
     more = {"commit": run_folder.commit(), "versions": run_folder.versions(), "minutes": asked.minutes}
@@ -167,8 +189,8 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
     for dsl, planned in plans.items():
         log = Log(folder / "candidates.jsonl")
         try:
-            arm = Arm(dsl, planned, rows, machine, log, folder)
-            arm.run(asked.minutes * 60)
+            arm = Arm(dsl, planned, rows, machine, log, folder, together=FIRST_ROWS)
+            arm.run(asked.minutes * 60 + records.spent(log.lines, dsl))
         finally:
             log.close()
         print("\n".join(f"{dsl}: {line}" for line in arm.report()), flush=True)

@@ -99,12 +99,22 @@ def _has_table(kernel_id: str, gpu: Gpu) -> bool:
 
 
 class Arm:
-    """`name`: triton, helion. plan: policies by kernel. seconds: the wall budget, compilation included."""
+    """`name`: triton, helion. plan: policies by kernel. together: rows compiled and handed over at once, after the
+    first FIRST_ROWS; few, and a run that is cut off has whole rows.
+    """
 
     def __init__(
-        self, name: str, plan: dict[str, list[Policy]], rows: Sequence[Workload], machine: Machine, log: Log, out: Path
+        self,
+        name: str,
+        plan: dict[str, list[Policy]],
+        rows: Sequence[Workload],
+        machine: Machine,
+        log: Log,
+        out: Path,
+        together: int = NEXT_ROWS,
     ) -> None:
         self.name, self.plan, self.rows, self.machine, self.log, self.out = name, plan, rows, machine, log, out
+        self.together = together
         self._compiled: dict[tuple[str, str, str], dict[str, Any]] = {}  # (kernel, row, policy) -> answer
         self._waiting: Counter[tuple[str, int]] = Counter()  # compiling jobs of a kernel's chunk without an answer
         self._next: Counter[str] = Counter()  # chunk of a kernel that is handed over next
@@ -114,7 +124,7 @@ class Arm:
         self._failures: list[BaseException] = []
 
     def run(self, seconds: float) -> None:
-        """Spend what is left of the budget. What an earlier run finished is not done again."""
+        """Spend what is left of `seconds`, the wall budget with compilation. What an earlier run did stays done."""
         self._begin = time.time() - spent(self.log.lines, self.name)
         deadline = self._begin + seconds
         if time.time() >= deadline:
@@ -168,8 +178,8 @@ class Arm:
         return [row for row in self.rows if (row.label, kernel) not in self._over]
 
     def _chunks(self) -> list[tuple[Workload, ...]]:
-        ends = range(FIRST_ROWS, len(self.rows) + NEXT_ROWS, NEXT_ROWS)
-        return [c for end in ends if (c := tuple(self.rows[max(end - NEXT_ROWS, 0) : end]))]
+        ends = range(FIRST_ROWS, len(self.rows) + self.together, self.together)
+        return [c for end in ends if (c := tuple(self.rows[max(end - self.together, 0) : end]))]
 
     def _compile_jobs(self) -> Iterator[dict[str, Any]]:
         """A job is a policy and the rows of a chunk that have one shape, the defaults first."""

@@ -47,7 +47,8 @@ class Log:
 def read(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a run that was killed may leave a torn line behind
+    return [json.loads(line) for line in whole.splitlines() if line]
 
 
 def done(lines: Sequence[dict[str, Any]], arm: str) -> set[tuple[str, str]]:

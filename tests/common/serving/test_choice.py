@@ -201,6 +201,21 @@ def test_a_table_that_is_none_is_named_once_and_the_rules_answer(found):
     assert len(said) == 1
 
 
+def _gone(*_):
+    raise TypeError("Config.__init__() got an unexpected keyword argument 'gone'")
+
+
+@pytest.mark.parametrize(
+    "auto", [_gone, lambda *_: ("gone", None), lambda *_: None], ids=["member", "kernel", "no-answer"]
+)
+def test_a_table_older_than_the_kernels_is_named_once_and_the_rules_answer(auto):
+    fake = family(types.SimpleNamespace(auto=auto, covers=lambda *_: True, PROVENANCE={}))
+    with pytest.warns(UserWarning, match=r"fake: heuristics/fitted/h200.py has no answer for ") as said:
+        for keys in (64, 4096):
+            assert fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200).provenance == UNTUNED
+    assert len(said) == 1
+
+
 def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
     auto, none = importlib.import_module("dsl_triton.auto"), dataclasses.replace(H200, name="other", units=0)
     with pytest.warns(UserWarning) as said:

@@ -1,5 +1,6 @@
 """One table of results: pages take every figure from it by name, and a number in two values is found."""
 
+import json
 import tomllib
 
 import pytest
@@ -8,6 +9,7 @@ import synthetic_run
 from compare.__main__ import main as diptych
 from compare.pages import figures, overview, quoted
 from compare.pages.quoted import Figure, filled, unmarked
+from compare.workloads import suites
 
 OF_OTHERS = {"paper.md"}  # written by `pages paper`; it quotes what the paper's authors measured
 PAGES = [page for page in quoted.pages() if page.name not in OF_OTHERS]
@@ -163,3 +165,23 @@ PREMISES = {  # what README.md and docs/choosing-a-dsl.md say in words, and the 
 def test_what_the_pages_say_in_words_is_true_of_the_figures(words, table):
     """Where this fails, a newer run has made a sentence untrue: write the sentence anew."""
     assert PREMISES[words](table)
+
+
+def test_a_run_of_regret_that_is_committed_becomes_figures_a_sentence_and_a_table(tmp_path):
+    rows = suites.unseen(5, 2)
+    (tmp_path / "manifest.json").write_text(json.dumps({"rows": [row.to_dict() for row in rows]}))
+    head = {"arm": "triton", "status": "ok", "config": {"kernel": "q_block"}, "t": 1.0}
+    auto = [(row.label, "triton/auto", "tree", us) for row, us in zip(rows, (10.4, 11.0), strict=True)]
+    other = [(row.label, "triton/q_block", "default", 10.0) for row in rows]
+    lines = [head | {"row": r, "kernel": k, "policy": p, "final_us": us} for r, k, p, us in (*auto, *other)]
+    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = dict(figures._regrets([tmp_path], tmp_path.parent))
+    whole = found["regret.triton-all"]
+    assert (whole.value, whole.worst, whole.rows) == (pytest.approx(0.07), pytest.approx(0.1), 2)
+    assert whole.worst_row == rows[1].label
+    assert "by 7.0% in the mean of 2 rows and by 10% at most" in quoted.regret(found)
+    assert f"| triton | all | 2 | 7.0% | 10.0% | `{rows[1].label}` |" in quoted.regrets(found)
+
+
+def test_regret_that_nobody_measured_is_said_so():
+    assert "not measured yet" in quoted.regret({}) and quoted.regrets({}) == quoted.regret({})

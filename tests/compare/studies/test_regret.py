@@ -1,5 +1,6 @@
 """Regret: what counts, what is the best, and that `auto` is judged as a user gets it."""
 
+import argparse
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from common.gpus import resolve
 from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import regret
+from compare.tune.records import NotThisRun
 from compare.tune.space import DEFAULT, TREE, start
 from compare.workloads import suites
 
@@ -42,6 +44,50 @@ def test_a_row_counts_where_auto_and_another_were_timed_twice(folder):
     first, second = found.values()
     assert first.regret == pytest.approx(0.1) and first.best == "q_block: default" and first.timed == 3
     assert second.regret == 0.0  # auto is one of those that it is compared with
+
+
+def _planned(folder, **policies):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"policies": policies}))
+
+
+def test_a_row_that_was_cut_off_before_a_kernel_was_through_does_not_count(folder):
+    log = folder / "candidates.jsonl"
+    plan = {f"triton/{name}": [{}] for name in ("auto", "q_block", "unpaged", "parallel_softmax")}
+    _planned(folder, **plan)
+    head = {"arm": "triton", "policy": "", "done": True, "t": 2.0}
+    done = [head | {"row": row.label, "kernel": kernel} for row in ROWS[:2] for kernel in list(plan)[:3]]
+    failed = {"arm": "triton", "kernel": "triton/parallel_softmax", "row": ROWS[1].label, "policy": DEFAULT.name}
+    more = [*done, failed | {"status": "compile_error", "t": 2.0}]
+    log.write_text(log.read_text() + "".join(json.dumps(line) + "\n" for line in more) + '{"arm": "tri')
+    assert [row.label for row in regret.judged(folder)] == [ROWS[1].label]  # nothing compiled there: it is through
+
+
+def test_a_run_goes_on_with_more_rows_and_minutes_and_never_with_those_of_another_seed(folder, monkeypatch):
+    given = []
+
+    class Arm:
+        def __init__(self, name, plan, rows, machine, log, out, together):
+            self.rows = rows
+
+        def run(self, seconds):
+            given.append((len(self.rows), seconds))
+
+        def report(self):
+            return []
+
+    monkeypatch.setattr(regret, "Arm", Arm)
+    monkeypatch.setattr(regret, "plan", lambda *_: {})
+    manifest = {"gpu": "h200", "seed": 5, "rows": [row.to_dict() for row in ROWS]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    asked = {"dsl": "triton", "configs": 8, "minutes": 1.0, "resume": True}
+    here = argparse.Namespace(gpu=H200)
+    regret.measure(argparse.Namespace(seed=5, rows=6, **asked), here, folder)
+    assert given == [(6, 61.0)]  # one second of an earlier budget is in its lines
+    with pytest.raises(NotThisRun):
+        regret.measure(argparse.Namespace(seed=6, rows=4, **asked), here, folder)
+    with pytest.raises(NotThisRun):
+        regret.measure(argparse.Namespace(seed=5, rows=4, **asked | {"resume": False}), here, folder)
 
 
 def test_the_table_is_written_again_from_a_run(folder, capsys):
