@@ -85,6 +85,14 @@ def host_imports() -> bool:
     return probe.returncode == 0
 
 
+def active() -> str | None:
+    """The kind of the project's own environment where this Python is that one's, as after `. .venv/bin/activate`."""
+    target = ROOT / ".venv"
+    stamp = target / STAMP
+    inside = Path(sys.prefix).resolve() == target.resolve() and stamp.exists()
+    return json.loads(stamp.read_text())["kind"] if inside else None
+
+
 def key(kind: str) -> dict[str, object]:
     """What the environment depends on; any difference makes it anew."""
     files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints-cpu.txt"))
@@ -165,9 +173,12 @@ def main() -> None:
     parser.add_argument("--pinned", action="store_true", help="constraints-cpu.txt, whatever this Python has")
     parser.add_argument("--lane", choices=LANES, help="a set of common/tested.toml")
     asked = parser.parse_args()
-    has_own, pinned = host_imports(), asked.pinned or asked.lane is not None
+    pinned, own = asked.pinned or asked.lane is not None, active()
+    has_own = host_imports() if own is None else own == "host"  # what an environment of ours holds is no host's
     kind = "host" if has_own and not pinned else "pinned"
     target = ROOT / (".venv-pinned" if has_own and pinned else ".venv")
+    if own == kind == "host" and not is_current(target, key(kind)):
+        raise SystemExit(f"{target} is active and out of date: `deactivate`, and run make again")
     found = current(target, kind, lambda: make(target, kind))
     if asked.lane:
         lane = ROOT / f".venv-{asked.lane}"

@@ -237,6 +237,16 @@ def test_the_kit_alone_brings_none_of_them():
     assert not needed & {"torch", "triton", "helion", "diptych"}
 
 
+@pytest.mark.parametrize(("prefix", "kind"), [("checkout/.venv", "pinned"), ("checkout/.venv-docs", None)])
+def test_an_active_environment_of_the_project_is_no_host(environment, tmp_path, monkeypatch, prefix, kind):
+    """`make` in an activated .venv made it anew from itself, and left it without torch."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(environment.sys, "prefix", str(tmp_path / prefix))
+    (tmp_path / "checkout" / ".venv").mkdir(parents=True)
+    (tmp_path / "checkout" / ".venv" / environment.STAMP).write_text('{"kind": "pinned"}')
+    assert environment.active() == kind
+
+
 def test_a_lane_holds_what_its_set_has_otherwise_than_the_pinned_one(environment):
     assert set(environment.LANES) == {"newest", "newest-torch"}
     pinned = environment.wanted_pins("pinned")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
 from compare.competitors import registry, sources
-from compare.exits import NOTHING, OK, USAGE
+from compare.exits import NOTHING, OK, USAGE, say
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
@@ -148,7 +147,8 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     auto = registry.load(f"{dsl}/auto")
     told, stats = _stats(lens, shape, ask)
     choice = auto.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
-    lines = [f"{dsl}: {choice.kernel}"]
+    lines = _native(dsl, lens, shape, ask, gpu)
+    lines.append(f"{dsl}{', portable' if lines else ''}: {choice.kernel}")
     for name, config, served in parts(choice.config, lens):
         lines.append(_line(name or "config", _words(config)))
         lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
@@ -161,6 +161,21 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
     lines.append(_line("provenance", choice.provenance))
     refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
     return lines + [_line("refused", str(error)) for error in refused]
+
+
+def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:
+    """The lines of a kernel for this GPU alone, where the public call takes one; none where it doesn't."""
+    if f"{dsl}/native.auto" not in registry.NATIVE:
+        return []
+    native = registry.load(f"{dsl}/native.auto")
+    told, stats = _stats(lens, shape, ask)
+    choice = native.choose(shape, told, gpu, ask.members(shape), sees=ask.sees)
+    if choice.kernel != native.KERNEL:
+        return []
+    lines = [f"{dsl}: {choice.kernel}, by the public calls; portable=True or {native.PORTABLE}=1 refuses it"]
+    lines += [_line(name or "config", _words(config)) for name, config, _ in parts(choice.config, lens)]
+    lines.append(_line("chosen by", f"dsl_{dsl}/{choice.path}: {native.TAKES.told(Situation(shape, stats, gpu))[0]}"))
+    return [*lines, ""]
 
 
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
@@ -201,7 +216,7 @@ def main(arguments: argparse.Namespace) -> int:
         here = gpus.detect(0) if torch.cuda.is_available() else None
         gpu = here if arguments.gpu == "auto" else gpus.resolve(arguments.gpu)
     except (GrammarError, SpecError, gpus.UnknownGpu) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     ask, told = Ask(sliding_window=arguments.window), 0
     print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from compare.analysis import means, merge, verdict
 from compare.analysis.runs import read
 from compare.analysis.standing import KINDS
 from compare.analysis.verdict import Outcome, Verdict
-from compare.exits import OK, USAGE
+from compare.exits import OK, USAGE, say
 from compare.pages import add_write, overview, quoted, settle
 from compare.pages.choosing import DSLS, Committed, of_dsl, source_pairs
 from compare.pages.quoted import Figure
@@ -157,7 +156,7 @@ def main(asked: argparse.Namespace) -> int:
         new = {quoted.TABLE: written(figures)} | overview.drawn(figures)
         new |= {page: quoted.filled(page.read_text(encoding="utf-8"), figures) for page in quoted.pages()}
     except (NotARun, quoted.NoFigure) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     stale = {
         path: text for path, text in new.items() if not (path.is_file() and path.read_text(encoding="utf-8") == text)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from compare.analysis.runs import NotARun
-from compare.exits import OK, USAGE
+from compare.exits import OK, USAGE, say
 from compare.pages import add_write, settle
 from compare.record.folder import ROOT
 from compare.report import report
@@ -51,6 +50,6 @@ def main(asked: argparse.Namespace) -> int:
     try:
         new = [one for run in runs for one in written(run)]
     except (NotARun, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     return max((settle(path, text, "reports", write=asked.write) for path, text in new), default=OK)

@@ -175,19 +175,30 @@ def _begun(manifest: Mapping[str, Any]) -> float | None:
         return None
 
 
-def find(plan: Plan, named: str | None, results: Path = Path("results")) -> Former | None:
-    """The run in the folder `named`, None where it holds none yet; without a name, the last of this plan and contract.
+def find(plan: Plan, named: str | None, results: Path = Path("results"), *, begins: bool = False) -> Former | None:
+    """The run in the folder `named`; without a name, the last of this plan and contract.
 
-    Raises CannotResume for a run of another plan or timing contract, both named, and where there is none.
+    begins: where `named` holds no run yet, one begins there: None. Raises CannotResume for a run of another plan or
+    timing contract, both named, and where there is none.
     """
     if named:
         folder = Path(named)
-        return _same(folder, plan) if (folder / "cells.jsonl").exists() else None
+        if (folder / "cells.jsonl").exists():
+            return _same(folder, plan)
+        if not begins:
+            raise absent(folder)
+        return None
     for path in sorted(results.glob("*/manifest.json"), reverse=True):  # a folder's name begins with the time
         manifest = _manifest(path)
         if (manifest.get("plan"), manifest.get("timing_contract")) == (plan.hash, plan.contract.name):
             return Former(path.parent, manifest)
     raise CannotResume(f"resume: found no run of plan {plan.hash} under {results}, allowed --resume DIR")
+
+
+def absent(folder: Path) -> CannotResume:
+    """What is said of a folder that was to hold a run."""
+    found = "which holds no run" if folder.exists() else "which is not there"
+    return CannotResume(f"resume: found {folder}, {found}, allowed a run's folder; --out {folder} --resume begins one")
 
 
 def _same(folder: Path, plan: Plan) -> Former:

@@ -72,7 +72,7 @@ class Run:
         """accepted: fingerprints by cell that count beside the plan's own, of nodes with other versions."""
         self.plan, self.options, self.accepted = plan, options, accepted
         named = options.resume or options.out
-        former = resume.find(plan, named) if options.resume is not None else None
+        former = resume.find(plan, named, begins=not options.resume) if options.resume is not None else None
         self.folder = former.folder if former else run_folder.make(named, plan.situation.name)
         self.run_id = self.folder.name
         self.rows = Rows(plan, options, self.run_id)

@@ -84,7 +84,11 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
 def _add_again(new: argparse.ArgumentParser) -> None:
     again = new.add_argument_group("going on with a run, and against another one (docs/comparing-runs.md)")
     again.add_argument(
-        "--resume", nargs="?", const="", metavar="DIR", help="go on in DIR (default --out, else the last of this plan)"
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="go on with DIR's run (default --out, or begin it; else the last of this plan)",
     )
     again.add_argument("--retry", action="store_true", help="with --resume: what failed or was unavailable, once more")
     again.add_argument("--against", metavar="RUN", help="then say what changed since this run, as diff does")

@@ -150,6 +150,8 @@ class Fleet:
         named = self.options.resume or self.options.out
         if self.options.resume == "" and not named:
             raise resume.CannotResume("resume: found several GPUs and no folder, allowed --resume DIR")
+        if self.options.resume and not Path(named).is_dir():
+            raise resume.absent(Path(named))
         folder = Path(named) if named else run_folder.make(None, "fleet")
         run_folder.ensure_writable(folder)
         return folder
@@ -159,7 +161,7 @@ class Fleet:
         options = replace(self.options, where=plan.where)
         if self.folder is not None:
             named = str(self.folder / (kind or CPU))
-            options = replace(options, out=named, resume=named if options.resume is not None else None)
+            options = replace(options, out=named, resume=None if options.resume is None else "")
         return Run(plan, options, accepted)
 
     def execute(self) -> int:

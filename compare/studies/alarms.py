@@ -22,7 +22,7 @@ from typing import Any
 from common.kit import levels
 from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
-from compare.exits import OK, USAGE, WRONG
+from compare.exits import OK, USAGE, WRONG, say
 from compare.studies.mutation.worker import asked
 from compare.workloads.numbers import at_least_one, seed
 
@@ -112,7 +112,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         cases = list(run(asked.out / FOUND, head))
     except ValueError as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     print("\n".join(table(cases)))
     wrong = [(case["case"], name, why) for case in cases for name, why in case["alarms"].items()]

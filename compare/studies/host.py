@@ -44,7 +44,7 @@ from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from compare.competitors import registry
-from compare.exits import GATE, NO_GPU, OK, USAGE
+from compare.exits import GATE, NO_GPU, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.static import jit
 from compare.static.helion_target import helion_as
@@ -201,7 +201,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         meant = here if asked.gpu == "auto" else gpus.resolve(asked.gpu)
     except gpus.UnknownGpu as error:
-        print(error)
+        say(error)
         return USAGE
     if meant != here and not asked.cpu:
         print(f"{asked.gpu} is not here: host time is that of launches which happen; --cpu is without them")

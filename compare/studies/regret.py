@@ -26,7 +26,7 @@ from typing import Any
 
 from common.gpus import UnknownGpu
 from compare.competitors import registry
-from compare.exits import NO_GPU, NOTHING, OK, USAGE
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import records, tune
@@ -207,7 +207,7 @@ def main(asked: argparse.Namespace) -> int:
         folders = [Path(name) for name in asked.of] if asked.of else [folder]
         lines = table(folders)
     except (UnknownGpu, run_folder.CannotWrite, FileNotFoundError, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     print("\n".join(lines) if lines else "no row counts: neither auto nor another candidate was timed")
     if lines and not asked.of:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from common import gpus
 from common.gpus import Gpu
 from compare.competitors import registry
-from compare.exits import INTERRUPTED, USAGE
+from compare.exits import INTERRUPTED, USAGE, say
 from compare.record import folder as run_folder
 from compare.static.compile import Compilation, Outcome, compile_in_child
 from compare.static.estimate import NoEstimate, estimate
@@ -97,7 +96,7 @@ def main(asked: argparse.Namespace) -> int:
     try:
         gpu, kernels = gpus.resolve(asked.gpu), list(_kernels(asked.kernels))
     except (gpus.UnknownGpu, registry.UnknownKernel) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     rows = pick(peers(0), ROWS)
     known = space.read(gpu.name) if space.path(gpu.name).exists() else {"kernels": {}}

@@ -48,6 +48,7 @@ run --out /proc/x --workload 1q1s10 --kernels triton/naive
 run --out /etc/passwd --workload 1q1s10 --kernels triton/naive
 run --batches 3
 run --device tpu:0 --workload 1q1s10 --kernels triton/naive
+fleet --frobnicate
 report
 report /nowhere
 report /etc

@@ -30,7 +30,7 @@ from common.engines.options import kernel_of
 from common.process import Child, Lost
 from common.spec import SpecError
 from common.versions import Unsuitable
-from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, terminable
+from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
 from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.store import Busy, Lines
@@ -207,7 +207,7 @@ def main(asked: argparse.Namespace) -> int:
         out = asked.out or run_folder.ROOT / "docs" / "results" / (meant.name if meant else "h200") / "engine"
         tasks = [] if asked.render else tasks_of(asked, engines_of(asked.engines), out / "gpu.lock")
     except (SpecError, Unsuitable, gpus.UnknownGpu, trace.TraceError, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     if not asked.render and importlib.util.find_spec("vllm") is None:
         print("vLLM is not installed: `pip install vllm` beside a GPU; --render needs none", file=sys.stderr)
@@ -219,7 +219,7 @@ def main(asked: argparse.Namespace) -> int:
         run_folder.ensure_writable(out)
         run = Run(out, sources())
     except (run_folder.CannotWrite, Busy) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return USAGE
     try:
         with terminable():

@@ -34,6 +34,11 @@ def helper(n):
 """
 
 
+def heading(lines, dsl):
+    """The kernel of the portable choice."""
+    return next(line for line in reversed(lines) if line.startswith((f"{dsl}: ", f"{dsl}, "))).partition(": ")[2]
+
+
 @pytest.fixture
 def tree(tmp_path):
     path = tmp_path / "tree_of_a_test.py"
@@ -71,7 +76,7 @@ def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
     told = dict(explain.rules_of(auto.FAMILY, choice, Situation(SHAPE, stats, gpu)))
     assert "kernel by" in told or met
     lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
-    assert lines[0] == f"{dsl}: {choice.kernel}"
+    assert heading(lines, dsl) == choice.kernel
     assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
 
 
@@ -81,7 +86,22 @@ def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
 def test_a_window_leads_to_what_auto_chooses_for_it(dsl, ask, text):
     auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), resolve("h200")
     choice = auto.choose(SHAPE, BatchStats.of(lens), gpu, sees=ask.sees)
-    assert explain.explain(dsl, lens, SHAPE, ask, gpu)[0] == f"{dsl}: {choice.kernel}"
+    assert heading(explain.explain(dsl, lens, SHAPE, ask, gpu), dsl) == choice.kernel
+
+
+@pytest.mark.parametrize(("text", "gpu", "first"), [
+    ("q8k", "h200", "triton: native.sm90_prefill"),
+    ("q8k", "mi300", "triton: "),
+    ("32q1s2k", "h200", "triton: q_block"),
+])  # fmt: skip
+def test_what_the_public_call_takes_comes_first(text, gpu, first):
+    lines = explain.explain("triton", parse_lens(text), SHAPE, Ask(), resolve(gpu))
+    assert lines[0].startswith(first) and ("native" in lines[0]) == any("portable: " in line for line in lines)
+
+
+def test_without_native_kernels_the_portable_choice_is_all(monkeypatch):
+    monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
+    assert explain.explain("triton", parse_lens("q8k"), SHAPE, Ask(), resolve("h200"))[0] == "triton: unpaged"
 
 
 def test_what_a_window_leaves_to_choose_for_is_told(capsys):

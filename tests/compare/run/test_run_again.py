@@ -128,8 +128,17 @@ def test_without_a_folder_the_last_run_of_the_plan_goes_on():
     assert len(list(Path("results").iterdir())) == 1
 
 
-def test_a_folder_that_holds_no_run_yet_begins_one():
-    assert command("--resume", "run") == 0 and len(names()) == 6
+def test_out_and_resume_begin_a_run_where_there_is_none():
+    assert command("--out", "run", "--resume") == 0 and len(names()) == 6
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["absent", "empty"])
+def test_a_folder_without_a_run_is_refused_and_left_as_it_was(made, capsys):
+    if made:
+        Path("rum").mkdir()
+    assert command("--resume", "rum") == 2 and not Played.asked
+    assert "--out rum --resume" in capsys.readouterr().err
+    assert Path("rum").exists() == made and (not made or not list(Path("rum").iterdir()))
 
 
 def test_a_kernel_that_changed_is_run_again_and_only_that(tmp_path, monkeypatch):
@@ -247,7 +256,18 @@ def test_against_a_run_under_another_contract_is_refused_before_anything_is_meas
 @pytest.mark.parametrize("point", range(3))
 def test_kill_9_of_the_command_with_real_workers(tmp_path, point):
     """Killed behind one, two or three finished rows; the same command with --resume ends with every row once."""
-    words = [sys.executable, "-m", "compare.run", "--workload", "q1s40_q3", "--shape", "2:1:64", "--resume", "run"]
+    words = [
+        sys.executable,
+        "-m",
+        "compare.run",
+        "--workload",
+        "q1s40_q3",
+        "--shape",
+        "2:1:64",
+        "--out",
+        "run",
+        "--resume",
+    ]
     words += ["--kernels", ",".join(f"fake_kernels:{name}" for name in ("honest", "lies", "sleeps", "pads", "refuses"))]
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     path = tmp_path / "run" / "cells.jsonl"
