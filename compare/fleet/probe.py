@@ -23,5 +23,9 @@ def found(timed: bool) -> dict[str, Any]:
     return {"gpu": dataclasses.asdict(gpu), "address": address, "software": fingerprint.software("cuda:0")}
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(json.dumps(found(sys.argv[1] == "gpu")))
+
+
+if __name__ == "__main__":
+    main()

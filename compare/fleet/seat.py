@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -97,7 +96,9 @@ class Seat:
     def _probed(self) -> dict[str, Any]:
         """Asked of a child: this process makes no context on the GPU."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        words = [sys.executable, "-m", "compare.fleet.probe", "gpu" if self._timed else "cpu"]
+        from compare.process import children  # imports torch
+
+        words = [*children.command(children.PROBE), "gpu" if self._timed else "cpu"]
         status, out, err = once(words, environment, b"", PROBE_LIMIT_S)
         if status:
             raise Unfit(f"the probe exited with {status}: {err.decode(errors='replace').strip()[-500:]}")

@@ -3,8 +3,9 @@
     python -m compare pages conformance [--write]
 
 `kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME --report FILE`, the last of a case
-counting; `scripts/` holds a standalone script for each finding, `scripts/h200.log` what they printed. Without --write
-it says whether the page is what these say (exit 1 where not).
+counting; `full/*.jsonl` have a line for each part of the full level that a kernel was asked. `scripts/` holds a
+standalone script for each finding, `scripts/h200.log` what they printed. Without --write it says whether the page is
+what these say (exit 1 where not).
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ Named cases of `common.cases.named`, each in its own dtype (fp16 for fp32 where 
 documents. `declared` were not asked: the adapter says that the library does not do them. `not run`: the time of the
 machine was up. An adapter's choices are ours: a failure below is of the library behind this adapter, at these versions.
 """
-FINDINGS = Path(__file__).with_name("templates") / "kit_findings.md"
+FULL_HEAD = """## The full level
+
+Every eighth case of the full level on an NVIDIA H200 (torch 2.11, triton 3.6.0, 2026-11-25), dealt to processes side by
+side for 140 s; what was not reached by then was not asked. A refusal by an error counts as a crash where the adapter
+does not declare it.
+"""
+TEMPLATES = Path(__file__).with_name("templates")
+FINDINGS, FULL = TEMPLATES / "kit_findings.md", TEMPLATES / "kit_full.md"
 
 
 def cases() -> dict[str, dict[str, dict[str, Any]]]:
@@ -45,6 +53,27 @@ def cases() -> dict[str, dict[str, dict[str, Any]]]:
         report = json.loads(path.read_text(encoding="utf-8"))
         found[path.name.split(".")[0]] |= {case["case"]: case for case in report["cases"]}
     return found
+
+
+def full() -> list[str]:
+    """Two tables of the parts in `full/`: a line a kernel, and what went wrong."""
+    counts: dict[str, Counter[str]] = {}
+    failures: dict[tuple[str, str, str], list[str]] = {}
+    for path in sorted((FOLDER / "full").glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            part = json.loads(line)
+            counts.setdefault(part["kernel"], Counter()).update(part["counts"])
+            for case, status, reason in part["wrong"]:
+                told = _cell(reason).rpartition("; its last line: ")[2]
+                failures.setdefault((part["kernel"], status, told.removeprefix("call 1: ")), []).append(case)
+    lines = ["| kernel | asked | right | declared | wrong | crashed |", "|---|---:|---:|---:|---:|---:|"]
+    for kernel, of in counts.items():
+        cells = (of.total(), of["ok"], of["declared"], of["incorrect"], of["crash"] + of["timeout"])
+        lines.append(f"| {kernel} | " + " | ".join(map(str, cells)) + " |")
+    lines += ["", "| kernel | status | what the kit said | cases | for example |", "|---|---|---|---:|---|"]
+    for (kernel, status, told), cases_of in failures.items():
+        lines.append(f"| {kernel} | {status} | {told} | {len(cases_of)} | `{min(cases_of, key=len)}` |")
+    return lines
 
 
 def _cell(text: str) -> str:
@@ -62,7 +91,8 @@ def page() -> str:
         left = len(names - {name.split("@")[0] for name in seen})
         table.append(f"| {TITLES[subject]} | {count['ok']} | {count['declared']} | {len(failed)} | {left} |")
         failures += [f"| {subject} | `{c['case']}` | {c['status']} | {_cell(c['reason'])} |" for c in failed]
-    return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FINDINGS.read_text(encoding="utf-8")])
+    told = FULL.read_text(encoding="utf-8"), FINDINGS.read_text(encoding="utf-8")
+    return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FULL_HEAD, *full(), "", told[0] + told[1]])
 
 
 def options(parser: argparse.ArgumentParser) -> None:
