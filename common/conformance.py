@@ -267,16 +267,26 @@ def _ends(value: Any) -> str:
     return str(value)
 
 
+class Refused(pytest.exit.Exception):
+    """Nothing can be asked: the run ends with exit code 2. pytest prints the class's name before the words."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, pytest.ExitCode.USAGE_ERROR)
+
+
+Refused.__module__, Refused.__qualname__ = "builtins", "diptych-check"
+
+
 @pytest.fixture(scope="module")
 def summary(request: pytest.FixtureRequest):
     if why := _misused(request.config):
-        pytest.exit(why, returncode=pytest.ExitCode.USAGE_ERROR)
+        raise Refused(why)
     kit = make(request.config)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
     except Unavailable as error:
         kit.close()
-        pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        raise Refused(str(error))
     cases, level = _cases(request.config), request.config.getoption("kit_level")
     named = "the given" if request.config.getoption("--case") else f"level {level}"
     _say(request.config, f"{len(cases)} cases ({named}), seed {kit.seed}{TAKES.get(level, '') * (named[0] == 'l')}")

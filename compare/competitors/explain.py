@@ -35,6 +35,7 @@ from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
 
+PLUMBING = ("name in TREES",)  # of the fitted file: that it knows the kernel
 FITTED = "heuristics/fitted/"  # as a family names what tune wrote
 Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
 
@@ -153,8 +154,12 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
         lines.append(_line(name or "config", _words(config)))
         lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
     lines.append(_line("chosen by", choice.path if gpu is None else f"dsl_{dsl}/{choice.path}"))
-    for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu):
-        lines.append(_line("", f"{'yes' if held else 'no':4} {text}"))
+    held = [text for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu) if held]
+    lines += [
+        _line("", "because " + text.replace("stats.", "").replace("shape.", ""))
+        for text in held
+        if text not in PLUMBING
+    ]
     lines += [_line(*told) for told in rules_of(auto.FAMILY, choice, Situation(shape, stats, gpu))]
     if why := stale(auto.FAMILY, dsl, choice):
         lines.append(_line("stale", why))

@@ -138,7 +138,13 @@ def test_the_command_prints_both_dsls(capsys):
     assert diptych(["explain", "q1s2k_16q512s1536", "--gpu", "h200"]) == 0
     told = capsys.readouterr().out
     assert "on h200" in told and "\ntriton: " in told and "\nhelion: " in told
-    assert "dsl_triton/heuristics/" in told and "  yes  " in told and "  no   " in told
+    assert "dsl_triton/heuristics/" in told
+
+
+def test_only_what_held_is_said(capsys):
+    assert diptych(["explain", "64q1s100~", "--gpu", "h200"]) == 0
+    told = capsys.readouterr().out
+    assert "because max_query_len <= 64 and max_seq_len <= 192" in told and "not covers" not in told
 
 
 @pytest.mark.parametrize(
