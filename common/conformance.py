@@ -286,7 +286,7 @@ def summary(request: pytest.FixtureRequest):
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
     except Unavailable as error:
         kit.close()
-        raise Refused(str(error))
+        raise Refused(str(error)) from None
     cases, level = _cases(request.config), request.config.getoption("kit_level")
     named = "the given" if request.config.getoption("--case") else f"level {level}"
     _say(request.config, f"{len(cases)} cases ({named}), seed {kit.seed}{TAKES.get(level, '') * (named[0] == 'l')}")

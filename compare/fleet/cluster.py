@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from compare.fleet.seat import PACKAGES, ROOT, Seat, Unfit, Work
 
 LOCAL, AUTO = "local", "auto"
 START_LIMIT_S = 240.0  # of a seat: its process, the files, and the probe that imports torch
+CONNECT_S = 10.0  # for the head of a cluster to answer
+START = "`ray start --head` on one machine, `ray start --address=HOST:6379` on the others; or --fleet local"
 LABEL = "accelerator_type:"
 OBJECT_STORE = 128 << 20  # bytes of a cluster of our own: a row is some KB, and is gone when it was read
 MEMORY_PER_CORE = 2 << 30  # a seat without a GPU: its process with torch, a worker, a compiler
@@ -92,7 +95,9 @@ class Cluster:
         """outside: modules of kernels that are not ours, which travel along. Raises NoFleet."""
         if "://" in address:
             raise NoFleet(f"--fleet: found {address}, allowed local, or HOST:PORT of a cluster that this machine is in")
-        self.address, self._ray, self._stage = address, ray(), tempfile.mkdtemp(prefix="diptych-fleet-")
+        found = ray()
+        ensure_heard(address)
+        self.address, self._ray, self._stage = address, found, tempfile.mkdtemp(prefix="diptych-fleet-")
         stage(Path(self._stage), outside)
         own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
@@ -106,10 +111,7 @@ class Cluster:
         except (ConnectionError, ValueError, RuntimeError) as error:
             shutil.rmtree(self._stage, ignore_errors=True)
             told = str(error).strip().partition("\n")[0]
-            hint = "`ray start --head` on one machine, `ray start --address=HOST:6379` on the others"
-            raise NoFleet(
-                f"--fleet: found no cluster at {address} ({told}), needed: {hint}; or --fleet local"
-            ) from error
+            raise NoFleet(f"--fleet: found no cluster at {address} ({told}), needed: {START}") from error
 
     def __enter__(self) -> Cluster:
         return self
@@ -134,6 +136,17 @@ class Cluster:
             where = node.host if hosts.count(node.host) == 1 else f"{node.host}.{node.id[:6]}"
             found += [RemoteSeat(self, node, f"{where}:{number}", timed, pretended) for number in range(count)]
         return found
+
+
+def ensure_heard(address: str) -> None:
+    """Raise NoFleet where nobody listens at HOST:PORT; Ray itself would go on asking for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise NoFleet(f"--fleet: found nobody at {address} ({error}), needed: {START}") from error
 
 
 def stage(folder: Path, outside: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from compare.fleet import muster, seat
-from compare.fleet.cluster import Cluster, NoFleet, kind_of
+from compare.fleet.cluster import Cluster, NoFleet, ensure_heard, kind_of
 from compare.fleet.seat import Seat, Unfit, strangers, tree
 
 
@@ -117,3 +117,9 @@ def test_without_ray_pip_is_named(monkeypatch):
 def test_a_client_address_is_refused():
     with pytest.raises(NoFleet, match="HOST:PORT"):
         Cluster("ray://box:10001")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no.such.host.invalid:6379"])
+def test_an_address_at_which_nobody_listens_is_said_at_once(address):
+    with pytest.raises(NoFleet, match=f"found nobody at {address} .*, needed: `ray start --head`"):
+        ensure_heard(address)
