@@ -37,6 +37,7 @@ def settle(page: Path, text: str, name: str, *, write: bool) -> int:
     """
     shown = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
     if write:
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8")
         print(shown)
         return OK

@@ -109,12 +109,12 @@ def test_explain_says_it(monkeypatch, capsys):
     assert diptych(command) == 0
     before = capsys.readouterr().out
     assert "refused" not in before
-    first = re.search(r"^triton: (\w+)$", before, re.M)[1]
+    first = re.search(r"^triton, portable: (\w+)$", before, re.M)[1]
     planted(monkeypatch, f"triton/{first}")
     family._chosen.clear()
     assert diptych(command) == 0
     told = capsys.readouterr().out
-    assert re.search(r"^triton: (\w+)$", told, re.M)[1] != first
+    assert re.search(r"^triton, portable: (\w+)$", told, re.M)[1] != first
     assert re.search(
         rf"^  refused +triton: found triton 3\.6\.0 .* whose triton/{first} is wrong: bits change", told, re.M
     )

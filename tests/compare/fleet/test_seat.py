@@ -51,6 +51,7 @@ class Rows:
 def busy(monkeypatch, *answers):
     told = list(answers)
     monkeypatch.setattr(seat, "_users", lambda address: told.pop(0) if len(told) > 1 else told[0])
+    monkeypatch.setattr(seat, "tree", lambda pid: {pid})  # a process of the tests may have children of its own
     one = Seat("box:0", True)
     one._address = "GPU-1"
     one.open(Rows())

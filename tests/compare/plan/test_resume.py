@@ -164,9 +164,10 @@ def test_without_a_name_the_last_run_of_the_plan_is_meant(tmp_path):
 
 def test_a_named_folder_has_to_hold_that_plan_and_contract_or_nothing_yet(tmp_path):
     folder = a_run(tmp_path, "run")
-    assert (
-        find(planned("p", "c"), str(folder)).folder == folder and find(planned("p", "c"), str(tmp_path / "new")) is None
-    )
+    assert find(planned("p", "c"), str(folder)).folder == folder
+    assert find(planned("p", "c"), str(tmp_path / "new"), begins=True) is None
+    with pytest.raises(CannotResume, match="new, which is not there, allowed a run's folder"):
+        find(planned("p", "c"), str(tmp_path / "new"))
     for plan, contract, named in (("q", "c", "plan p"), ("p", "d", "timing contract c")):
         with pytest.raises(CannotResume, match=named):
             find(planned(plan, contract), str(folder))
