@@ -39,8 +39,8 @@ machine was up. An adapter's choices are ours: a failure below is of the library
 FULL_HEAD = """## The full level
 
 Every eighth case of the full level on an NVIDIA H200 (torch 2.11, triton 3.6.0, 2026-11-25), dealt to processes side by
-side for 140 s; what was not reached by then was not asked. A refusal by an error counts as a crash where the adapter
-does not declare it.
+side for 140 s; and every 44th on a CPU through Triton's interpreter (triton 3.7.1): `CPU`. What was not reached by then
+was not asked. A refusal by an error counts as a crash where the adapter does not declare it.
 """
 TEMPLATES = Path(__file__).with_name("templates")
 FINDINGS, FULL = TEMPLATES / "kit_findings.md", TEMPLATES / "kit_full.md"
@@ -57,19 +57,20 @@ def cases() -> dict[str, dict[str, dict[str, Any]]]:
 
 def full() -> list[str]:
     """Two tables of the parts in `full/`: a line a kernel, and what went wrong."""
-    counts: dict[str, Counter[str]] = {}
+    counts: dict[tuple[str, str], Counter[str]] = {}
     failures: dict[tuple[str, str, str], list[str]] = {}
     for path in sorted((FOLDER / "full").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             part = json.loads(line)
-            counts.setdefault(part["kernel"], Counter()).update(part["counts"])
+            name = part["kernel"].removeprefix("compare.competitors.baselines.")
+            counts.setdefault((name, part["where"]), Counter()).update(part["counts"])
             for case, status, reason in part["wrong"]:
                 told = _cell(reason).rpartition("; its last line: ")[2]
-                failures.setdefault((part["kernel"], status, told.removeprefix("call 1: ")), []).append(case)
-    lines = ["| kernel | asked | right | declared | wrong | crashed |", "|---|---:|---:|---:|---:|---:|"]
-    for kernel, of in counts.items():
+                failures.setdefault((name, status, told.removeprefix("call 1: ")), []).append(case)
+    lines = ["| kernel | where | asked | right | declared | wrong | crashed |", "|---|---|---:|---:|---:|---:|---:|"]
+    for (kernel, where), of in counts.items():
         cells = (of.total(), of["ok"], of["declared"], of["incorrect"], of["crash"] + of["timeout"])
-        lines.append(f"| {kernel} | " + " | ".join(map(str, cells)) + " |")
+        lines.append(f"| {kernel} | {where} | " + " | ".join(map(str, cells)) + " |")
     lines += ["", "| kernel | status | what the kit said | cases | for example |", "|---|---|---|---:|---|"]
     for (kernel, status, told), cases_of in failures.items():
         lines.append(f"| {kernel} | {status} | {told} | {len(cases_of)} | `{min(cases_of, key=len)}` |")
