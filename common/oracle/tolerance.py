@@ -154,24 +154,22 @@ def _tau(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
     """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
 
     One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
-    random inputs the sum of a tile is no multiple of l's last place, so the roundings are independent: 1.5 u
-    sqrt(tiles), 4.5 of their standard deviations (u / sqrt(3) each, of an l that is L / sqrt(3) in the mean square).
-    That is no longer so where l begins with a sink of a part p of L: a tile under half of l's last place is lost, one
-    after the other, up to u p L each; and no more is lost than the keys are, (1 - p) L. Nor without a sink, past 1 / 2u
-    tiles (256 in bfloat16): from then on a tile may be under half of l's last place, and what follows is lost, up to
-    1 - 1 / (2 u tiles) of L: 33,003 keys in tiles of 16 came to 1.15 of the independent budget. A sum that lost a part x
-    is off by x / (1 - x), and a tile that is rounded up instead gains no more than that.
+    random inputs few tiles are rounded independently: 1.5 u sqrt(tiles), 4.5 standard deviations (u / sqrt(3) each, of
+    an l that is L / sqrt(3) in the mean square). Many tiles are not: 64 keys of small logits sum to nearly the same in
+    each, so that roundings go one way (4,265 keys: 1.1 of the independent budget), and from 1 / 2u tiles on what
+    follows is lost (33,003 keys: 1.15). An l that grows evenly is L / 2 in the mean: u tiles / 2, which is more from 9
+    tiles on. Nor does l grow evenly where it begins with a sink of a part p of L: a tile under half of l's last place
+    is lost, one after the other, up to u p L each; and no more is lost than the keys are, (1 - p) L. A sum that lost a
+    part x is off by x / (1 - x), and a tile that is rounded up instead gains no more than that.
     Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
     """
     tiles = rows.tiles
     if not statistical:
         return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
-    if not r.u_sum:
-        return 0.0 * rows.sunk
-    beside_a_sink = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
-    lost = torch.maximum(beside_a_sink, (1.0 - 0.5 / (r.u_sum * tiles)).clamp(min=0.0))
-    independent = (1.5 * r.u_sum * tiles.sqrt()).clamp(max=QUARTER)
-    return torch.maximum(independent, (lost / (1.0 - lost)).clamp(max=QUARTER))
+    lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
+    beside_a_sink = lost / (1.0 - lost) if r.u_sum else 0.0 * lost
+    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), tiles / 2)
+    return torch.maximum(grown, beside_a_sink).clamp(max=QUARTER)
 
 
 def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:

@@ -14,6 +14,7 @@ import argparse
 import heapq
 import random
 import resource
+import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -117,14 +118,14 @@ def resident() -> int:
     return pages * resource.getpagesize() >> 20
 
 
-def page(cells: int, gpus: int, memory_cells: int, number: int) -> str:
+def page(cells: int, gpus: int, memory_cells: int, number: int, command: str) -> str:
     rows, seats = cells // KINDS // KERNELS, gpus // KINDS
     draw = random.Random(number)
     lines = [
         "# A large fleet, simulated",
         "",
         f"{cells:,} cells ({KERNELS} kernels a row) over {gpus} GPUs of {KINDS} kinds. Written by"
-        " `python -m compare study fleet --out docs/results/fleet.md`; the clock of the first table is virtual.",
+        f" `{command}`; the clock of the first table is virtual.",
         "",
         "| case | time, s | bound, s | above it |",
         "|:--|--:|--:|--:|",
@@ -160,7 +161,8 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def main(asked: argparse.Namespace) -> int:
-    text = page(max(asked.cells, KINDS * KERNELS), max(asked.gpus, KINDS), asked.memory_cells, asked.seed)
+    sizes = max(asked.cells, KINDS * KERNELS), max(asked.gpus, KINDS), asked.memory_cells, asked.seed
+    text = page(*sizes, shlex.join(["python", "-m", "compare", "study", "fleet", *asked.words]))
     if asked.out:
         asked.out.write_text(text, encoding="utf-8")
     print(text, end="")

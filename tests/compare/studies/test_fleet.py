@@ -21,5 +21,5 @@ def test_the_driver_sees_every_record_once():
 
 
 def test_the_page_says_all_of_it():
-    text = fleet.page(480, 8, 0, 0)
+    text = fleet.page(480, 8, 0, 0, "a command")
     assert all(case.name in text for case in fleet.CASES) and "ms of its processor a record" in text
