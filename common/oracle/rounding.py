@@ -16,7 +16,7 @@ What a contract may have instead of float32 (`common.spec.precision`):
 - a fast tanh: 1.113e-5 of itself for MUFU.TANH (N. Juffa over all inputs, forums.developer.nvidia.com/t/173291): 2^-16
   of the capped logit, also added to delta.
 - a running sum in bf16: one rounding, 2^-8, a tile of 64 keys, and one of the merge or the sink. All of them are
-  errors of the one denominator: of `out` itself, and of the LSE (`_tau` of `common.oracle.tolerance` derives what they
+  errors of the one denominator: of `out` itself, and of the LSE (`common.oracle.tolerance.sum_error` derives what they
   come to, also where the sum begins with a sink).
 `spread` is what such an error of a logit, or that of tf32, amounts to where the errors of many keys are independent:
 without the factor sqrt(head_size) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on

@@ -11,7 +11,7 @@ with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (soft
 
 What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
 1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
-bits is off by (`_tau`). sigma and tau are 0 under the default contract.
+bits is off by (`sum_error`). sigma and tau are 0 under the default contract.
 
 3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
@@ -150,17 +150,18 @@ def _sunk(lse: Tensor, features: Features) -> Tensor:
     return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
 
 
-def _tau(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
+def sum_error(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
     """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
 
     One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
     random inputs few tiles are rounded independently: 1.5 u sqrt(tiles), 4.5 standard deviations (u / sqrt(3) each, of
     an l that is L / sqrt(3) in the mean square). Many tiles are not: 64 keys of small logits sum to nearly the same in
     each, so that roundings go one way (4,265 keys: 1.1 of the independent budget), and from 1 / 2u tiles on what
-    follows is lost (33,003 keys: 1.15). An l that grows evenly is L / 2 in the mean: u tiles / 2, which is more from 9
-    tiles on. Nor does l grow evenly where it begins with a sink of a part p of L: a tile under half of l's last place
-    is lost, one after the other, up to u p L each; and no more is lost than the keys are, (1 - p) L. A sum that lost a
-    part x is off by x / (1 - x), and a tile that is rounded up instead gains no more than that.
+    follows is lost (33,003 keys: 1.15). Half a last place of an l that grows evenly is 3/8 u L in the mean at most
+    (where L is 4/3 of a power of two): 3/8 u tiles, which is more from 16 tiles on. Nor does l grow evenly where it
+    begins with a sink of a part p of L: a tile under half of l's last place is lost, one after the other, up to u p L
+    each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a tile
+    that is rounded up instead gains no more than that.
     Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
     """
     tiles = rows.tiles
@@ -168,7 +169,7 @@ def _tau(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
         return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
     lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
     beside_a_sink = lost / (1.0 - lost) if r.u_sum else 0.0 * lost
-    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), tiles / 2)
+    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), 0.375 * tiles)
     return torch.maximum(grown, beside_a_sink).clamp(max=QUARTER)
 
 
@@ -192,8 +193,8 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
     u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
-    tau = _tau(rows, r, False)[..., None]
-    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + tau * rows.o.abs()) + r.eta_out
+    off = sum_error(rows, r, False)[..., None]
+    return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + off * rows.o.abs()) + r.eta_out
 
 
 def budgets(
@@ -208,7 +209,7 @@ def budgets(
     delta = _delta(expected, batch, features, rounding)
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
     rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
-    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + _tau(rows, rounding, False)
+    return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + sum_error(rows, rounding, False)
 
 
 def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
@@ -221,7 +222,7 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     if statistical:
         few = rows.few
         ub = (r.u + rows.sigma[..., None]) * rows.b
-        summed = _tau(rows, r, True)[..., None] * rows.o.abs()
+        summed = sum_error(rows, r, True)[..., None] * rows.o.abs()
         budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
@@ -296,7 +297,7 @@ def check(
         rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
         parts = _parts(rows, rounding, statistical)
         if lse is not None:
-            budget = delta[tokens] + _tau(rows, rounding, statistical)
+            budget = delta[tokens] + sum_error(rows, rounding, statistical)
             parts["lse"] = _lse_part(lse, expected, tokens, budget)
         _worst(parts, first, worst)
     ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}

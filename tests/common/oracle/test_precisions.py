@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from common.mutants.emulation import Schedule, emulate
 from common.mutants.right import Rounded, exp2_by_polynomial
 from common.oracle.reference import gather, reference
 from common.oracle.rounding import EXP2_POLYNOMIAL
-from common.oracle.tolerance import check
+from common.oracle.tolerance import check, sum_error
 from common.spec import AttentionShape, Features
 from common.spec.precision import Precision
 
@@ -185,3 +186,19 @@ def test_zeros_pass_under_no_contract_in_structured_inputs(length):
     for contract in Precision.all():
         out = torch.zeros_like(batch.query)
         assert not check(out, None, batch, Features(), contract, expected, structured=True).ok, contract
+
+
+@pytest.mark.parametrize("tiles", [4, 16, 68, 128])
+def test_a_running_sum_of_bf16_is_off_by_less_than_its_budget_and_not_by_much_less(tiles):
+    """Sums of tiles that are alike, and such that are not; rounded to bf16 behind each."""
+    draw, worst = torch.Generator().manual_seed(0), 0.0
+    for spread in (0.0, 0.001, 0.02, 0.3):
+        sums = 1.0 + spread * torch.randn(64, tiles, generator=draw, dtype=torch.float64)
+        sums *= 1.0 + torch.rand(64, 1, generator=draw, dtype=torch.float64)
+        running = torch.zeros(64, dtype=torch.float64)
+        for tile in sums.T:
+            running = (running + tile).to(B).double()
+        worst = max(worst, ((running - sums.sum(1)).abs() / sums.sum(1)).max().item())
+    rows = SimpleNamespace(tiles=torch.tensor([[1.0 + tiles]]), sunk=torch.zeros(1, 1))
+    budget = sum_error(rows, SimpleNamespace(u_sum=2.0**-8), True).item()
+    assert 0.45 * budget < worst < budget
