@@ -51,8 +51,21 @@ def spans(text: str) -> list[str]:
 
 def broken_links(text: str, home: Path) -> list[str]:
     prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"\w+:|#", link)]
-    return [link for link in links if not (home / link).exists()]
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"\w+:|#", link)]
+    return [link for link in links if not leads_somewhere(home, *link.partition("#")[::2])]
+
+
+def leads_somewhere(home: Path, name: str, heading: str) -> bool:
+    """Whether there is such a file, and in a page such a heading; a line of a source (`#L24`) is include.py's."""
+    path = home / name
+    return path.exists() and (path.suffix != ".md" or not heading or heading in anchors(path.read_text()))
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub and the site call a page's headings."""
+    shown = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one).replace("`", "").strip().lower() for one in shown]
+    return {re.sub(r"[^\w\- ]", "", one).replace(" ", "-") for one in plain} | set(re.findall(r'id="([^"]+)"', text))
 
 
 def missing_paths(text: str) -> list[str]:
@@ -250,12 +263,13 @@ def test_a_section_ends_at_the_next_heading_and_its_links_lead_from_here(tmp_pat
     ("check", "text"),
     [
         (lambda text: broken_links(text, ROOT), "[a](docs/nothing.md)"),
+        (lambda text: broken_links(text, ROOT), "[a](docs/ladder.md#q_block)"),
         (missing_paths, "see `compare/nothing.py`"),
         (unknown_names, "`compare.run.command.nothing`"),
         (unknown_names, "`compare.run.command.Run.nothing`"),
         (wrong_values, "`compare.bench.timing.MIN_ROUNDS = 11`"),
     ],
-    ids=["link", "path", "name", "member", "value"],
+    ids=["link", "heading", "path", "name", "member", "value"],
 )
 def test_a_wrong_document_is_seen(check, text):
     assert check(text)
