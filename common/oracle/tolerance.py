@@ -3,7 +3,7 @@
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
 8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
 
-S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + 3 tau |o|
+S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + tau |o|
                     row      ||e|| <= ||(u_o o, (u + sigma) B, eta W2, eta_o)|| + tau ||o||
 W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o + tau |o|
 LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
@@ -168,9 +168,8 @@ def sum_error(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
     if not statistical:
         return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
     lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
-    beside_a_sink = lost / (1.0 - lost) if r.u_sum else 0.0 * lost
     grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), 0.375 * tiles)
-    return torch.maximum(grown, beside_a_sink).clamp(max=QUARTER)
+    return torch.maximum(grown, lost / (1.0 - lost)).clamp(max=QUARTER)
 
 
 def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.gpus import Gpu
+from common.gpus import Gpu, resolve
 from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
 from compare.fleet.seat import code
 
@@ -33,6 +33,13 @@ class Muster:
 
 def pretending() -> bool:
     return bool(os.environ.get(PRETEND))
+
+
+def kinds(asked: str | None) -> list[str] | None:
+    """`h200,mi300` -> names of the table; None where all that are there are meant. Raises UnknownGpu."""
+    if asked in (None, "auto"):
+        return None
+    return list(dict.fromkeys(resolve(name.strip()).name for name in asked.split(",")))
 
 
 def gpus(

@@ -66,7 +66,7 @@ class Part:
 
 def execute(options: Options) -> int:
     """The exit code of a run with --fleet: the worst of its kinds."""
-    asked = _kinds(options.where.gpu)
+    asked = muster.kinds(options.where.gpu)
     tell = _quiet if options.shown.quiet else _tell
     with Cluster(options.fleet, _outside(options)) as cluster:
         pretended = muster.pretending()
@@ -89,13 +89,6 @@ def execute(options: Options) -> int:
             print("nothing selected", file=sys.stderr)
             return NOTHING
         return Fleet(options, cluster, found, plans, tell).execute()
-
-
-def _kinds(asked: str | None) -> list[str] | None:
-    """`h200,mi300` -> names of the table; None where all that are there are meant. Raises UnknownGpu."""
-    if asked in (None, "auto"):
-        return None
-    return list(dict.fromkeys(gpus.resolve(name.strip()).name for name in asked.split(",")))
 
 
 def _outside(options: Options) -> list[str]:

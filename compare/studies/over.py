@@ -86,7 +86,7 @@ def _main(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> i
     if asked.out is None:
         raise NoPlace("--out: found none beside --fleet, allowed a folder: its name is that of each kind's")
     parser.parse_args([*rest, "--out", str(asked.out)])  # a wrong word is said here, before any seat is asked
-    kinds = None if asked.gpu == "auto" else [gpus.resolve(one.strip()).name for one in asked.gpu.split(",")]
+    kinds = muster.kinds(asked.gpu)
     with Cluster(asked.fleet) as cluster:
         found = muster.gpus(cluster, kinds, lambda line: print(line, file=sys.stderr), pretended=muster.pretending())
         lacking = [kind for kind in kinds or () if kind not in found.of]

@@ -2,6 +2,7 @@
 them. tests/common/engines/test_vllm.py runs the same tests with the real one where it is installed."""
 
 import enum
+import importlib
 import sys
 import types
 from abc import ABC
@@ -87,3 +88,15 @@ def modules() -> dict[str, types.ModuleType]:
 
 def install() -> None:
     sys.modules.update(modules())
+
+
+def backend(monkeypatch, *, real=False):
+    """For a fixture: common.engines.vllm_backend over these modules, or over vLLM's; a kernel is named, none compiled
+    ahead."""
+    for name, module in ({} if real else modules()).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/auto")
+    monkeypatch.setenv("DIPTYCH_WARM", "none")
+    monkeypatch.delitem(sys.modules, "common.engines.vllm_backend", raising=False)
+    yield importlib.import_module("common.engines.vllm_backend")
+    sys.modules.pop("common.engines.vllm_backend", None)

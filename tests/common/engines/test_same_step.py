@@ -3,7 +3,6 @@
 A stale plan is a wrong answer in silence. So the kernel here plans the lengths it was told and attends by these alone:
 every output that a wrong reuse would spoil is held to the reference."""
 
-import importlib
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -52,14 +51,7 @@ class Planning:
 
 @pytest.fixture
 def adapter(monkeypatch):
-    for name, module in stand_in_vllm.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/auto")
-    monkeypatch.setenv("DIPTYCH_WARM", "none")
-    monkeypatch.delitem(sys.modules, "common.engines.vllm_backend", raising=False)
-    module = importlib.import_module("common.engines.vllm_backend")
-    yield module
-    sys.modules.pop("common.engines.vllm_backend", None)
+    yield from stand_in_vllm.backend(monkeypatch)
 
 
 class Engine:

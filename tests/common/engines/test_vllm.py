@@ -22,17 +22,9 @@ HEADS, KV_HEADS, SIZE, PAGE, MOST_KEYS = 4, 2, 32, 16, 96
 @pytest.fixture(params=["stand-in", "vllm"])
 def adapter(request, monkeypatch):
     """common.engines.vllm_backend over the one or the other, its current config at hand."""
-    if request.param == "stand-in":
-        for name, module in stand_in_vllm.modules().items():
-            monkeypatch.setitem(sys.modules, name, module)
-    elif importlib.util.find_spec("vllm") is None:
+    if request.param == "vllm" and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed here")
-    monkeypatch.setenv("DIPTYCH_KERNEL", "triton/auto")
-    monkeypatch.setenv("DIPTYCH_WARM", "none")
-    monkeypatch.delitem(sys.modules, "common.engines.vllm_backend", raising=False)
-    module = importlib.import_module("common.engines.vllm_backend")
-    yield module
-    sys.modules.pop("common.engines.vllm_backend", None)
+    yield from stand_in_vllm.backend(monkeypatch, real=request.param == "vllm")
 
 
 class Config(types.SimpleNamespace):
