@@ -84,7 +84,7 @@ class Seat:
     def do(self, share: Any) -> Iterator[Any]:
         """What the work finds of a share. Raises Unfit, also behind it: then nothing of it counts."""
         self._ensure_alone()
-        yield from self._work.do(share)
+        yield from (found for found in self._work.do(share))  # Ray sends into it, and a work may be a plain iterator
         self._ensure_alone()
 
     def close(self) -> None:

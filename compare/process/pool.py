@@ -25,7 +25,7 @@ GRACE_S = 15.0  # behind the deadline, for what a process has begun
 Job, Found = TypeVar("Job"), TypeVar("Found")
 
 
-def _of_dict(job: Any) -> tuple[str, int]:
+def _of_dict(job: Any) -> tuple[str, Any]:
     return job["kernel"], job.get("late", 0)
 
 
@@ -37,12 +37,12 @@ def in_order(job: Any) -> tuple[str, int]:
 class Jobs(Generic[Job]):
     """Jobs by kernel, in order. Safe for several threads.
 
-    of: a job's kernel, and a number: a kernel is not begun while one with a smaller number has jobs; of a dict `kernel`
-    and, where it has one, `late`. growing: more are added until `close`, and takers wait for them.
+    of: a job's kernel, and its turn, a number or tuple: none is taken while one with a smaller turn is there; of a dict
+    `kernel` and, where it has one, `late`. growing: more are added until `close`, and takers wait for them.
     """
 
     def __init__(
-        self, jobs: Iterable[Job] = (), *, growing: bool = False, of: Callable[[Job], tuple[str, int]] = _of_dict
+        self, jobs: Iterable[Job] = (), *, growing: bool = False, of: Callable[[Job], tuple[str, Any]] = _of_dict
     ) -> None:
         self._left: dict[str, deque[Job]] = {}
         self._lanes: Counter[str] = Counter()

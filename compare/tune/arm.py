@@ -41,7 +41,12 @@ class Late:
     divisor: int
 
 
-_LATE = {"naive": Late(2, 4), "split": Late(1, 2)}  # naive: milliseconds a call; split: two launches, more to compile
+_LATE = {  # naive: milliseconds a call; split: two launches, more to compile; auto: what the others are held against
+    "naive": Late(2, 4),
+    "split": Late(1, 2),
+    "auto": Late(-1, 1),
+    "native.auto": Late(-1, 1),
+}
 
 
 def late(kernel_id: str) -> Late:
@@ -195,7 +200,7 @@ class Arm:
                             "id": "|".join([kernel, str(number), str(rank), policy.name]),
                             "kernel": kernel,
                             "chunk": number,
-                            "late": late(kernel).turn,
+                            "late": (late(kernel).turn, number),
                             "policy": policy.to_dict(),
                             "rows": labels,
                         }
@@ -230,9 +235,9 @@ class Arm:
         while self._next[kernel] < len(chunks) and not (whole and self._waiting[kernel, self._next[kernel]]):
             rows = [row for row in chunks[self._next[kernel]] if row in self._left(kernel)]
             self._next[kernel] += 1
-            ready.add(self._timing_jobs(kernel, rows))
+            ready.add(self._timing_jobs(kernel, self._next[kernel] - 1, rows))
 
-    def _timing_jobs(self, kernel: str, rows: Sequence[Workload]) -> list[dict[str, Any]]:
+    def _timing_jobs(self, kernel: str, chunk: int, rows: Sequence[Workload]) -> list[dict[str, Any]]:
         """A job a row, the default first; what dropped out before the GPU is logged."""
         jobs = []
         for row in rows:
@@ -241,7 +246,7 @@ class Arm:
             cells = [{"cell": "|".join([kernel, row.label, p.name]), "policy": p.to_dict()} for p in ok]
             job = {"id": "|".join([kernel, row.label, ""]), "kernel": kernel, "row": row.to_dict()}
             if cells:
-                jobs.append(job | {"candidates": cells, "late": late(kernel).turn})
+                jobs.append(job | {"candidates": cells, "late": (late(kernel).turn, chunk)})
         return jobs
 
     def _sort_out(self, kernel: str, row: Workload) -> None:

@@ -87,8 +87,8 @@ class Lane:
         if (size := tensor_bytes(workspace)) > most:
             raise _TooLarge(f"{size >> 20} MiB, allowed {most / 2**20:.0f}")
         features = row.features(batch)
-        workspace = planned(kernel, batch, features, config, workspace)
         with helion_as(self.gpu), jit.recorded() as launches:
+            workspace = planned(kernel, batch, features, config, workspace)
             kernel.launch(batch, features, empty_output(batch, features), config, workspace)
         return launches
 

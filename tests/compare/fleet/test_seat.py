@@ -70,6 +70,14 @@ def test_a_share_beside_which_another_process_came_does_not_count(monkeypatch):
     assert list(busy(monkeypatch, [], []).do([1, 2])) == [1, 2]
 
 
+def test_a_work_may_give_any_iterator(monkeypatch):
+    """Ray sends a value into an actor's generator, which `yield from` hands on to an iterator that takes none."""
+    seated = busy(monkeypatch, [])
+    seated._work = type("Plain", (), {"do": lambda self, share: iter(share)})()
+    found = seated.do([1, 2, 3])
+    assert [next(found), found.send(True), found.send(True)] == [1, 2, 3]
+
+
 def test_a_full_disk_is_no_fault_of_a_kernel(monkeypatch):
     monkeypatch.setattr(seat.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
     with pytest.raises(Unfit, match="1 MiB of disk are free"):
