@@ -13,6 +13,7 @@ import argparse
 import statistics
 import tomllib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def build(asked: dict[str, Any], root: Path = ROOT) -> dict[str, Figure]:
         found |= dict(_speeds(name, group, asked["results"], root))
     costs = _costs(Committed(results, ()), asked["gpu"])
     patterns = asked.get("regret", {}).get("runs", ())
-    regrets = _regrets([folder for pattern in patterns for folder in sorted(results.glob(pattern))], root)
+    regrets = _regrets([folder for pattern in patterns for folder in sorted(root.glob(pattern))], root)
     return found | dict(_pairs(results, asked)) | dict(costs) | dict(regrets) | dict(_sources())
 
 
@@ -81,15 +82,20 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
 
 
 def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
-    """regret.dsl-class: what `auto` loses to the best that was tried on unseen rows, 0.03 for 3%; worst is the most."""
-    found = [row for folder in folders for row in regret.judged(folder)]
-    command = f"python -m compare study regret --of {' '.join(str(folder.relative_to(root)) for folder in folders)}"
-    for dsl in DSLS:
-        for kind in (*KINDS, "all"):
-            mine = [row for row in found if row.auto == f"{dsl}/auto" and kind in (row.kind, "all")]
-            if mine:
-                worst, mean = max(mine, key=lambda row: row.regret), statistics.fmean(row.regret for row in mine)
-                yield f"regret.{dsl}-{kind}", Figure(mean, command, len(mine), len(mine), worst.regret, worst.label)
+    """regret.gpu.kernel.class: what an `auto` loses to the best that was tried on unseen rows, 0.03 for 3%; worst is
+    the most. A GPU's runs are one table."""
+    of: dict[str, list[Path]] = {}
+    for folder in folders:
+        of.setdefault(regret.gpu_of(folder), []).append(folder)
+    for gpu, mine in of.items():
+        found = [row for folder in mine for row in regret.judged(folder)]
+        command = f"python -m compare study regret --of {' '.join(str(folder.relative_to(root)) for folder in mine)}"
+        for auto, kind in product(dict.fromkeys(row.auto for row in found), (*KINDS, "all")):
+            rows = [row for row in found if row.auto == auto and kind in (row.kind, "all")]
+            if rows:
+                worst, mean = max(rows, key=lambda row: row.regret), statistics.fmean(row.regret for row in rows)
+                name = f"regret.{gpu}.{auto}.{kind}"
+                yield name, Figure(mean, command, len(rows), len(rows), worst.regret, worst.label)
 
 
 def _costs(had: Committed, gpu: str) -> Iterator[tuple[str, Figure]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,20 +177,12 @@ def groups(figures: Table) -> str:
     """Every speed of the table: a line a group, class and kernel."""
     body = []
     for name, one in figures.items():
-        group, kind, kernel = name.split(".", 2) if name.count(".") >= 2 and one.worst is not None else ("", "", "")
-        if group:
+        parts = name.split(".", 2)
+        if len(parts) == 3 and parts[1] in (*KINDS, "all") and one.worst is not None:
+            group, kind, kernel = parts
             of = kernel.replace("-over-", " over ") if "-over-" in kernel else f"{kernel} over FA3"
-            body.append(
-                [
-                    group,
-                    kind,
-                    of,
-                    f"{one.value:.2f}",
-                    f"{one.rows} of {one.asked}",
-                    f"{one.worst:.2f}",
-                    f"`{one.worst_row}`",
-                ]
-            )
+            speeds = (f"{one.value:.2f}", f"{one.rows} of {one.asked}", f"{one.worst:.2f}")
+            body.append([group, kind, of, *speeds, f"`{one.worst_row}`"])
     columns = [
         ("group", False),
         ("class", False),
@@ -229,32 +221,43 @@ def summary(figures: Table) -> str:
 
 
 def regret(figures: Table) -> str:
-    """A sentence: what `auto` loses on rows that nobody fitted to."""
+    """A sentence: what each `auto` loses on rows that nobody fitted to."""
     said = [
-        f"in {dsl.capitalize()} by {100 * one.value:.1f}% in the mean of {one.rows} rows"
-        f" and by {100 * one.worst:.0f}% at most (`{one.worst_row}`)"
-        for dsl in ("triton", "helion")
-        if (one := figures.get(f"regret.{dsl}-all"))
+        f"`{auto}` on the {gpu.upper()} by {100 * one.value:.1f}% in the mean of {one.rows} rows,"
+        f" by {100 * one.worst:.0f}% on the worst (`{one.worst_row}`)"
+        for gpu, auto, kind, one in _regrets(figures)
+        if kind == "all"
     ]
     if not said:
         return (
             "What `auto` loses on shapes and lengths that nobody fitted to is not measured yet;"
             " `diptych study regret --seed 7` measures it."
         )
-    return f"On shapes and lengths that nobody fitted to, `auto` is slower than the best that was tried {listed(said)}."
+    return (
+        "On shapes and lengths that nobody fitted to, `auto` is slower than the best kernel and config that were tried:"
+        f" {'; '.join(said)}."
+    )
 
 
 def regrets(figures: Table) -> str:
-    """A line a DSL and class: regret of `auto` on unseen rows."""
-    prefix, body = "regret.", []
-    for name, one in figures.items():
-        if name.startswith(prefix):
-            share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
-            body.append([*name.removeprefix(prefix).split("-"), str(one.rows), *share, f"`{one.worst_row}`"])
+    """A line a GPU, an `auto` and a class: regret on unseen rows."""
+    body = []
+    for gpu, auto, kind, one in _regrets(figures):
+        share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
+        body.append([gpu, f"`{auto}`", kind, str(one.rows), *share, f"`{one.worst_row}`"])
     if not body:
         return regret(figures)
-    names = (("DSL", False), ("class", False), ("rows", True), ("mean", True), ("worst", True), ("worst row", False))
-    return tables.markdown(list(names), body)
+    words, numbers = (("GPU", False), ("auto", False), ("class", False)), (("rows", True), ("mean", True))
+    return tables.markdown([*words, *numbers, ("worst", True), ("worst row", False)], body)
+
+
+def _regrets(figures: Table) -> Iterator[tuple[str, str, str, Figure]]:
+    """(gpu, auto, class, figure); an auto's name has dots of its own."""
+    for name, one in figures.items():
+        if name.startswith("regret."):
+            gpu, _, rest = name.removeprefix("regret.").partition(".")
+            auto, _, kind = rest.rpartition(".")
+            yield gpu, auto, kind, one
 
 
 def listed(parts: list[str]) -> str:

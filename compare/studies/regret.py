@@ -93,6 +93,11 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
     return found
 
 
+def gpu_of(folder: Path) -> str:
+    """The GPU of a run."""
+    return json.loads((folder / "manifest.json").read_text())["gpu"]
+
+
 def judged(folder: Path) -> list[Row]:
     """The rows of a run that count. Raises FileNotFoundError for a folder that holds none."""
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -169,18 +169,18 @@ def test_what_the_pages_say_in_words_is_true_of_the_figures(words, table):
 
 def test_a_run_of_regret_that_is_committed_becomes_figures_a_sentence_and_a_table(tmp_path):
     rows = suites.unseen(5, 2)
-    (tmp_path / "manifest.json").write_text(json.dumps({"rows": [row.to_dict() for row in rows]}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"gpu": "h100", "rows": [row.to_dict() for row in rows]}))
     head = {"arm": "triton", "status": "ok", "config": {"kernel": "q_block"}, "t": 1.0}
     auto = [(row.label, "triton/auto", "tree", us) for row, us in zip(rows, (10.4, 11.0), strict=True)]
     other = [(row.label, "triton/q_block", "default", 10.0) for row in rows]
     lines = [head | {"row": r, "kernel": k, "policy": p, "final_us": us} for r, k, p, us in (*auto, *other)]
     (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = dict(figures._regrets([tmp_path], tmp_path.parent))
-    whole = found["regret.triton-all"]
+    whole = found["regret.h100.triton/auto.all"]
     assert (whole.value, whole.worst, whole.rows) == (pytest.approx(0.07), pytest.approx(0.1), 2)
     assert whole.worst_row == rows[1].label
-    assert "by 7.0% in the mean of 2 rows and by 10% at most" in quoted.regret(found)
-    assert f"| triton | all | 2 | 7.0% | 10.0% | `{rows[1].label}` |" in quoted.regrets(found)
+    assert "`triton/auto` on the H100 by 7.0% in the mean of 2 rows, by 10% on the worst" in quoted.regret(found)
+    assert f"| h100 | `triton/auto` | all | 2 | 7.0% | 10.0% | `{rows[1].label}` |" in quoted.regrets(found)
 
 
 def test_regret_that_nobody_measured_is_said_so():
