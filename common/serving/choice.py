@@ -1,4 +1,4 @@
-"""Which kernel and config serve a batch: a family's measured tree for the GPU, its untuned default without one.
+"""Which kernel and config serve a batch: the measured winner of its key on the GPU, else the family's rules.
 
 Choices are made from exact host integers (common/serving/grid.py), and segments are numbers of a short list
 (`few_segments`), so that the choices which a capacity can reach are few: those of a grid's points can all be compiled
@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from common.gpus import Gpu
 from common.serving.grid import GRID, INVARIANT, decided_by, reachable_stats, seen
+from common.serving.measured import Table, built
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of, planned
@@ -27,8 +29,10 @@ from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.spec.toolchain import RefusedCompiler, refusal
 
 UNTUNED = "untuned default"
-# Whose configs, where no measured tree is asked: the module in `heuristics` that has them.
+OF_THIS_GPU = "rules written from times of this GPU"
+# Whose configs, where no table of winners is asked: the module in `heuristics` that has them.
 UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
+FITTED = "heuristics/fitted"
 NO_GPU = "no GPU: the kernel's DEFAULT"
 MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
@@ -41,14 +45,19 @@ MOST_CHOICES = 2**17  # kept a family: a plan's capacity asks for some ten thous
 class Choice:
     """`auto`'s Config: a kernel of the family by its file's name, and that kernel's Config.
 
-    path: the function that chose, `heuristics/fitted/h200.py: auto`. provenance: what stands behind it, a measured
-    tree's PROVENANCE in one line, or UNTUNED.
+    path: what chose, `heuristics/fitted/h200.json: measured on ROW` or `heuristics/generic/default.py: auto`.
+    provenance: what stands behind it, a table's in one line, OF_THIS_GPU or UNTUNED.
     """
 
     kernel: str
     config: Any
     path: str = ""
     provenance: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether a table of winners has it."""
+        return self.path.startswith(FITTED)
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
@@ -84,7 +93,7 @@ def _of_one_unit(gpu: Gpu) -> Gpu:
 class Family:
     """One DSL's kernels as `auto` sees them; the two DSLs' `auto.py` each make one.
 
-    kernels: the names that may be chosen, by falling preference where a batch needs what the tree's choice lacks.
+    kernels: the names that may be chosen, by falling preference where a batch needs what the first choice lacks.
     load: the module of that name within the family (`q_block`, `heuristics.generic.default`); ImportError where there
     is none. recorded: a context that lists the JIT's launches (common.serving.tape.Launch) on a device.
     """
@@ -93,7 +102,7 @@ class Family:
     kernels: tuple[str, ...]
     load: Callable[[str], Any]
     recorded: Callable[[torch.device], AbstractContextManager[list[Launch]]]
-    _trees: dict[str, Any] = field(default_factory=dict)
+    _tables: dict[str, Table | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
 
     @property
@@ -119,9 +128,9 @@ class Family:
     ) -> Choice:
         """The kernel and config for a batch of these sizes, as `grid.decided_by` has them.
 
-        needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the tree's kernel
+        needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the chosen kernel
         lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
-        none, the tree's choice comes back: its launch names what is missing. heuristics: `tree`, or the name of another
+        none, the first choice comes back: its launch names what is missing. heuristics: `tree`, or the name of another
         module of the folder. sees: keys that a query token sees at most (`Features.sees`).
         With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
         """
@@ -141,27 +150,16 @@ class Family:
         return found
 
     def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
-        default = self._named("default")[0]
-        name = default.auto_kernel(shape, stats, gpu)
+        name = self._rules("default")[0].auto_kernel(shape, stats, gpu)
         if gpu is None:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-        try:
-            return self._by_table(name, shape, stats, gpu, heuristics)
-        except Exception as error:  # a table older than the kernels: a member of their Config or a kernel is gone
-            _, path, provenance = self.tree(gpu)
-            if heuristics != "tree" or provenance == UNTUNED:
-                raise
-            self._untuned(gpu, f"{path} has no answer for {shape} and {stats}, {type(error).__name__}: {error};")
-            return self._by_table(name, shape, stats, gpu, heuristics)
-
-    def _by_table(self, name: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu, heuristics: str) -> Choice:
-        tree, path, provenance = self.source(shape, gpu, heuristics)
-        if hasattr(tree, "auto"):
-            name, config = tree.auto(shape, stats, gpu)
-            self.kernel(name)
-            return Choice(name, config, f"{path}: auto", provenance)
-        tree, path, provenance = self.source(shape, gpu, heuristics, name)
-        return Choice(name, getattr(tree, name)(shape, stats, gpu), f"{path}: {name}", provenance)
+        if heuristics == "tree" and (won := self._won(shape, stats, gpu, name, to_choose=True)):
+            return won
+        rules, path = self._rules(heuristics)
+        if not hasattr(rules, "auto"):
+            return self.named(name, shape, stats, gpu, heuristics)
+        name, config = rules.auto(shape, stats, gpu)
+        return Choice(name, config, f"{path}: auto", self.provenance(gpu))
 
     def serving(
         self,
@@ -184,16 +182,22 @@ class Family:
             if serves(name):
                 if gpu is None:
                     return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-                chosen = getattr(self._named("default")[0], name)(shape, stats, gpu)
-                return Choice(name, chosen, f"{self._named('default')[1]}: {name}", UNTUNED)
+                return self.named(name, shape, stats, gpu, "default")
         return choice
 
-    def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
-        """One kernel with the config that the GPU's tree has for it, or the untuned default."""
+    def named(
+        self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
+    ) -> Choice:
+        """One kernel with its measured winner, else the config of the rules; heuristics as `choose` has it."""
         if gpu is None:
             return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
-        tree, path, provenance = self.source(shape, gpu, function=kernel)
-        return Choice(kernel, getattr(tree, kernel)(shape, stats, gpu), f"{path}: {kernel}", provenance)
+        if heuristics == "tree" and (won := self._won(shape, stats, gpu, kernel)):
+            return won
+        found = (self._rules(name) for name in (heuristics, "default"))
+        rules, path = next((one for one in found if hasattr(one[0], kernel)), (None, ""))
+        if rules is None:
+            return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT")
+        return Choice(kernel, getattr(rules, kernel)(shape, stats, gpu), f"{path}: {kernel}", self.provenance(gpu))
 
     def space(self, shape: AttentionShape, gpu: Gpu) -> Iterator[Choice]:
         """Every choice for up to 256 sequences of 128 k keys and 8192 tokens."""
@@ -222,53 +226,63 @@ class Family:
         config = self.serving(config, asked_of(batch, features), names=("split",))
         self.kernel(config.kernel).launch(batch, features, out, config.config, workspace, lse=lse)
 
-    def source(
-        self, shape: AttentionShape, gpu: Gpu, heuristics: str = "tree", function: str = ""
-    ) -> tuple[Any, str, str]:
-        """The module that answers for a shape, its path within the family and its provenance: the one that `heuristics`
-        names, else the untuned default. A measured tree answers where it covers the shape; none was measured with V of
-        another size than K. function: which the module must have, or the default is asked for it.
-        """
-        found = self.tree(gpu) if heuristics == "tree" else self._named(heuristics)
-        module, _, provenance = found
-        answers = provenance == UNTUNED or (shape.value_size is None and module.covers(shape, gpu))
-        return found if answers and (not function or hasattr(module, function)) else self._named("default")
+    def _rules(self, heuristics: str) -> tuple[Any, str]:
+        """The module of rules of that name, the default's for `tree`, and its path within the family."""
+        module = UNMEASURED["default" if heuristics == "tree" else heuristics]
+        return self.load(f"heuristics.{module}"), f"heuristics/{module.replace('.', '/')}.py"
 
-    def _named(self, name: str) -> tuple[Any, str, str]:
-        module = UNMEASURED[name]
-        return self.load(f"heuristics.{module}"), f"heuristics/{module.replace('.', '/')}.py", UNTUNED
+    def provenance(self, gpu: Gpu) -> str:
+        """What stands behind a choice of the rules on a GPU."""
+        return OF_THIS_GPU if gpu.name in getattr(self._rules("default")[0], "WRITTEN_ON", ()) else UNTUNED
 
-    def tree(self, gpu: Gpu) -> tuple[Any, str, str]:
-        """The module that chooses for `gpu`, its path within the family, and its provenance in one line.
+    def _won(
+        self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str, to_choose: bool = False
+    ) -> Choice | None:
+        """The measured winner of a batch's key, of `kernel`; to_choose: of the kernel that won, `kernel` where none."""
+        table = self.table(gpu)
+        won = table and table.find(shape, stats)
+        if won is None:
+            return None
+        name = (won.kernel or kernel) if to_choose else kernel
+        if name not in won.configs:
+            return None
+        try:
+            config = built(self.kernel(name).DEFAULT, won.configs[name])
+        except Exception as error:  # older than the kernels: a kernel or a member of a Config is gone
+            why = f"{FITTED}/{gpu.name}.json has no answer for {won.row}, {type(error).__name__}: {error};"
+            self._without(gpu, why)
+            return None
+        return Choice(name, config, f"{FITTED}/{gpu.name}.json: {won}", table.provenance)
 
-        Says once per GPU, in one line, that no tree exists and how one is made.
-        """
-        if gpu.name not in self._trees:
-            path = f"heuristics/fitted/{gpu.name}.py"
+    def table(self, gpu: Gpu) -> Table | None:
+        """The measured winners of a GPU, None without a file or where it is none; why is said once a GPU, in a line
+        that says how one is made."""
+        if gpu.name not in self._tables:
             try:
-                tree = self.load(f"heuristics.fitted.{gpu.name}")
-                origin = ", ".join(f"{name} {value}" for name, value in tree.PROVENANCE.items())
-                if not callable(tree.covers) or tree.PROVENANCE.get("gpu", gpu.title) != gpu.title:
-                    raise ValueError(f"found a table of {tree.PROVENANCE.get('gpu')}, allowed one of {gpu.title}")
-                self._trees[gpu.name] = tree, path, origin
+                folder = Path(next(iter(self.load("heuristics.fitted").__path__)))
+                found = Table(folder / f"{gpu.name}.json", self.name, gpu, folder.parents[1])
+                self._tables[gpu.name] = found
+                if found.stale:
+                    old = ", ".join(found.stale)
+                    self._say(gpu, f"{FITTED}/{gpu.name}.json is stale, timed with other code of {old}: there")
+            except (FileNotFoundError, ModuleNotFoundError):
+                self._tables[gpu.name] = None
+                if self.provenance(gpu) == UNTUNED:
+                    self._say(gpu, f"no measured table for {gpu.name} ({gpu.title}),")
             except Exception as error:  # whatever stands in the file: a call has an answer without it
-                absent = isinstance(error, ModuleNotFoundError) and (error.name or "").endswith(gpu.name)
-                why = (
-                    "no measured tree"
-                    if absent
-                    else f"{path} is no table of its kind, {type(error).__name__}: {error};"
-                )
-                self._untuned(gpu, f"{why} for {gpu.name} ({gpu.title}),")
-        return self._trees[gpu.name]
+                told = f"{type(error).__name__}: {error};"
+                self._without(gpu, f"{FITTED}/{gpu.name}.json is no table of its kind, {told}")
+        return self._tables[gpu.name]
 
-    def _untuned(self, gpu: Gpu, why: str) -> None:
-        """From now on the untuned default chooses for `gpu`, and why is said."""
-        warnings.warn(
-            f"{self.name}: {why} untuned defaults are used; "
-            f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}` writes one",
-            stacklevel=3,
-        )
-        self._trees[gpu.name] = self._named("default")
+    def _without(self, gpu: Gpu, why: str) -> None:
+        """From now on the rules choose for `gpu`, and why is said."""
+        self._tables[gpu.name] = None
+        self._say(gpu, why)
+
+    def _say(self, gpu: Gpu, why: str) -> None:
+        used = "untuned defaults" if self.provenance(gpu) == UNTUNED else "the rules"
+        command = f"`python -m compare tune --kernels '{self.name}/*' --gpu {gpu.name}`"
+        warnings.warn(f"{self.name}: {why} {used} are used; {command} writes one", stacklevel=3)
 
     def reachable(
         self,
@@ -280,8 +294,14 @@ class Family:
         needs: frozenset[str] = frozenset(),
         sees: int = EVERY_KEY,
     ) -> dict[Choice, list[BatchStats]]:
-        """Every choice for batches of this capacity -> the points of the grid that get it."""
+        """Every choice for batches of this capacity -> the points of the grid that get it, and the sizes of winners."""
         found: dict[Choice, list[BatchStats]] = {}
-        for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
+        table = gpu and self.table(gpu)
+        won = [
+            stats
+            for stats in (table.stats(shape) if table else ())
+            if stats.num_seqs <= max_seqs and stats.num_tokens <= max_tokens and stats.max_seq_len <= max_seq_len
+        ]
+        for stats in (*reachable_stats(max_tokens, max_seqs, max_seq_len), *won):
             found.setdefault(self.choose(shape, stats, gpu, needs, sees=sees), []).append(stats)
         return found

@@ -34,7 +34,7 @@ def decided_by(stats: BatchStats) -> BatchStats:
     seqs, longest = max(stats.num_seqs, 1), max(stats.max_query_len, 1)
     keys = few_keys(max(stats.max_seq_len, longest))
     eighths = min(max(cdiv(EIGHTHS * stats.total_seq_len, seqs * keys), 1), EIGHTHS)
-    total = cdiv(seqs * keys * eighths, EIGHTHS)
+    total = max(seqs * keys * eighths // EIGHTHS, 1)  # down, so that what is decided by is decided by itself
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs)
     return BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total)
 

@@ -2,111 +2,50 @@
 
     python -m compare explain q1s2k_16q512s1536 --gpu h200
 
-Per DSL: what `auto` chooses, the segments that follow, the conditions of a fitted tree where one was asked, the rule
-that decided and its runner-up, what stands behind it, and whether that is stale. Nothing is compiled or launched, so
-the GPU need not be here. Exit codes: 0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be
-imported.
+Per DSL: what `auto` chooses, the segments that follow, the measured winner or the rule that decided and its runner-up,
+what stands behind it, and which kernels of a table are stale. Nothing is compiled or launched, so the GPU need not be
+here. Exit codes: 0; 2 for an option or a batch that cannot be read; 5 where neither DSL can be imported.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from common import gpus
 from common.gpus import Gpu
-from common.serving.choice import Choice, few_segments
+from common.serving.choice import Choice
 from common.serving.grid import decided_by, seen
 from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
 from common.spec.metadata import SHORT_QUERY, BatchStats, Lens, cdiv
-from compare.competitors import registry, sources
+from compare.competitors import registry
 from compare.exits import NOTHING, OK, USAGE, say
 from compare.workloads import Ask, GrammarError, parse_lens, parse_shape
 from compare.workloads.numbers import page, window
 
 HELP = "which kernel and config serve a batch, and why"
 
-PLUMBING = ("name in TREES",)  # of the fitted file: that it knows the kernel
-FITTED = "heuristics/fitted/"  # as a family names what tune wrote
-Condition = tuple[str, bool]  # as the tree's source has it, and whether it held
-
-
-class _Watched(ast.NodeTransformer):
-    """Every condition `c` of an if becomes `_seen("c", c)`."""
-
-    def _watch(self, node: Any) -> Any:
-        self.generic_visit(node)
-        arguments = [ast.Constant(ast.unparse(node.test)), node.test]
-        node.test = ast.Call(ast.Name("_seen", ast.Load()), arguments, [])
-        return node
-
-    visit_If = visit_IfExp = _watch
-
-
-def conditions(module: ModuleType, function: str, *args: Any) -> tuple[Any, list[Condition]]:
-    """What `function` of a module of if-trees returns for `args`, and the conditions it went through, in order.
-
-    The module's own source runs once more, with its conditions watched, in a namespace of its own.
-    """
-    met: list[Condition] = []
-
-    def seen(text: str, value: Any) -> Any:
-        met.append((text, bool(value)))
-        return value
-
-    tree = _Watched().visit(ast.parse(Path(module.__file__).read_text()))
-    namespace = {"__name__": module.__name__, "__file__": module.__file__, "_seen": seen}
-    exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), namespace)
-    met.clear()
-    return namespace[function](*args), met
-
-
-def path_of(family: Any, choice: Choice, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> list[Condition]:
-    """The conditions of the fitted if-trees behind a choice of `family`; none where tables of rules decided alone."""
-    file, _, function = choice.path.partition(": ")
-    if not file.startswith(FITTED):
-        return []
-    found, met = conditions(family.load(file.removesuffix(".py").replace("/", ".")), function, shape, stats, gpu)
-    config = few_segments(found[1] if isinstance(found, tuple) else found, shape, stats)
-    if config != choice.config:
-        raise RuntimeError(f"{choice.path} gave {choice.config}, and {config} when it was watched")
-    return met
-
 
 def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tuple[str, str]]:
-    """(what, rule) of the tables behind a choice: the rule that decides, and its runner-up, which would without it."""
+    """(what, rule) of the tables behind a choice: the rule that decides, and its runner-up, which would without it.
+    Behind a measured winner those that would decide without it."""
     default = family.load("heuristics.generic.default")
     config = getattr(default, choice.kernel, None)
     shape, stats, gpu = situation.shape, situation.stats, situation.gpu
-    named = default.auto_kernel(shape, stats, gpu)  # a fitted tree may have taken another
+    named = default.auto_kernel(shape, stats, gpu)  # another may have won
     tables = {"kernel": default.auto_kernel if named == choice.kernel else None, "config": config if gpu else None}
     for what, table in tables.items():
         if isinstance(table, Rules):
             rules = table.told(situation)
-            yield f"{what} by", str(rules[0])
+            yield f"{what} by", f"{'else ' * choice.measured}{rules[0]}"
             if len(rules) > 1:
                 yield "  runner-up", str(rules[1])
-
-
-def stale(family: Any, dsl: str, choice: Choice) -> str:
-    """Why a fitted table no longer is of the sources that run; empty where it is, and for rules written by hand."""
-    file = choice.path.partition(": ")[0]
-    if not file.startswith(FITTED):
-        return ""
-    stamped = family.load(file.removesuffix(".py").replace("/", ".")).PROVENANCE.get("sources", "")
-    now = sources.of_rules(dsl)
-    if stamped == now:
-        return ""
-    return f"yes: fitted with sources {stamped or 'that nobody stamped'}, these are {now}; `diptych tune` fits anew"
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
@@ -154,15 +93,9 @@ def explain(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
         lines.append(_line(name or "config", _words(config)))
         lines.append(_line("  segments" if name else "segments", segments(config, served, ask.sliding_window)))
     lines.append(_line("chosen by", choice.path if gpu is None else f"dsl_{dsl}/{choice.path}"))
-    held = [text for text, held in path_of(auto.FAMILY, choice, shape, stats, gpu) if held]
-    lines += [
-        _line("", "because " + text.replace("stats.", "").replace("shape.", ""))
-        for text in held
-        if text not in PLUMBING
-    ]
     lines += [_line(*told) for told in rules_of(auto.FAMILY, choice, Situation(shape, stats, gpu))]
-    if why := stale(auto.FAMILY, dsl, choice):
-        lines.append(_line("stale", why))
+    if gpu and (table := auto.FAMILY.table(gpu)) and table.stale:
+        lines.append(_line("stale", f"{', '.join(table.stale)}: timed with other code; `diptych tune` times it anew"))
     lines.append(_line("provenance", choice.provenance))
     refused = [error for name in registry.RUNGS if (error := auto.FAMILY.refusal(name, gpu))]
     return lines + [_line("refused", str(error)) for error in refused]

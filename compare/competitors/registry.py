@@ -9,11 +9,10 @@ import importlib
 import importlib.util
 import random
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from common.gpus import Gpu
-from common.serving.choice import UNTUNED
+from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import EVERY_KEY, BatchStats
@@ -184,15 +183,14 @@ def default_config(
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
-    heuristics: `tree` asks the measured `heuristics.fitted.<gpu>` of the family first, where it covers the shape;
-    `paper` the paper's Listing 2; both then, and `default` at once, the untuned `heuristics.generic.default`:
-    `Family.source` says which, for `auto` too. Without a GPU, or where no module has a function of that name, the
-    kernel's DEFAULT. An ablation takes what its rung would, as its `default` derives it from that module. A variant of
-    the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT on every batch, `@page` the untuned choice
-    with tiles of a page, as before the paper's 4.6. Raises UnsupportedFeature where the kernel has no tile of a page's
-    size. needs: what the batch asks of a kernel (`common.spec.kernel.asked_of`), which a kernel that picks another, as
-    `auto`, has to know. sees: keys that a query token sees at most (`Features.sees`): decodes over longer sequences
-    take the config for so many.
+    heuristics: `tree` asks the measured winners of the GPU first (`heuristics/fitted/<gpu>.json`), `paper` the paper's
+    Listing 2; both then, and `default` at once, the rules of `heuristics.generic.default`: `Family.named` says which.
+    Without a GPU, or where no rules have that name, the kernel's DEFAULT. An ablation takes what its rung would, as its
+    `default` derives it from that. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT
+    on every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises
+    UnsupportedFeature where the kernel has no tile of a page's size. needs: what the batch asks of a kernel
+    (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees: keys that a query
+    token sees at most (`Features.sees`): decodes over longer sequences take the config for so many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":
@@ -203,18 +201,31 @@ def default_config(
     heuristics = heuristics if variant in (None, PLANNING) else variant
     if gpu is not None and hasattr(kernel, "choose"):
         choice = kernel.choose(shape, stats, gpu, needs, heuristics, sees)
-        return choice, "heuristics" if choice.provenance == UNTUNED else "tree"
+        return choice, "tree" if choice.measured else "heuristics"
     if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
         stats = seen(shape, stats, sees)
         family, name = kernel_id.split("/")
-        name = _DERIVED.get(kernel_id, name)
-        chooser = importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY
-        module, path, provenance = chooser.source(shape, gpu, heuristics, name)
-        if hasattr(module, name):
-            chosen = partial(kernel.default, module) if kernel_id in _DERIVED else getattr(module, name)
-            untuned = "paper" if path == _PAPER else "heuristics"
-            return chosen(shape, stats, gpu), untuned if provenance == UNTUNED else "tree"
+        rung = Rung(importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY, heuristics)
+        choice = rung.choice(_DERIVED.get(kernel_id, name), shape, stats, gpu)
+        origin = "tree" if choice.measured else "paper" if choice.path.startswith(_PAPER) else "heuristics"
+        if kernel_id in _DERIVED:
+            return kernel.default(rung, shape, stats, gpu), origin
+        return choice.config, "DEFAULT" if choice.path == "DEFAULT" else origin
     return kernel.DEFAULT, "DEFAULT"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """What `default` of an ablation asks as if it were a module of rules: `heuristics.q_block(shape, stats, gpu)`."""
+
+    family: Any
+    heuristics: str
+
+    def choice(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
+        return self.family.named(kernel, shape, stats, gpu, self.heuristics)
+
+    def __getattr__(self, kernel: str) -> Any:
+        return lambda shape, stats, gpu: self.choice(kernel, shape, stats, gpu).config
 
 
 def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:

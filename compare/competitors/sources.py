@@ -102,12 +102,6 @@ def of_kernel(kernel_id: str) -> str:
         return "unavailable"
 
 
-def of_rules(dsl: str) -> str:
-    """The hash that a fitted table is stamped with: over a DSL's rules, from which it departs, and all that they
-    import, which are its kernels."""
-    return sha_of(files(ROOT / plain(registry.package(dsl)) / "heuristics" / "generic" / "default.py"))
-
-
 def sha_of(paths: Iterable[Path]) -> str:
     """The first 16 hex digits of SHA-256 over files and their names."""
     digest = hashlib.sha256()

@@ -106,13 +106,13 @@ def _file(module: str) -> Path | None:
 
 @cache
 def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
-    """What decides the config of a kernel of the DSL folders: whose configs, and the files that hold them. Trees of
+    """What decides the config of a kernel of the DSL folders: whose configs, and the files that hold them. Tables of
     other GPUs do not count."""
     if not registry.is_own(kernel_id):
         return ""
     folder = FOLDER / plain(registry.package(kernel_id.split("/")[0])) / "heuristics"
-    others = {folder / "fitted" / f"{name}.py" for name in gpus.TABLE if name != gpu}
-    files = sorted(set(folder.rglob("*.py")) - others)
+    others = {folder / "fitted" / f"{name}.json" for name in gpus.TABLE if name != gpu}
+    files = sorted({*folder.rglob("*.py"), *folder.rglob("*.json")} - others)
     return of(heuristics=heuristics, files=sources.sha_of(files))
 
 

@@ -38,7 +38,7 @@ def _add_where(new: argparse.ArgumentParser) -> None:
         "--heuristics",
         choices=HEURISTICS,
         default="tree",
-        help="whose configs: the GPU's measured tree where there is one (tree), untuned (default), Listing 2 (paper)",
+        help="whose configs: the GPU's measured winners, then rules (tree), rules alone (default), Listing 2 (paper)",
     )
 
 

@@ -16,6 +16,7 @@ Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import sys
@@ -29,7 +30,7 @@ from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
-from compare.tune import records, tune
+from compare.tune import fit, records, tune
 from compare.tune.arm import FIRST_ROWS, Arm, Machine
 from compare.tune.records import Log
 from compare.tune.space import DEFAULT, TREE, Policy, policies, start
@@ -190,6 +191,8 @@ def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
             raise records.NotThisRun(f"out: found {folder}, which holds a run; allowed a new folder, or --resume of it")
     policies_ = {kernel: [p.to_dict() for p in found] for plan_ in plans.values() for kernel, found in plan_.items()}
     more = {"commit": run_folder.commit(), "versions": run_folder.versions(), "minutes": asked.minutes}
+    more |= {"started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    more |= {"sources": fit.stamps([kernel for planned in plans.values() for kernel in planned])}
     write_manifest(before, identity | more | {"policies": policies_})
     for dsl, planned in plans.items():
         log = Log(folder / "candidates.jsonl")

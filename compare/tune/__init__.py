@@ -1,4 +1,4 @@
-"""From candidate configs to times, from times to the trees of `heuristics/`; rankings where no time can be taken.
+"""From candidate configs to times, from times to tables of winners; rankings where no time can be taken.
 
-In: a GPU and rows. Out: logs of candidates, and a Python module that a person reviews.
+In: a GPU and rows. Out: logs of candidates, and a table of winners that a person reviews.
 """

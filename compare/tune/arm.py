@@ -95,12 +95,9 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
 
 
 def _has_table(kernel_id: str, gpu: Gpu) -> bool:
-    """Whether a fitted table answers on this GPU: it is timed beside what may replace it."""
-    family = registry.load(f"{kernel_id.split('/')[0]}/auto").FAMILY
-    try:
-        return hasattr(family.load(f"heuristics.fitted.{gpu.name}"), kernel_id.split("/")[1])
-    except ModuleNotFoundError:
-        return False
+    """Whether a table answers on this GPU: its winners are timed beside what may replace them."""
+    table = registry.load(f"{kernel_id.split('/')[0]}/auto").FAMILY.table(gpu)
+    return table is not None and any(kernel_id.split("/")[1] in one.configs for one in table.winners.values())
 
 
 class Arm:

@@ -1,170 +1,181 @@
-"""From a tuning run's lines to the two heuristics files, and the figures that say what they are worth."""
+"""From a tuning run's lines to tables of measured winners (common/serving/measured.py), and what the rules lose there.
+
+A candidate wins a kernel's row where it is WORTH faster than the rules' config by the second time; a kernel wins
+`auto`'s row where it is so much faster than what the rules take. What the rules do as well is no winner: the rules
+answer there, and on all batches that nobody timed. Winners of the table that is there stay where their code is still
+the same and nobody timed their key again, so that a table only grows better.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from common.gpus import Gpu
+from common.serving.choice import few_segments
+from common.serving.measured import LABEL, Table, Winner, key, stamp
 from compare.competitors import registry
-from compare.tune import records, render
-from compare.tune import tree as tune_tree
-from compare.tune.records import FORBIDDEN, LOST, Times
-from compare.tune.render import AutoTree, KernelTree, share
-from compare.tune.space import DEFAULT, TREE, Policy
+from compare.identity import plain as plain_name
+from compare.record import folder as run_folder
+from compare.tune import records
+from compare.tune.space import DEFAULT
 from compare.workloads import Workload
 
-MIN_ROWS = 4  # of a kernel, and of a class of shapes; fewer rows make no tree
-# A kernel's tree learns from rows on which it comes within this of the best of all: q_block's 7% on one sequence,
-# where it is 14 times slower than parallel_softmax, became a rule that lost up to 9% on batches that it is best for.
-NEAR = 1.5
-OF_SHAPES = frozenset({"static_grid"})  # one captured config serves every batch
-NOT_IN_AUTO = frozenset({"naive", "static_grid"})  # a textbook, and the one graph for all batches
+WORTH = 1.03  # two timings of one code differ by 1%, and the best of many is partly luck
+ONE_FOR_ALL = frozenset({"static_grid"})  # one captured config serves every batch: no batch has one of its own
+AUTO = "auto"
+CHOSEN = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that `auto` may take
 
 
-def _class(row: Workload) -> tuple[int, int, str, str]:
-    """What a tree must have seen to answer: head size, page, dtype of the query and of the cache."""
-    dtypes = (str(dtype).removeprefix("torch.") for dtype in (row.shape.dtype, row.shape.cache_dtype))
-    return row.shape.head_size, row.shape.block_size, *dtypes
+@dataclass(frozen=True, order=True)
+class Timed:
+    """A candidate's second time on a row."""
 
-
-def _apart(times: Times) -> tuple[Times, np.ndarray | None]:
-    """The times without those of the table that is there, which no new tree may choose; and that one's regrets."""
-    if TREE.name not in times.policies:
-        return times, None
-    at = times.policies.index(TREE.name)
-    us, regret = np.delete(times.us, at, axis=1), np.delete(times.regret, at, axis=1)
-    policies = (*times.policies[:at], *times.policies[at + 1 :])
-    return Times(times.kernel, times.rows, policies, us, regret), times.regret[:, at]
+    us: float
+    config: Any = field(compare=False)
 
 
 class Fitted:
-    """Trees of one DSL. `kernels` by short name; `auto` where several kernels have trees on common rows."""
+    """Winners of one DSL. rules: regrets of the rules' config on the rows, by kernel and for `auto`."""
 
     def __init__(
         self,
         arm: str,
         lines: Sequence[dict[str, Any]],
         rows: Sequence[Workload],
-        plan: dict[str, list[Policy]],
+        kernels: Sequence[str],
         gpu: Gpu,
     ) -> None:
         self.arm, self.gpu = arm, gpu
-        classes = Counter(map(_class, rows))
-        self.rows = {row.label: row for row in rows if classes[_class(row)] >= MIN_ROWS}
-        self.times: dict[str, Times] = {}
-        self._replaced: dict[str, np.ndarray | None] = {}  # regrets of the table that is there, where it was timed
-        self.kernels: dict[str, KernelTree] = {}
-        self.unknown: list[str] = []
-        self.worse: list[str] = []  # trees that lose on rows held out, against the table that they would replace
-        for kernel_id in (k for k in plan if k.split("/")[0] == arm):
-            times = records.times(lines, arm, kernel_id, self.rows)
-            if len(times.rows) >= MIN_ROWS and DEFAULT.name in times.policies:
-                self.times[kernel_id], self._replaced[kernel_id] = _apart(times)
-        for kernel_id in self.times:
-            self.kernels[kernel_id] = self._kernel(kernel_id, {p.name: p for p in plan[kernel_id]})
-        self.auto = self._auto()
+        self.family = registry.load(f"{arm}/auto").FAMILY
+        self.kernels = [name for k in kernels if (name := k.split("/")[1]) not in (*ONE_FOR_ALL, AUTO)]
+        self.winners: dict[str, Winner] = {}
+        self.rules: dict[str, list[float]] = {}
+        self.timed: set[str] = set()  # keys
+        last = records.latest(lines, arm)
+        found: dict[tuple[str, str], dict[str, Timed]] = {}  # (row, kernel) -> policy -> its second time
+        for (kernel, row, policy), line in last.items():
+            name = kernel.split("/")[1]
+            if line["status"] == "ok" and "final_us" in line and (config := self._config(name, line["config"])):
+                found.setdefault((row, name), {})[policy] = Timed(line["final_us"], config)
+        for row in rows:
+            if not row.asked:
+                mine = {k: found[row.label, k] for k in self.kernels if DEFAULT.name in found.get((row.label, k), {})}
+                if mine:
+                    self._row(row, mine)
 
-    def _features(self, labels: Sequence[str]) -> list[dict[str, int]]:
-        return [tune_tree.features(self.rows[label].shape, self.rows[label].stats) for label in labels]
+    def _row(self, row: Workload, timed: Mapping[str, Mapping[str, Timed]]) -> None:
+        """timed: by kernel and policy."""
+        takes: dict[str, Timed] = {}
+        for kernel, by_policy in timed.items():
+            best, rules = min(by_policy.values()), by_policy[DEFAULT.name]
+            self.rules.setdefault(kernel, []).append(rules.us / best.us)
+            takes[kernel] = best if rules.us >= WORTH * best.us else rules
+        configs = {kernel: one for kernel, one in takes.items() if one is not timed[kernel][DEFAULT.name]}
+        theirs = self._rules_us(row, timed)
+        best = min((k for k in CHOSEN if k in takes), key=lambda k: takes[k].us, default="")
+        kernel = best if best and theirs >= WORTH * takes[best].us else None
+        if best and theirs:
+            fastest = min(one.us for k in CHOSEN for one in timed.get(k, {}).values())
+            self.rules.setdefault(AUTO, []).append(theirs / min(fastest, theirs))
+        if kernel is not None:
+            configs[kernel] = takes[kernel]
+        at = key(row.shape, row.stats)
+        self.timed.add(at)
+        if configs and at not in self.winners:
+            plain = {name: registry.config_dict(one.config) for name, one in configs.items()}
+            us = (takes[kernel].us, theirs) if kernel else (0.0, 0.0)
+            self.winners[at] = Winner(row.label, kernel, plain, *us)
 
-    def _near(self, kernel_id: str) -> np.ndarray:
-        """bool of its rows: those on which its best config is one to take; all of them where too few are."""
-        mine = self.times[kernel_id]
-        best = [min(np.nanmin(t.us[t.rows.index(r)]) for t in self.times.values() if r in t.rows) for r in mine.rows]
-        near = np.nanmin(mine.us, axis=1) <= NEAR * np.array(best)
-        return near if near.sum() >= MIN_ROWS and kernel_id.split("/")[1] not in OF_SHAPES else np.ones_like(near)
+    def _rules_us(self, row: Workload, timed: Mapping[str, Mapping[str, Timed]]) -> float:
+        """What the rules' kernel takes with the rules' config; 0, which nothing beats, where that was not timed: rows
+        that were not reached are those that take long."""
+        rules = self.family.choose(row.shape, row.stats, self.gpu, heuristics="default")
+        alike = [
+            one.us
+            for one in timed.get(rules.kernel, {}).values()
+            if few_segments(one.config, row.shape, row.stats) == rules.config
+        ]
+        return min(alike, default=0.0)
 
-    def _kernel(self, kernel_id: str, plan: dict[str, Policy]) -> KernelTree:
-        times = self.times[kernel_id]
-        chosen = tuple(plan[name] for name in times.policies)
-        row = self.rows[times.rows[0]]
-        kernel = registry.load(kernel_id)
-        default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
-        near = self._near(kernel_id)
-        features, regret = self._features([r for r, ok in zip(times.rows, near, strict=True) if ok]), times.regret[near]
-        if kernel_id.split("/")[1] in OF_SHAPES:
-            features = [{name: row[name] for name in tune_tree.OF_SHAPE} for row in features]
-        column = regret[:, times.policies.index(DEFAULT.name)]
-        fold = tune_tree.folds([self.rows[label].shape for label, ok in zip(times.rows, near, strict=True) if ok])
-        fit = tune_tree.fit(features, regret, times.policies.index(DEFAULT.name), fold)
-        if (before := self._replaced[kernel_id]) is not None:
-            mean = float(before[near].mean())
-            if fit.held_out[0] > mean + tune_tree.WORTH:
-                self.worse.append(f"{kernel_id}: {fit.held_out[0]:.3f} held out, the table that is there {mean:.3f}")
-        return KernelTree(
-            name=kernel_id.split("/")[1],
-            fit=fit,
-            policies=chosen,
-            samples=tuple(policy.config(default) for policy in chosen),
-            default=(float(column.mean()), float(column.max())),
-        )
-
-    def _auto(self) -> AutoTree | None:
-        """Over kernels, each with what its tree chooses; the first choice is the kernel that the untuned default takes.
-
-        A kernel without a time on a row is no choice there. Without the default's there is no fit: rows that were not
-        reached are those that take long, and a tree of the others would answer for them. The best of a row is the best
-        of all candidates of all kernels.
-        """
-        kernels = [k for k in self.times if k.split("/")[1] not in NOT_IN_AUTO]
-        rows = sorted({label for k in kernels for label in self.times[k].rows})
-        default = {label: self._default_kernel(self.rows[label]) for label in rows}
-        self.unknown = [r for r in rows if default[r] not in kernels or r not in self.times[default[r]].rows]
-        if len(kernels) < 2 or len(rows) < MIN_ROWS or self.unknown:
+    def _config(self, kernel: str, plain: dict[str, Any]) -> Any:
+        """The Config that a line has; None where a field of it is gone since."""
+        try:
+            return registry.config_from(self.family.kernel(kernel).DEFAULT, plain)
+        except (AttributeError, TypeError, ImportError):
             return None
-        us = {(k, label): self._us(k, label) for k in kernels for label in self.times[k].rows}
-        best = [min(np.nanmin(t.us[t.rows.index(r)]) for t in self.times.values() if r in t.rows) for r in rows]
-        cost = [[us[default[r], r], *(us.get((k, r), math.inf) for k in kernels)] for r in rows]
-        regret = np.minimum(np.array(cost) / np.array(best)[:, None], FORBIDDEN)
-        names = ("", *(kernel_id.split("/")[1] for kernel_id in kernels))
-        fold = tune_tree.folds([self.rows[label].shape for label in rows])
-        return AutoTree(
-            tune_tree.fit(self._features(rows), regret, fold=fold), names, tune_tree.mean_worst(regret[:, 0])
-        )
 
-    def _default_kernel(self, row: Workload) -> str:
-        auto = registry.load(f"{self.arm}/auto")
-        return f"{self.arm}/{auto.choose(row.shape, row.stats, self.gpu, heuristics='default').kernel}"
-
-    def _us(self, kernel_id: str, label: str) -> float:
-        """Of a kernel on a row by its own tree."""
-        times = self.times[kernel_id]
-        at = times.rows.index(label)
-        chosen = self.kernels[kernel_id].fit.tree(self._features([label])[0])
-        return np.nanmin(times.us[at]) * times.regret[at, chosen]
-
-    def source(self, provenance: dict[str, Any]) -> str:
-        """The text of heuristics/fitted/<gpu>.py."""
-        used = [self.rows[label] for times in self.times.values() for label in times.rows]
-        classes = set(map(_class, used))
-        facts = provenance | {"rows": f"{len({r.label for r in used})} of suite tuning"}
-        package = registry.package(self.arm)
-        trees = list(self.kernels.values())
-        return render.source(package, self.gpu, trees, self.auto, sorted(classes), facts)
+    def table(self, provenance: Mapping[str, Any], sources: Mapping[str, str], before: Table | None) -> dict[str, Any]:
+        """The file's content. before: the table that is there, None without one."""
+        kept = {}
+        if before is not None:
+            fresh = {at: one for at, one in before.winners.items() if at not in self.timed}
+            kept = {at: one for at, one in fresh.items() if not set(one.configs) & set(before.stale)}
+        stamped = {name: stamp for k, stamp in sources.items() if (name := k.split("/")[1]) in self.kernels}
+        return {
+            "label": LABEL,
+            "dsl": self.arm,
+            "gpu": self.gpu.title,
+            "provenance": {**provenance, "rows": f"{len(self.timed)} timed, {len(kept)} kept"},
+            "sources": ({k: v for k, v in before.sources.items() if kept} if before else {}) | stamped,
+            "winners": {at: asdict(one) for at, one in sorted((kept | self.winners).items())},
+        }
 
     def summary(self) -> list[str]:
-        """A line a kernel: rows, candidates with a time, regret of the default and of the tree held out."""
-        found = []
-        for kernel_id, tree in self.kernels.items():
-            times = self.times[kernel_id]
-            slow = int((times.regret >= LOST).sum())
-            found.append(
-                f"{kernel_id:26} {len(times.rows):3} rows x {len(times.policies):3} policies ({slow} not timed): "
-                f"default {share(tree.default)}, tree held out {share(tree.fit.held_out)}, "
-                f"training {share(tree.fit.training)}"
-            )
-        if self.unknown:
-            found.append(
-                f"{self.arm + '/auto':26} no tree: no time of the default's kernel on {', '.join(self.unknown)}"
-            )
-        if self.auto:
-            found.append(
-                f"{self.arm + '/auto':26} of the best kernel and config: default {share(self.auto.default)}, "
-                f"tree held out {share(self.auto.fit.held_out)}, training {share(self.auto.fit.training)}"
-            )
-        return found
+        """A line a kernel: rows, and what the rules lose there against the best that was timed."""
+        lines = []
+        for kernel, regrets in self.rules.items():
+            wins = [
+                one.kernel is not None if kernel == AUTO else kernel in one.configs for one in self.winners.values()
+            ]
+            loss = f"{statistics.fmean(regrets):.3f} (worst {max(regrets):.2f}) of the best"
+            lines.append(f"{f'{self.arm}/{kernel}':26} {len(regrets):3} rows: rules {loss}, {sum(wins)} winners")
+        return lines
+
+
+def text(plain: Mapping[str, Any]) -> str:
+    """JSON with a winner a line, as a person reads it."""
+    winners = ",\n".join(f"  {json.dumps(at)}: {json.dumps(one)}" for at, one in plain["winners"].items())
+    head = json.dumps({name: value for name, value in plain.items() if name != "winners"}, indent=1)
+    return head.removesuffix("\n}") + ',\n "winners": {\n' + winners + "\n }\n}\n"
+
+
+def write(path: Path, content: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(content, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def stamps(kernels: Sequence[str]) -> dict[str, str]:
+    """The hash of each kernel's code, by id; what a run notes when it begins, for its times are of that code."""
+    found = {}
+    for kernel_id in kernels:
+        dsl, _, name = kernel_id.partition("/")
+        if stamped := stamp(folder_of(dsl), name):
+            found[kernel_id] = stamped
+    return found
+
+
+def folder_of(dsl: str) -> Path:
+    """Of a DSL's kernels."""
+    return Path(next(iter(registry.load(f"{dsl}/auto").FAMILY.load("heuristics").__path__))).parent
+
+
+def installed(arm: str, gpu: Gpu) -> Table | None:
+    """The table that is there; None without one, or where it is none of its kind."""
+    try:
+        return Table(run_folder.ROOT / name_of(arm, gpu), arm, gpu, folder_of(arm))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def name_of(arm: str, gpu: Gpu) -> Path:
+    """Where a table lies in the project, or in a run's folder."""
+    return Path(plain_name(registry.package(arm))) / "heuristics" / "fitted" / f"{gpu.name}.json"

@@ -157,4 +157,4 @@ def _tuned(arguments: argparse.Namespace, argv: list[str], gpu: Any, seats: Sequ
         machine = Machine(gpu, ("0",), cores[seat.name])
         seat.open(SeatedArm(run.rows, run.plan, machine, seconds), seconds + SLACK_S)
     search(run, seats)
-    return tune.write_trees([run.folder], not arguments.no_install)
+    return tune.write_tables([run.folder], not arguments.no_install)

@@ -1,14 +1,13 @@
-"""Tune the kernels of both DSLs for the GPU that is here, and write what was learnt as short if-trees.
+"""Tune the kernels of both DSLs for the GPU that is here, and write the measured winners as tables.
 
     python -m compare tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
     python -m compare tune --rank --gpu mi300       for a GPU that is not here: which configs to try first there
-    python -m compare tune --fit RUN [RUN ...]      the trees of earlier runs again; needs no GPU
+    python -m compare tune --fit RUN [RUN ...]      the tables of earlier runs again; needs no GPU
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
-of OUT/candidates.jsonl; the trees are written to OUT and to dsl_*/heuristics/fitted/<gpu>.py. docs/tuning.md says how
-to read them. Exit codes: 0 trees written; 2 usage; 3 the GPU is not here; 4 one was worse, on rows held out, than the
-table that is there, and was not installed; 5 too little was measured for a tree; 130 interrupted, what was measured is
-kept: --resume goes on.
+of OUT/candidates.jsonl; the tables are written to OUT and to dsl_*/heuristics/fitted/<gpu>.json. docs/tuning.md says
+how to read them. Exit codes: 0 tables written; 2 usage; 3 the GPU is not here; 5 too little was measured for one; 130
+interrupted, what was measured is kept: --resume goes on.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from typing import Any
 
 from common.gpus import UnknownGpu, resolve
 from common.spec import SpecError
-from compare.competitors import registry, sources
-from compare.exits import GATE, NO_GPU, NOTHING, OK, ending
+from compare.competitors import registry
+from compare.exits import NO_GPU, NOTHING, OK, ending
 from compare.fleet.cluster import AUTO, NoFleet
 from compare.fleet.muster import Mixed
-from compare.identity import StrangerPackage, ensure_own_packages, plain
+from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.situation import situation
 from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import rank, render, space, tree
+from compare.tune import fit, rank, space
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.fit import Fitted
 from compare.tune.records import Log, NotThisRun, together
@@ -74,13 +73,16 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
     new.add_argument(
-        "--fit", metavar="DIR", nargs="+", help="no measuring: the trees of runs; a kernel of two has the later's times"
+        "--fit",
+        metavar="DIR",
+        nargs="+",
+        help="no measuring: the tables of runs, of `study regret` too; a kernel of two has the later's times",
     )
     new.add_argument(
         "--rank", action="store_true", help="no measuring: compile for --gpu, rank configs by the estimate"
     )
     new.add_argument(
-        "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: trees go to OUT only"
+        "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: tables go to OUT only"
     )
     new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
 
@@ -139,7 +141,7 @@ def arms(kernels: Sequence[str]) -> list[str]:
 
 
 class Tuning:
-    """A run in a folder: its manifest, its log, its trees."""
+    """A run in a folder: its manifest, its log, its tables."""
 
     def __init__(self, arguments: argparse.Namespace, argv: list[str], machine: Machine) -> None:
         self.arguments, self.machine = arguments, machine
@@ -174,6 +176,7 @@ class Tuning:
             "plan": hashlib.sha256(identity.encode()).hexdigest()[:16],
             "rows": rows,
             "policies": policies,
+            "sources": fit.stamps(list(self.plan)),
         }
 
     def search(self) -> None:
@@ -197,43 +200,32 @@ def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
     return found
 
 
-def write_trees(folders: Sequence[Path], install: bool) -> int:
-    """The heuristics files of runs, to the last folder and where `auto` reads them. Returns the exit code."""
+def write_tables(folders: Sequence[Path], install: bool) -> int:
+    """The tables of runs, to the last folder and where `auto` reads them. Returns the exit code."""
     (manifest, lines), folder = together(folders), folders[-1]
     rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
-    policies = {k: [Policy.from_dict(plain) for plain in found] for k, found in manifest["policies"].items()}
-    gpu, written, refused = resolve(manifest["gpu"]), 0, []
-    for arm in (name for name in arms(list(policies)) if name in ("triton", "helion")):
-        fitted = Fitted(arm, lines, rows, policies, gpu)
-        if not fitted.kernels:
-            print(f"{arm}: no kernel has enough rows for a tree")
+    gpu, written = resolve(manifest["gpu"]), 0
+    for arm in (name for name in arms(list(manifest["policies"])) if name in ("triton", "helion")):
+        mine = [kernel for kernel in manifest["policies"] if kernel.split("/")[0] == arm]
+        fitted = Fitted(arm, lines, rows, mine, gpu)
+        if not fitted.timed:
+            print(f"{arm}: on no row a kernel and its rules were timed")
             continue
-        text = fitted.source(_provenance(manifest, gpu.title) | {"sources": sources.of_rules(arm)})
-        name = Path(plain(registry.package(arm))) / "heuristics" / "fitted" / f"{gpu.name}.py"
-        better = install and not fitted.worse
-        for root in (folder, *([run_folder.ROOT] if better else [])):
-            render.write(root / name, text)
-        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if better else "")]))
-        if install and fitted.worse:
-            refused += fitted.worse
+        sources = {kernel: manifest["sources"][kernel] for kernel in mine}
+        text = fit.text(fitted.table(_provenance(manifest), sources, fit.installed(arm, gpu)))
+        name = fit.name_of(arm, gpu)
+        for root in (folder, *([run_folder.ROOT] if install else [])):
+            fit.write(root / name, text)
+        print("\n".join([*fitted.summary(), f"written: {folder / name}" + (f" and {name}" if install else "")]))
         written += 1
-    for why in refused:
-        print(f"not installed: {why}", file=sys.stderr)
-    return GATE if refused else OK if written else NOTHING
+    return OK if written else NOTHING
 
 
-def _provenance(manifest: dict[str, Any], title: str) -> dict[str, Any]:
+def _provenance(manifest: dict[str, Any]) -> dict[str, Any]:
     versions = manifest["versions"]
-    return {
-        "gpu": title,
-        "date": manifest["started"][:10],
-        "commit": manifest["commit"],
-        "versions": ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "helion")),
-        "minutes": manifest["minutes"],
-        "machine": f"{manifest['gpus']} GPU, {manifest['cores']} cores",
-        "seed": manifest["seed"],
-        "plan": manifest["plan"],
-    }
+    told = {"date": manifest["started"][:10], "commit": manifest["commit"]}
+    told["versions"] = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "helion"))
+    return told | {name: manifest[name] for name in ("minutes", "gpus", "cores", "seed", "plan") if name in manifest}
 
 
 def machine(arguments: argparse.Namespace) -> Machine | None:
@@ -253,9 +245,8 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
     ensure_own_packages()
     if arguments.rank:
         return rank.main(arguments)
-    tree.ensure_library()
     if arguments.fit:
-        return write_trees([Path(name) for name in arguments.fit], not arguments.no_install)
+        return write_tables([Path(name) for name in arguments.fit], not arguments.no_install)
     if arguments.fleet is not None:
         from compare.tune import over
 
@@ -265,7 +256,7 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:
-    """Search on `machine` and write the trees; returns the exit code."""
+    """Search on `machine` and write the tables; returns the exit code."""
     run = Tuning(arguments, argv, machine)
     if not run.plan or not run.rows:
         print("nothing selected", file=sys.stderr)
@@ -282,8 +273,8 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
 
         return helion.search(run)
     run.search()
-    return write_trees([run.folder], not arguments.no_install)
+    return write_tables([run.folder], not arguments.no_install)
 
 
 def main(asked: argparse.Namespace) -> int:
-    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, NoFleet, Mixed, tree.NoTreeLibrary))
+    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, NoFleet, Mixed))

@@ -67,10 +67,12 @@ class NativeFamily(Family):
     def portable(self) -> Family:
         return portable.FAMILY
 
-    def named(self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Choice:
+    def named(
+        self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"
+    ) -> Choice:
         if kernel == KERNEL:
             return _native(shape, stats, gpu) if gpu else super().named(kernel, shape, stats, gpu)
-        return portable.FAMILY.named(kernel, shape, stats, gpu)
+        return portable.FAMILY.named(kernel, shape, stats, gpu, heuristics)
 
     def choose(
         self,

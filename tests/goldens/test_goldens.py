@@ -37,7 +37,7 @@ def test_every_command_is_parsed_to_the_same():
     expect("commands", commands.meanings(table.read("commands")))
 
 
-@pytest.mark.filterwarnings("ignore:.*no measured tree")
+@pytest.mark.filterwarnings("ignore:.*no measured table")
 def test_every_batch_gets_the_same_config():
     expect("configs", configs.rows())
 

@@ -11,7 +11,6 @@ from common.serving.rules import Situation
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from dsl_triton import parallel_softmax
-from dsl_triton.heuristics.fitted import h200
 from dsl_triton.heuristics.generic import default, page_runs
 from kernel_cases import conform
 
@@ -45,11 +44,10 @@ PLAIN = [case for case in CASES if case.name in NAMED]
 
 @pytest.mark.parametrize(("shape", "lens", "sizes"), TAKE.values(), ids=TAKE)
 def test_these_rows_take_runs(shape: AttentionShape, lens: list, sizes: tuple[int, int, int]) -> None:
-    for family in (default, h200):
-        config = family.parallel_softmax(shape, BatchStats.of(lens), H200)
-        assert (config.block_m, config.tile_size, config.num_segments) == sizes
-        assert config.gather == "run"
-        assert family.auto(shape, BatchStats.of(lens), H200) == ("parallel_softmax", config)
+    config = default.parallel_softmax(shape, BatchStats.of(lens), H200)
+    assert (config.block_m, config.tile_size, config.num_segments) == sizes
+    assert config.gather == "run"
+    assert default.auto(shape, BatchStats.of(lens), H200) == ("parallel_softmax", config)
 
 
 @pytest.mark.parametrize(("shape", "lens"), LEAVE.values(), ids=LEAVE)

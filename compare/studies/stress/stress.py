@@ -157,7 +157,7 @@ def main(asked: argparse.Namespace) -> int:
         return NOTHING
     out = asked.out or run_folder.ROOT / "docs" / "results" / meant.name / "stress"
     label = f"{asked.workload}@{asked.shape}:{asked.dtype}"
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a GPU without a measured tree
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a GPU without a measured table
         wanted = subjects(kernels, shape, meant, label, asked.launches, asked.samples, asked.seed)
     try:
         run_folder.ensure_writable(out)

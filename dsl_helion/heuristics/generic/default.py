@@ -1,8 +1,8 @@
-"""Untuned choices, a table a kernel (common/serving/rules.py): the first rule that applies has the Config.
+"""Choices by rule, a table a kernel (common/serving/rules.py): the first rule that applies has the Config.
 
 Written by hand: tiles, rows and segments as dsl_triton/heuristics/generic/default.py has them from an H200, because the
 code that Helion generates needs as many registers; the gather form by those registers (quoted at head size 128, sm_90).
-Every other shape and GPU only has to fit. A table fitted to a GPU replaces them where one exists.
+Every other shape and GPU only has to fit. Measured winners of a GPU come before them (common/serving/measured.py).
 """
 
 from typing import Any
@@ -24,6 +24,7 @@ from dsl_helion import unpaged as unpaged_kernel
 from dsl_helion.binding import Gather, is_power_of_two
 from dsl_helion.heuristics.generic import eight_bits
 
+WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 150 registers, 39 KB
 
 
@@ -236,6 +237,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
             segments = max(1, min(2 * s.units // programs, s.keys // 1024, 16))
             rows |= {"block_m": 64, "num_stages": 3}
+        elif s.wgmma and s.lanes > 64 and s.queries > 512 and s.keys > 8192:
+            rows["block_m"] = 64  # peers: prompts of 32k in 20.5 ms; tuned at e91d50b
     elif old and 64 < s.lanes <= 128:
         rows["num_warps"] = 8
     elif s.wgmma and rows["block_m"] == 128:

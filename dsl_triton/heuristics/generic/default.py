@@ -1,7 +1,8 @@
-"""Untuned choices, a table a kernel (common/serving/rules.py): the first rule that applies has the Config.
+"""Choices by rule, a table a kernel (common/serving/rules.py): the first rule that applies has the Config.
 
 Written by hand from sweeps of the Llama-3-8B shape in bf16 on an H200, which the evidence quotes; on every other shape
-and GPU they only have to fit. Rules ask what a GPU has. A table fitted to a GPU replaces them where one exists.
+and GPU they only have to fit. Rules ask what a GPU has. Measured winners of a GPU come before them
+(common/serving/measured.py).
 """
 
 from dataclasses import replace
@@ -24,6 +25,7 @@ from dsl_triton import unpaged as unpaged_kernel
 from dsl_triton.heuristics.generic import eight_bits, page_runs
 from dsl_triton.page_runs import Gather
 
+WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
 PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
 
 
@@ -89,6 +91,10 @@ def _q_block(s: Situation, **changes: int) -> q_block_kernel.Config:
 
 def _many_prompts(s: Situation) -> bool:
     return s.stats.num_seqs > 32 and not s.short and s.lanes <= 128 and s.tma
+
+
+def _many_short(s: Situation) -> bool:
+    return _many_prompts(s) and s.queries <= 64 and s.keys <= 192
 
 
 q_block = Rules(
@@ -161,6 +167,12 @@ parallel_softmax = Rules(
         lambda s: not s.short and page_runs.chunk(s) is not None,
         lambda s: page_runs.chunk(s),
         "sweeps/page_runs: 64 tokens over 8k keys 36.8 us for 48.6 copied",
+    ),
+    Rule(
+        "many short prompts: tiles of 16",
+        lambda s: _many_short(s),
+        lambda s: replace(_with_segments(s, 1), tile_size=16),
+        "tuning/tuneT: 58 prompts of 49: 26.3 us for 42.3",
     ),
     Rule(
         "prompts: one segment",
@@ -349,6 +361,12 @@ auto_kernel = Rules(
         lambda s: s.gpu is not None and page_runs.chunk(s) is not None,
         lambda s: "parallel_softmax",
         "sweeps/page_runs: 128 tokens over 8k keys 58.3 us for 63.4; 256 tokens lose, 103 for 97",
+    ),
+    Rule(
+        "many short prompts: parallel_softmax by tiles of 16",
+        lambda s: s.gpu is not None and _many_short(s),
+        lambda s: "parallel_softmax",
+        "tuning/tuneT: 58 prompts of 49: 26.3 us, in q_block 29.3",
     ),
     Rule(
         "prompts of up to 512 keys: one launch of q_block",

@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import random
 import types
-import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -32,8 +31,8 @@ from common.spec.metadata import EVERY_KEY, BatchStats
 SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
 
 
-def family(tree=None, needs_all=frozenset({"causal"})):
-    """A family of two kernels, `plain` and `able`, whose default chooses `plain`, and a tree for the H200 if given."""
+def family(auto=lambda shape, stats, gpu: ("plain", "untuned"), needs_all=frozenset({"causal"})):
+    """A family of two kernels, `plain` and `able`, whose rules choose `plain`, and no table of winners."""
 
     def load(name):
         if name in ("plain", "able"):
@@ -42,12 +41,10 @@ def family(tree=None, needs_all=frozenset({"causal"})):
         if name == "heuristics.generic.default":
             return types.SimpleNamespace(
                 auto_kernel=lambda shape, stats, gpu: "plain",
-                auto=lambda shape, stats, gpu: ("plain", "untuned"),
+                auto=auto,
                 plain=lambda shape, stats, gpu: "untuned",
                 able=lambda shape, stats, gpu: "able-untuned",
             )
-        if name == "heuristics.fitted.h200" and tree is not None:
-            return tree
         raise ModuleNotFoundError(f"No module named 'x.{name}'", name=f"x.{name}")
 
     return Family("fake", ("plain", "able"), load, recorded=None)
@@ -101,6 +98,8 @@ def test_a_choice_is_made_from_exact_counts_and_from_keys_in_small_steps():
     assert (stats.num_seqs, stats.num_tokens, stats.max_query_len, stats.max_seq_len) == (11, 44, 4, 3072)
     assert stats.total_seq_len == -(-11 * 3072 * 5 // EIGHTHS)  # 18,000 keys are 4.3 eighths of 11 times 3072
     assert decided_by(stats) == stats
+    drawn = [decided_by(BatchStats.of([(1, n), (2, 5), (1, 9 * n)])) for n in range(3, 90)]
+    assert [decided_by(one) for one in drawn] == drawn
     assert all(up / n <= 1.25 for n in range(4, 5000) if (up := few_keys(n)) in KEYS)
     assert decided_by(BatchStats.of(())) == BatchStats(1, 1, 1, 1, 1, 1)
 
@@ -140,80 +139,13 @@ def test_partial_results_have_a_bound(lens):
     assert segments >= 16 or tokens > 300
 
 
-def test_a_gpu_without_a_tree_is_said_once_and_how_to_make_one():
+def test_a_gpu_without_a_table_is_said_once_and_how_to_make_one():
     fake = family()
-    with pytest.warns(UserWarning, match=r"no measured tree for h200 .*python -m compare tune .* --gpu h200") as said:
+    with pytest.warns(UserWarning, match=r"no measured table for h200 .*python -m compare tune .* --gpu h200") as said:
         for keys in (64, 4096):
             choice = fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200)
     assert len(said) == 1
     assert choice == Choice("plain", "untuned", "heuristics/generic/default.py: auto", UNTUNED)
-
-
-def test_a_measured_tree_is_asked_and_its_provenance_kept():
-    tree = types.SimpleNamespace(
-        auto=lambda shape, stats, gpu: ("able", stats.max_seq_len),
-        covers=lambda shape, gpu: shape.head_size == 128,
-        PROVENANCE={"commit": "abc", "rows": 3},
-    )
-    fake = family(tree)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        choice = fake.choose(SHAPE, BatchStats.of([(1, 100)]), H200)
-        elsewhere = fake.choose(AttentionShape(head_size=64), BatchStats.of([(1, 100)]), H200)
-        other_values = fake.choose(AttentionShape(value_size=64), BatchStats.of([(1, 100)]), H200)
-    assert choice == Choice("able", 112, "heuristics/fitted/h200.py: auto", "commit abc, rows 3")
-    assert elsewhere.provenance == other_values.provenance == UNTUNED
-
-
-def test_a_function_that_a_tree_lacks_is_the_defaults():
-    tree = types.SimpleNamespace(plain=lambda *_: "tuned", covers=lambda shape, gpu: True, PROVENANCE={"rows": 3})
-    fake, stats = family(tree), BatchStats.of([(1, 100)])
-    assert fake.named("plain", SHAPE, stats, H200).config == "tuned"
-    assert fake.named("able", SHAPE, stats, H200) == Choice(
-        "able", "able-untuned", "heuristics/generic/default.py: able", UNTUNED
-    )
-
-
-BROKEN = {
-    "another-import": ModuleNotFoundError("No module named 'sklearn'", name="sklearn"),
-    "syntax": SyntaxError("invalid syntax"),
-    "another-project": types.SimpleNamespace(TREES={}),
-    "another-gpu": types.SimpleNamespace(PROVENANCE={"gpu": "AMD Instinct MI300X"}, covers=lambda *_: True),
-}
-
-
-@pytest.mark.parametrize("found", BROKEN.values(), ids=BROKEN)
-def test_a_table_that_is_none_is_named_once_and_the_rules_answer(found):
-    fake = family()
-    load = fake.load
-
-    def broken(name):
-        if name != "heuristics.fitted.h200":
-            return load(name)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    fake.load = broken
-    with pytest.warns(UserWarning, match=r"fake: heuristics/fitted/h200.py is no table of its kind, ") as said:
-        for keys in (64, 4096):
-            assert fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200).provenance == UNTUNED
-    assert len(said) == 1
-
-
-def _gone(*_):
-    raise TypeError("Config.__init__() got an unexpected keyword argument 'gone'")
-
-
-@pytest.mark.parametrize(
-    "auto", [_gone, lambda *_: ("gone", None), lambda *_: None], ids=["member", "kernel", "no-answer"]
-)
-def test_a_table_older_than_the_kernels_is_named_once_and_the_rules_answer(auto):
-    fake = family(types.SimpleNamespace(auto=auto, covers=lambda *_: True, PROVENANCE={}))
-    with pytest.warns(UserWarning, match=r"fake: heuristics/fitted/h200.py has no answer for ") as said:
-        for keys in (64, 4096):
-            assert fake.choose(SHAPE, BatchStats.of([(1, keys)]), H200).provenance == UNTUNED
-    assert len(said) == 1
 
 
 def test_a_gpu_without_units_is_said_once_and_chosen_for_as_with_one():
@@ -232,9 +164,8 @@ def test_what_the_chosen_kernel_lacks_is_served_by_one_that_has_it():
 
 
 def by_keys(choose=None):
-    """A family whose tree for the H200 gives the keys that it was asked for as the config."""
-    auto = choose or (lambda shape, stats, gpu: ("plain", stats.max_seq_len))
-    return family(types.SimpleNamespace(auto=auto, covers=lambda shape, gpu: True, PROVENANCE={}))
+    """A family whose rules give the keys that they were asked for as the config."""
+    return family(choose or (lambda shape, stats, gpu: ("plain", stats.max_seq_len)))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def of_parts(shape, stats, gpu):
 
 
 def family(auto=None, **troubles):
-    """Two kernels under a tree whose configs follow every feature that a tree may ask for."""
+    """Two kernels under rules whose configs follow every number that rules may ask for."""
     kernels = {name: Fake(name, troubles.get(name)) for name in ("few", "many")}
 
     def plain(shape, stats, gpu):
@@ -68,11 +68,13 @@ def family(auto=None, **troubles):
             return "many", 8 * (stats.num_decodes > 0)
         return "few", min(stats.max_seq_len // 64, 4 * stats.num_seqs)
 
-    tree = types.SimpleNamespace(
-        auto=auto or plain, covers=lambda shape, gpu: True, PROVENANCE={}, auto_kernel=None, few=lambda *_: 3
+    rules = types.SimpleNamespace(
+        auto=auto or plain, auto_kernel=lambda *_: "few", few=lambda *_: 3, many=lambda *_: 99, WRITTEN_ON={"h200"}
     )
-    default = types.SimpleNamespace(auto_kernel=lambda *_: "few", many=lambda *_: 99)
-    modules = kernels | {"heuristics.fitted.h200": tree, "heuristics.generic.default": default}
+    modules = kernels | {
+        "heuristics.fitted": types.SimpleNamespace(__path__=["none/heuristics/fitted"]),
+        "heuristics.generic.default": rules,
+    }
     return Family("fake", tuple(kernels), modules.__getitem__, lambda device: nullcontext([]))
 
 

@@ -1,37 +1,22 @@
-"""compare.competitors.explain: the choice of the public call, the conditions behind it, and what it says when asked
-wrong."""
-
-import importlib.util
+"""compare.competitors.explain: the choice of the public call, what decided it, and what it says when asked wrong."""
 
 import pytest
 import torch
 
 from common.gpus import resolve
-from common.serving.choice import Choice
-from common.serving.grid import decided_by, on_grid
+from common.serving.grid import decided_by
+from common.serving.measured import LABEL, Table, key
 from common.serving.rules import Situation
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.__main__ import main as diptych
 from compare.competitors import explain, registry
+from compare.tune import fit
 from compare.workloads import Ask, parse_lens
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no measured tree")
+pytestmark = pytest.mark.filterwarnings("ignore:.*no measured table")
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
-SOURCE = """
-LIMIT = 16
-
-def pick(n):
-    if n <= LIMIT:
-        return "short"
-    elif n % 2:
-        return "odd"
-    return helper(n) if n > 100 else "even"
-
-def helper(n):
-    return "long"
-"""
 
 
 def heading(lines, dsl):
@@ -39,42 +24,16 @@ def heading(lines, dsl):
     return next(line for line in reversed(lines) if line.startswith((f"{dsl}: ", f"{dsl}, "))).partition(": ")[2]
 
 
-@pytest.fixture
-def tree(tmp_path):
-    path = tmp_path / "tree_of_a_test.py"
-    path.write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("tree_of_a_test", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("n", "expected", "met"),
-    [
-        (3, "short", [("n <= LIMIT", True)]),
-        (17, "odd", [("n <= LIMIT", False), ("n % 2", True)]),
-        (18, "even", [("n <= LIMIT", False), ("n % 2", False), ("n > 100", False)]),
-        (200, "long", [("n <= LIMIT", False), ("n % 2", False), ("n > 100", True)]),
-    ],
-)
-def test_the_conditions_of_a_tree_are_those_that_it_met(tree, n, expected, met):
-    assert explain.conditions(tree, "pick", n) == (expected, met)
-
-
 @pytest.mark.parametrize("gpu", ["h200", "mi300", None])
 @pytest.mark.parametrize("text", ["8q1s2k", "q2k", "q1s2k_16q512s1536", "32q4s4k"])
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
-def test_the_conditions_lead_to_what_auto_chooses(dsl, text, gpu):
-    """`path_of` raises where the watched tree gives another config."""
+def test_the_rules_told_lead_to_what_auto_chooses(dsl, text, gpu):
     auto, lens, gpu = registry.load(f"{dsl}/auto"), parse_lens(text), gpu and resolve(gpu)
     told = BatchStats.of(lens)
     stats = decided_by(told)
     choice = auto.choose(SHAPE, told, gpu)
-    met = explain.path_of(auto.FAMILY, choice, SHAPE, stats, gpu)
-    assert bool(met) == choice.path.startswith("heuristics/fitted/")
     told = dict(explain.rules_of(auto.FAMILY, choice, Situation(SHAPE, stats, gpu)))
-    assert "kernel by" in told or met
+    assert "kernel by" in told
     lines = explain.explain(dsl, lens, SHAPE, Ask(), gpu)
     assert heading(lines, dsl) == choice.kernel
     assert lines[-1].split(None, 1) == ["provenance", choice.provenance]
@@ -112,16 +71,6 @@ def test_what_a_window_leaves_to_choose_for_is_told(capsys):
     assert "keys up to 384" in told[2] and "triton: q_block" in told[2]
 
 
-def test_a_tree_that_gives_another_config_is_an_error():
-    auto, gpu = registry.load("triton/auto"), resolve("h200")
-    stats = on_grid(8, 8, 1, 2048)
-    other = Choice(
-        "parallel_softmax", auto.FAMILY.kernel("parallel_softmax").DEFAULT, "heuristics/fitted/h200.py: auto"
-    )
-    with pytest.raises(RuntimeError, match="when it was watched"):
-        explain.path_of(auto.FAMILY, other, SHAPE, stats, gpu)
-
-
 def test_segments_follow_the_longest_sequence_that_the_part_serves():
     kernel = registry.load("triton/parallel_softmax")
     config = kernel.Config(16, 64, 6)
@@ -139,12 +88,6 @@ def test_the_command_prints_both_dsls(capsys):
     told = capsys.readouterr().out
     assert "on h200" in told and "\ntriton: " in told and "\nhelion: " in told
     assert "dsl_triton/heuristics/" in told
-
-
-def test_only_what_held_is_said(capsys):
-    assert diptych(["explain", "64q1s100~", "--gpu", "h200"]) == 0
-    told = capsys.readouterr().out
-    assert "because max_query_len <= 64 and max_seq_len <= 192" in told and "not covers" not in told
 
 
 @pytest.mark.parametrize(
@@ -177,10 +120,21 @@ def test_the_rule_that_decided_is_told_in_a_line_with_its_runner_up(capsys):
     assert lines[at + 2].startswith("config by   short queries: as many segments as end soonest")
 
 
-def test_a_fitted_table_of_other_sources_is_said_to_be_stale(monkeypatch):
-    auto, gpu, stats = registry.load("triton/auto"), resolve("h200"), decided_by(BatchStats.of(parse_lens("8q1s2k")))
-    choice = auto.choose(SHAPE, stats, gpu)
-    assert "yes: fitted with sources" in explain.stale(auto.FAMILY, "triton", choice)
-    module = auto.FAMILY.load("heuristics.fitted.h200")
-    monkeypatch.setitem(module.PROVENANCE, "sources", explain.sources.of_rules("triton"))
-    assert explain.stale(auto.FAMILY, "triton", choice) == ""
+@pytest.mark.parametrize("code", ["same", "other"])
+def test_a_measured_winner_is_told_with_its_row_and_other_code_as_stale(monkeypatch, tmp_path, capsys, code):
+    auto, gpu = registry.load("triton/auto"), resolve("h200")
+    lens = parse_lens("8q1s2k")
+    config = registry.config_dict(auto.FAMILY.kernel("q_block").DEFAULT)
+    winner = {"row": "w0", "kernel": "q_block", "configs": {"q_block": config}, "us": 10.0, "rules_us": 12.0}
+    sources = fit.stamps(["triton/q_block"])["triton/q_block"] if code == "same" else "0" * 16
+    plain = {"label": LABEL, "dsl": "triton", "gpu": gpu.title, "provenance": {"commit": "abc"}}
+    plain |= {"sources": {"q_block": sources}, "winners": {key(SHAPE, BatchStats.of(lens)): winner}}
+    table = tmp_path / "h200.json"
+    table.write_text(fit.text(plain))
+    monkeypatch.setattr(auto.FAMILY, "_tables", {gpu.name: Table(table, "triton", gpu, fit.folder_of("triton"))})
+    monkeypatch.setattr(auto.FAMILY, "_chosen", {})
+    assert diptych(["explain", "8q1s2k", "--gpu", "h200", "--dsl", "triton"]) == 0
+    told = capsys.readouterr().out
+    row = "chosen by   dsl_triton/heuristics/fitted/h200.json: measured on w0, 10.0 us, by the rules 12.0"
+    assert (row in told and "provenance  commit abc" in told) == (code == "same")
+    assert ("stale       q_block: timed with other code" in told) == (code == "other")

@@ -1,10 +1,11 @@
+import dataclasses
 import json
 import sys
-from typing import ClassVar
 
 import pytest
 
 from common.gpus import resolve
+from common.serving.measured import Winner
 from common.spec import AttentionShape, UnsupportedFeature
 from common.spec.metadata import BatchStats
 from compare.competitors import registry, sources
@@ -135,20 +136,6 @@ def test_smoke_fits_the_interpreter_and_peers_does_not():
     assert interpreter_seconds("helion/naive", long) > 30
 
 
-class _Tree:
-    """A measured tree of an H200 for one size of head."""
-
-    PROVENANCE: ClassVar = {}
-
-    @staticmethod
-    def covers(shape, gpu):
-        return shape.head_size == 128
-
-    @staticmethod
-    def q_block(shape, stats, gpu):
-        return "tuned"
-
-
 @pytest.mark.parametrize("kernel_id", ["triton/parallel_softmax", "helion/parallel_softmax", "triton/auto"])
 def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
     kernel, gpu = load(kernel_id), resolve("h200")
@@ -158,19 +145,31 @@ def test_a_config_is_for_the_keys_that_a_decode_sees(kernel_id):
     assert config != registry.default_config(kernel_id, kernel, AttentionShape(), stats, gpu)[0]
 
 
+class _Table:
+    """Winners of an H200 for heads of 128."""
+
+    provenance, stale = "commit abc", ()
+
+    def __init__(self, config):
+        self.config = config
+
+    def find(self, shape, stats):
+        return Winner("w0", None, {"q_block": self.config}, 0.0, 0.0) if shape.head_size == 128 else None
+
+
 @pytest.mark.parametrize(
     ("heuristics", "shape", "origin"),
     [
         ("tree", AttentionShape(), "tree"),
         ("tree", AttentionShape(head_size=64), "heuristics"),  # nothing is called tuned outside what was measured
-        ("tree", AttentionShape(value_size=64), "heuristics"),  # nor with V of another size, whatever the tree says
         ("default", AttentionShape(), "heuristics"),
         ("paper", AttentionShape(), "paper"),
     ],
 )
-def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin):
-    monkeypatch.setattr(load("triton/auto").FAMILY, "_trees", {})
-    monkeypatch.setitem(sys.modules, "dsl_triton.heuristics.fitted.h200", _Tree)
-    kernel, stats = load("triton/q_block"), suite("peers")[0].stats
-    config, found = registry.default_config("triton/q_block", kernel, shape, stats, resolve("h200"), heuristics)
-    assert found == origin and (config == "tuned") == (origin == "tree")
+@pytest.mark.parametrize("kernel_id", ["triton/q_block", "triton/ablations.cumulative"])
+def test_who_is_asked_for_a_config(monkeypatch, heuristics, shape, origin, kernel_id):
+    tuned = dataclasses.replace(load("triton/q_block").DEFAULT, num_warps=2, num_stages=5)
+    monkeypatch.setattr(load("triton/auto").FAMILY, "_tables", {"h200": _Table(registry.config_dict(tuned))})
+    kernel, stats = load(kernel_id), suite("peers")[0].stats
+    config, found = registry.default_config(kernel_id, kernel, shape, stats, resolve("h200"), heuristics)
+    assert found == origin and (config == tuned) == (origin == "tree")

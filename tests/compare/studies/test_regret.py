@@ -99,7 +99,7 @@ def test_the_table_is_written_again_from_a_run(folder, capsys):
     assert diptych(["study", "regret", "--of", str(folder)]) == 5
 
 
-@pytest.mark.filterwarnings("ignore:.*no measured tree")
+@pytest.mark.filterwarnings("ignore:.*no measured table")
 @pytest.mark.parametrize("dsl", registry.DSLS)
 def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it_may_take(dsl):
     found = regret.plan(dsl, ROWS, H200, 16, 5)

@@ -68,13 +68,13 @@ def test_time_to_best_can_be_drawn_from_the_lines(finished):
     assert moments == sorted(moments) and moments[-1] < 120
 
 
-def test_a_finished_run_is_not_measured_again_and_its_trees_can_be_written_again(finished):
+def test_a_finished_run_is_not_measured_again_and_its_tables_can_be_written_again(finished):
     out, lines = finished
-    text = (out / "dsl_triton/heuristics/fitted/h200.py").read_text()
+    text = (out / "dsl_triton/heuristics/fitted/h200.json").read_text()
     assert run(out, "--resume", kernels=BOTH) == exits.OK
     assert len(records.read(out / "candidates.jsonl")) == len(lines)
     assert diptych(["tune", "--fit", str(out), "--no-install"]) == exits.OK
-    assert (out / "dsl_triton/heuristics/fitted/h200.py").read_text() == text
+    assert (out / "dsl_triton/heuristics/fitted/h200.json").read_text() == text
 
 
 def test_runs_can_be_fitted_together_and_a_kernel_of_two_has_the_laters_times(finished, tmp_path):

@@ -59,13 +59,13 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+@pytest.mark.filterwarnings("ignore:triton. no measured table")
 def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
 
 
-@pytest.mark.filterwarnings("ignore:triton. no measured tree")
+@pytest.mark.filterwarnings("ignore:triton. no measured table")
 def test_a_portable_process_never_takes_it(monkeypatch):
     monkeypatch.setenv("DIPTYCH_PORTABLE", "1")
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200) == portable.choose(LLAMA, BatchStats.of(LONG), H200)
