@@ -8,7 +8,7 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import cache_view, loadable, value_dtype
-from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
+from dsl_helion.primitives import add_products, base2_scale, dequantise, finish_here, logits, softmax_step
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -80,6 +80,17 @@ def block_values(j, q, seq_len, f, keys, values, value_scales, row, kv_head, til
     else:
         v = dequantise(hl.load(values, at), dtype)
     return v, load_copied_scales(value_scales, row + j * tile_size, tile_size)
+
+
+def add_block(
+    j, q, s, m, l, acc, alpha, seq, seq_len, softmax_scale, f, r, keys, values, value_scales, row, kv_head, tile_size,
+    masked, foreign,
+):  # fmt: skip
+    """What attend_block does behind raise_maxima, of a tile without masks. Returns the new l and acc."""
+    tile = row, kv_head, tile_size, masked, foreign
+    v, scales = block_values(j, q, seq_len, f, keys, values, value_scales, *tile)
+    l, acc = add_products(s, v, scales, m, l, acc, alpha, base2_scale(softmax_scale, f, r), f)
+    return l, finish_here(acc, seq)
 
 
 def tile_sources(

@@ -42,11 +42,10 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_helion.dense_tiles import attend_block, block_scores, block_values, masked_tile, tile_sources
+from dsl_helion.dense_tiles import add_block, attend_block, block_scores, masked_tile, tile_sources
 from dsl_helion.features import SEAMS, bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
-    add_products,
     attend_tile,
     base2_scale,
     finish_here,
@@ -163,7 +162,6 @@ def _unpaged_kernel(
     q_blocks = query.size(0) // block_q + num_seqs
     for program, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
         q_block_idx = int32(q_blocks - 1 - program)  # the last Q Blocks of a prefill see most keys: first
-
         # the last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i
         left = hl.zeros([], dtype=torch.int32)
         right = hl.full([], num_seqs, dtype=torch.int32)
@@ -174,7 +172,6 @@ def _unpaged_kernel(
             else:
                 right = middle
         seq = left
-
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
         first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
@@ -221,36 +218,31 @@ def _unpaged_kernel(
                             value_scales, row, kv_head, tile_size, False, source == "new",
                         )  # fmt: skip
                     else:
-                        s = block_scores(
-                            j_full, q, query_pos, seq_len, softmax_scale, f, r, keys, key_scales, row, kv_head,
-                            tile_size, False, source == "new",
-                        )  # fmt: skip
+                        tile = row, kv_head, tile_size, False, source == "new"
+                        s = block_scores(j_full, q, query_pos, seq_len, softmax_scale, f, r, keys, key_scales, *tile)
                         m, alpha, grown = raise_maxima(s, m, base2_scale(softmax_scale, f, r), slack)
                         if grown > 0:
                             acc = acc * alpha.unsqueeze(1)
-                        v, v_scales = block_values(
-                            j_full, q, seq_len, f, keys, values, value_scales, row, kv_head, tile_size, False,
-                            source == "new",
+                        l, acc = add_block(
+                            j_full, q, s, m, l, acc, alpha, seq, seq_len, softmax_scale, f, r, keys, values,
+                            value_scales, *tile,
                         )  # fmt: skip
-                        base2 = base2_scale(softmax_scale, f, r)
-                        l, acc = add_products(s, v, v_scales, m, l, acc, alpha, base2, f)
-                        acc = finish_here(acc, seq)
                 for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
                     m, l, acc = attend_block(
                         j_edge, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
                         value_scales, row, kv_head, tile_size, True, source == "new",
                     )  # fmt: skip
-                    if slack > 0:
-                        acc = finish_here(acc, seq)
+                    acc = finish_here(acc, seq) if slack > 0 else acc
                 total = narrow(acc, value_size)
             if num_segments == 1 or used <= 1:
                 writes = real & (segment == 0)
                 store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))
                 store_lse(lse, query_start + token, head, writes, m, l)
             else:
-                place = query_start + token
-                store_partial((partial_acc, partial_m, partial_l), segment, place, head, real, m, l, total)
+                store_partial(
+                    (partial_acc, partial_m, partial_l), segment, query_start + token, head, real, m, l, total
+                )
 
 
 _unpaged = kernel(_unpaged_kernel)
