@@ -240,9 +240,8 @@ def _unpaged_kernel(
                 store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))
                 store_lse(lse, query_start + token, head, writes, m, l)
             else:
-                store_partial(
-                    (partial_acc, partial_m, partial_l), segment, query_start + token, head, real, m, l, total
-                )
+                at = segment, query_start + token, head, real
+                store_partial((partial_acc, partial_m, partial_l), *at, m, l, total)
 
 
 _unpaged = kernel(_unpaged_kernel)
