@@ -54,6 +54,11 @@ def attend_block(
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED, SLACK)
 
 
+def copied_blocks(key: torch.Tensor, value: torch.Tensor, tile_size: int) -> tuple[TensorDescriptor, ...]:
+    """Descriptors of a scratch of copied keys, [rows, lanes] each, a tile a block."""
+    return tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
+
+
 def tile_sources(
     batch: PagedBatch, features: Features, key: torch.Tensor, value: torch.Tensor, tile_size: int, new_kv: bool
 ) -> tuple[dict[str, tuple[TensorDescriptor, ...]], int]:
@@ -61,7 +66,7 @@ def tile_sources(
 
     new_kv: the step's new K and V in place of a copy, where there are such.
     """
-    copied = tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
+    copied = copied_blocks(key, value, tile_size)
     new = _new_blocks(batch, features, tile_size) if new_kv else None
     if new is not None:
         return {"context": copied, "new": new}, 0
