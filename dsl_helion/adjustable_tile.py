@@ -23,7 +23,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, ensure_room
 from common.spec.metadata import SHORT_QUERY
 from dsl_helion import parallel_softmax
-from dsl_helion.arithmetic import div
+from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
@@ -133,13 +133,13 @@ def _long_queries_kernel(
 
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
         if (first < query_len) & (query_len > longest_short):
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token
-            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)

@@ -1,18 +1,26 @@
 """Division of whole numbers, and functions of numbers that a query of 16 bits need not have to the last bit."""
 
+import helion.language as hl
 import torch
 
 TWICE_LOG2E = 2.8853900817779268
 
 
+def int32(n):
+    """A size or a loop's number as a tensor of no axis: beside tensors Helion counts with either in 64 bits, and then
+    with all that follows: of 128 rows x 64 keys on sm_90 a masked tile compared positions in 138 instructions for 72.
+    """
+    return hl.full([], n, dtype=torch.int32)
+
+
 def div(a, b):
     """a // b of a tensor that is not negative: one operation, where torch's // takes 13 to round negatives down."""
-    return torch.div(a, b, rounding_mode="trunc")
+    return torch.div(a, _beside(b), rounding_mode="trunc")
 
 
 def mod(a, b):
     """a % b of a tensor that is not negative."""
-    return torch.fmod(a, b)
+    return torch.fmod(a, _beside(b))
 
 
 def quotient_and_rest(a, b):
@@ -25,7 +33,12 @@ def quotient_and_rest(a, b):
 
 
 def cdiv(a, b):
+    b = _beside(b)
     return div(a + b - 1, b)
+
+
+def _beside(n):
+    return int32(n) if isinstance(n, torch.SymInt) else n
 
 
 def tanh(y, query_dtype):

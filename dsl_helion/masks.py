@@ -6,7 +6,7 @@ dsl_triton/masks.py says the same in Triton.
 import helion.language as hl
 import torch
 
-from dsl_helion.arithmetic import cdiv, div
+from dsl_helion.arithmetic import cdiv, div, int32
 
 
 def visible(query_pos, key_pos, seq_len, f, r):
@@ -180,7 +180,7 @@ def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     """
     per_segment = torch.maximum(cdiv(hi - lo, num_segments), hl.full([], 1, dtype=torch.int32))
     used = cdiv(hi - lo, per_segment)
-    start = torch.minimum(lo + segment * per_segment, hi)
+    start = torch.minimum(lo + int32(segment) * per_segment, hi)
     stop = torch.minimum(start + per_segment, hi)
     full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)
     return start, full_start, full_stop, stop, used

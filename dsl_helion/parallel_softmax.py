@@ -20,7 +20,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, ensure_room
 from common.spec.metadata import ANY_QUERY
-from dsl_helion.arithmetic import div, mod
+from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Gather,
     fits,
@@ -129,7 +129,7 @@ def _segments_kernel(
             seq = div(hl.full([], q_block_idx, dtype=torch.int32), per_sequence)
             query_start = query_start_loc[seq]
             seq_len = seq_lens[seq]
-            first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * block_q
+            first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * int32(block_q)
         else:
             # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
             # The first guess is exact where every query has one token: then its length is loaded with it, and decode
@@ -150,12 +150,12 @@ def _segments_kernel(
             seq = left
             query_start = query_start_loc[seq]
             seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
-            first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+            first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
 
         query_len = query_start_loc[seq + 1] - query_start
         if (first < query_len) & (query_len <= longest_query):
             context_len = seq_len - query_len
-            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )

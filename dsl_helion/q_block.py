@@ -16,7 +16,7 @@ import torch
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision
-from dsl_helion.arithmetic import div
+from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
     fits,
@@ -123,13 +123,13 @@ def _q_block_kernel(
 
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
         if first < query_len:
             seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
             context_len = seq_len - query_len
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token
-            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
+            last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)

@@ -11,7 +11,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape
-from dsl_helion.arithmetic import div, mod
+from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, segment_range
@@ -112,7 +112,7 @@ def _reduce_segments_kernel(
             row = (query_start + token).to(torch.int64)
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q
-            last_pos = seq_len - query_len + torch.minimum(first + block_q, query_len) - 1
+            last_pos = seq_len - query_len + torch.minimum(first + int32(block_q), query_len) - 1
             _, _, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, seq_len - query_len + first, last_pos, seq_len, f, tile_size
             )

@@ -17,7 +17,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, new_tokens
 from dsl_helion import binding
-from dsl_helion.arithmetic import div
+from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
 from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
@@ -126,13 +126,13 @@ def _prefill_kernel(
 
         query_start = query_start_loc[seq]
         query_len = query_start_loc[seq + 1] - query_start
-        first = (q_block_idx - (div(query_start, block_q) + seq)) * block_q
+        first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
         if (first < query_len) & (query_len > 1):
             seq_len = seq_lens[seq]
             context_len = seq_len - query_len
             token, head, live = q_block_rows(first, kv_head, query_len, queries_per_kv, block_m)
             query_pos = context_len + token
-            last = torch.minimum(first + block_q, query_len) - 1
+            last = torch.minimum(first + int32(block_q), query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)

@@ -5,6 +5,7 @@ here share its rows. A cut at an item's border has an empty record, and its prog
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -22,7 +23,7 @@ PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), 4
 
 @dataclass(frozen=True)
 class Workspace:
-    """Scratch of a static grid, float32 but for the last two.
+    """Scratch of a static grid, float32 but for records and overflow.
 
     A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
     item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
@@ -36,6 +37,8 @@ class Workspace:
     overflow: torch.Tensor  # i32 [1]
     num_tokens: int
     num_seqs: int
+    plan: Any = None  # planned_grid.Plan, where a config asks for one
+    planned: bool = False  # it is that of this step: a launch takes it as it is
 
 
 def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) -> Workspace:

@@ -21,6 +21,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision, require
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from dsl_triton import planned_grid
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops
@@ -69,15 +70,44 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Copied:
+    """How long queries are served whose keys are copied out of their pages first, as unpaged.py does.
+
+    programs: 0 copies nothing. longer: than so many query tokens, at least SHORT_QUERY. keys: of all such sequences
+    together that the scratch holds (1 GiB is 262,144 of 8 heads of 128 in bf16); the others are read through their
+    pages. copy_programs, overlap, slack: as unpaged.Prefill says.
+    """
+
+    block_m: int = 32
+    tile_size: int = 32
+    programs: int = 0
+    snap: int = 1
+    num_warps: int = 4
+    num_stages: int = 2
+    whole: int = 0
+    longer: int = SHORT_QUERY
+    keys: int = 131072
+    copy_programs: int = 1024
+    overlap: bool = False
+    slack: int = 0
+
+
+@dataclass(frozen=True)
 class Config:
     """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
 
     overlap: a launch begins while the one before it runs (programmatic dependent launch: NVIDIA from sm_90 on).
+    planned: programs read their pieces from a plan of the step, made once for its layers (`prepare`), in place of
+    finding them; the classes of the next two are served then. drafts: short queries whose rows are more than a Q Block
+    of `decode` has, in larger ones; 0 programs leave them to decode.
     """
 
     decode: Part = Part(16, 32, 4)
     prefill: Part = Part(32, 32, 3, gather="run")
     overlap: bool = False
+    planned: bool = False
+    drafts: Part = Part(32, 32, 0)
+    copied: Copied = Copied()
 
 
 DEFAULT = Config()
@@ -130,7 +160,7 @@ def _attend_items_kernel(
     program = tl.program_id(0)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    ends, length, uncut, refused_any = line_of(
+    ends, length, uncut, refused_any, _ = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
         NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS, PROGRAMS, WHOLE,
     )  # fmt: skip
@@ -213,9 +243,20 @@ def _attend_items_kernel(
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
     """Scratch of two parts a program, of the same size for every capacity."""
+    if config.planned:
+        plan, rows = planned_grid.make_plan(shape, capacity, config)
+        return replace(make_workspace(shape, 1, rows, capacity), records=plan.records, plan=plan)
     parts = (config.decode, config.prefill)
     rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
     return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
+
+
+def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
+    """The plan of a step, which all its layers may share. Raises SpecError where the workspace is too small for it."""
+    if config.planned and batch.num_seqs and batch.num_tokens:
+        _within(batch, workspace, config)
+        planned_grid.prepare(batch, features, config, workspace)
+    return replace(workspace, planned=True)
 
 
 def check(workspace: Workspace) -> None:
@@ -242,6 +283,11 @@ def launch(
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
+    if config.planned:
+        if not workspace.planned:
+            planned_grid.prepare(batch, features, config, workspace)
+        planned_grid.attend(batch, features, out, config, workspace, lse)
+        return
     programs = config.decode.programs
     if batch.num_tokens > SHORT_QUERY:  # else no query is longer
         _launch_items(batch, features, out, config, workspace, lse, prefill=True)
@@ -257,7 +303,7 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
         if found > most:
             raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
     shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
-    for part in (config.decode, config.prefill):
+    for part in (config.decode, config.prefill, config.drafts, config.copied):
         items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
         slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
         if slots >= 2**31 - part.programs:
