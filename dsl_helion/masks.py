@@ -178,8 +178,10 @@ def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
     most num_segments segments, so a short sequence uses few.
     """
-    per_segment = torch.maximum(cdiv(hi - lo, num_segments), hl.full([], 1, dtype=torch.int32))
-    used = cdiv(hi - lo, per_segment)
+    # Helion counts in 64 bits beside a tile size and takes the sum for one of 32; a quotient of 64 bits is a call
+    tiles = (hi - lo).to(torch.int64).to(torch.int32)
+    per_segment = torch.maximum(cdiv(tiles, int32(num_segments)), int32(1))
+    used = cdiv(tiles, per_segment)
     start = torch.minimum(lo + int32(segment) * per_segment, hi)
     stop = torch.minimum(start + per_segment, hi)
     full_start, full_stop = clip_range(start, stop, full_lo, full_hi, f)

@@ -3,7 +3,8 @@
 Grid: Q Blocks x segments x num_kv_heads, one axis, then reduce_segments.py over query tokens x query heads. New over
 q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow the real length of each sequence, so
 a ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
-skips it.
+skips it. How many segments there are is a run-time value: a server meets a dozen numbers, and Helion takes a second and
+a half to trace and generate one.
 
 Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
 the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (by_sequence).
@@ -107,8 +108,8 @@ def _segments_kernel(
     page_rows: int,
     gather: hl.constexpr,
     min_block_m: hl.constexpr,
-    few_rows: hl.constexpr,
-    num_segments: hl.constexpr,
+    block_q: hl.constexpr,
+    num_segments: int,
     longest_query: hl.constexpr,
     by_sequence: hl.constexpr,
 ) -> None:
@@ -121,7 +122,7 @@ def _segments_kernel(
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
-    block_q = block_m // queries_per_kv
+    few_rows = block_q * queries_per_kv <= 16
     per_sequence = (longest_query + block_q - 1) // block_q
     q_blocks = num_seqs * per_sequence if by_sequence else query.size(0) // block_q + num_seqs
     for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
@@ -185,7 +186,7 @@ def _segments_kernel(
                         r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, True,
                     )  # fmt: skip
                 total = finished(narrow(acc, value_size), value_cache, f, r)
-                if num_segments == 1 or used <= 1:
+                if partial_acc is None or used <= 1:
                     store_rows(out, row, head, live, normalise(total, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)
                 else:
@@ -226,6 +227,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     """Both launches, for the sequences of at most `longest_query` query tokens; no other row is written."""
     shape, config = batch.shape, held(config, batch.shape)
     block_m = _block_m(shape, config)
+    block_q = block_m // shape.queries_per_kv
     ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
@@ -233,11 +235,10 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, *scratch(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
-        block_m <= 16, config.num_segments, longest_query, by_sequence,
+        block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip
     run(_segments, config, args, block_sizes=[block_m, config.tile_size], loop_orders=[[2, 1, 0]])
     if config.num_segments > 1:
-        block_q = block_m // shape.queries_per_kv
         reduce_segments(batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence)
 
 

@@ -43,7 +43,7 @@ def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
 
 def merge_row(partial, out, lse, place, row, kv_head, head, used, f, num_segments):
     """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what the first `used`
-    segments left at `place` of (acc, m, l)."""
+    segments, of at most num_segments, left at `place` of (acc, m, l)."""
     of_acc, of_m, of_l = partial
     part = hl.arange(helion.next_power_of_2(num_segments))
     live = part < used
@@ -73,7 +73,8 @@ def _reduce_segments_kernel(
     queries_per_kv: hl.constexpr,
     block_q: hl.constexpr,
     tile_size: hl.constexpr,
-    num_segments: hl.constexpr,
+    num_segments: int,
+    slots: hl.constexpr,
     shortest_query: hl.constexpr,
     longest_query: hl.constexpr,
     by_sequence: hl.constexpr,
@@ -120,7 +121,7 @@ def _reduce_segments_kernel(
             if used > 1:
                 merge_row(
                     (partial_acc, partial_m, partial_l), out, lse, place, row, head // queries_per_kv, head, used, f,
-                    num_segments,
+                    slots,
                 )  # fmt: skip
 
 
@@ -134,11 +135,12 @@ def reduce_segments(
 
     config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
     """
+    slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
     args = (
         *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
-        batch.shape.queries_per_kv, block_q, config.tile_size, config.num_segments, shortest_query,
-        longest_query, by_sequence,
+        batch.shape.queries_per_kv, block_q, config.tile_size, config.num_segments, slots,
+        shortest_query, longest_query, by_sequence,
     )  # fmt: skip
     # a warp reads 8 segments of 128 floats in 8 loads a lane; in Triton four warps cost 0.5 us more on an H200
-    num_warps = 1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4
+    num_warps = 1 if slots <= 8 else 2 if slots <= 16 else 4
     run(_reduce_segments, config, args, num_warps=num_warps, loop_orders=[[1, 0]])

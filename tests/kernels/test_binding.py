@@ -9,7 +9,8 @@ from common.oracle.integrity import Guards
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
-from dsl_helion import binding, q_block
+from common.spec.kernel import Capacity
+from dsl_helion import binding, parallel_softmax, q_block
 from far_caches import apart
 
 LENS = [(1, 20), (3, 9)]
@@ -154,3 +155,17 @@ def test_a_tensor_passed_twice_is_another_kernel() -> None:
 def test_a_cache_without_blocks_is_a_view_without_rows():
     cache = torch.empty(0, 16, 2, 24).as_strided((0, 16, 2, 24), (48, 4800, 24, 1))  # slot-major: pages lie together
     assert binding.cache_view(cache, "flat", 1).shape == (0, 2, 24)
+
+
+def test_numbers_of_segments_share_what_helion_generated() -> None:
+    """A server meets a dozen of them; code is apart for one segment, and for reductions over 8, 16, 32 ... places."""
+    batch = make_batch([(1, 90), (2, 40)], AttentionShape(4, 2, 16, 16, torch.float32))
+    expected, generated = reference(batch, Features()), []
+    for segments in (2, 3, 5, 8):
+        config, out = parallel_softmax.Config(tile_size=16, num_segments=segments), torch.empty_like(batch.query)
+        place = parallel_softmax.workspace(batch.shape, Capacity.of(batch), config)
+        parallel_softmax.launch(batch, Features(), out, config, place)
+        verdict = check(out, None, batch, Features(), parallel_softmax.CONTRACT, expected, structured=True)
+        assert verdict.ok, verdict.reason
+        generated.append(binding.counts["generated"])
+    assert generated[0] == generated[-1]

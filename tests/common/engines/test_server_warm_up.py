@@ -1,10 +1,12 @@
 """What a server compiles before the first request: every step that its limits allow, whatever kernel is chosen."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
 
+import children
 import common.serving.reach
 from common import gpus
 from common.engines.options import Options
@@ -59,3 +61,14 @@ def test_prompts_that_bring_no_keys_are_warmed_up_where_layers_share_a_cache(mon
     (decodes, _), (prompts, _), _ = asked
     assert asked == [(decodes, False), (prompts, True), (prompts, False)]
     assert Options(warm="none") and list(Server(Options(warm="none"), LIMITS, torch.device("cpu"))._stated(True)) == []
+
+
+@pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
+def test_a_sequence_that_grows_meets_no_code_and_every_layer_but_the_first_repeats_its_launches(kernel):
+    here = Path(__file__).resolve()
+    environment = children.compiling(here.parents[3], here.parents[2] / "support", DIPTYCH_HELION_CACHE="0")
+    said = children.answer([str(here.with_name("steps_child.py")), kernel], environment)
+    assert said["lengths"] > 20 and said["warmed"] > 5
+    assert (said["later"], said["unmet"], said["again"]) == (0, 0, [])
+    # a dozen numbers of segments: code for one, for more, and a reduction for each power of two from 8 on
+    assert said["generated"] <= (6 if kernel == "helion/auto" else 0)
