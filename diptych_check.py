@@ -112,6 +112,19 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+class Refusals:
+    """Of the command: what ends it before the first case is one line on stderr, without pytest's words around it."""
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            self._plugins.unregister(self._plugins.getplugin("terminalreporter"))
+            print(f"diptych-check: {excinfo.value.msg}", file=sys.stderr)
+
+
 def main(words: list[str] | None = None) -> int:
     """The suite by its path, with Diptych's own `common` and no plugins of the folder that it is called in."""
     asked = vars(parser().parse_args(words))
@@ -132,7 +145,7 @@ def main(words: list[str] | None = None) -> int:
         value = asked[name.replace("-", "_")]
         if value is not None:  # as one word: what a user wrote may begin with a dash
             command.append(f"--{'' if name == 'level' else 'kit-'}{name}={value}")
-    code = int(pytest.main(command, plugins=[sys.modules["diptych_check"]]))
+    code = int(pytest.main(command, plugins=[sys.modules["diptych_check"], Refusals()]))
     return {2: 130, 3: 1, 4: 2}.get(code, code)
 
 

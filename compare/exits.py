@@ -101,7 +101,7 @@ _ARGPARSES: tuple[tuple[str, Callable[..., str]], ...] = (
         r"argument (\S+): invalid (\S+) value: (.+)",
         lambda _, name, kind, found: f"{name}: found {found}, allowed a {kind}",
     ),
-    (r"the following arguments are required: (.+)", lambda _, names: f"arguments: found none of {names}, allowed all"),
+    (r"the following arguments are required: (.+)", lambda _, names: f"missing: {names}"),
     (
         r"ambiguous option: (\S+) could match (.+)",
         lambda _, found, names: f"option: found {found}, allowed one of {names}",

@@ -89,7 +89,8 @@ class Kit:
         if self._declared is None:
             reply = self.child.ask({"ask": "describe", "kernel": self.kernel, "adapter": self.adapter})
             if reply.status != "ok":
-                raise Unavailable(f"{self.kernel}: {reply.status}: {reply.reason}")
+                why = f"found {self.kernel}, which does not load: {reply.reason}"
+                raise Unavailable(f"kernel: {why}; allowed package.module:name, which Python finds from this folder")
             try:
                 self._declared = Declared.of(reply.said | self.outside)
             except SpecError as error:

@@ -189,9 +189,17 @@ def differences(
     ensure_comparable(before, after)
     thresholds = thresholds or Thresholds()
     found = []
-    old, new = ({part.gpu: part.raw for part in merge.parts(run)} for run in (before, after))
+    old, new = map(_by_gpu, (before, after))
     for gpu in dict.fromkeys([*old, *new]):
         found += _of_gpu(gpu, old.get(gpu, []), new.get(gpu, []), thresholds, unit)
+    return found
+
+
+def _by_gpu(run: RunData) -> dict[str, list[Record]]:
+    """Rows of every part; a run in shares, or one that was taken up again, has several parts of a GPU."""
+    found: dict[str, list[Record]] = {}
+    for part in merge.parts(run):
+        found.setdefault(part.gpu, []).extend(part.raw)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ class RunData:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        return summary.table(self.records)
+        return summary.table(self.raw)
 
     @cached_property
     def facts(self) -> list[dict[str, Any]]:
@@ -108,7 +109,20 @@ def read(folder: Path) -> RunData:
     except OSError as error:
         name = Path(error.filename or folder).name
         why = f"where {name} cannot be read ({error.strerror})" if folder.is_dir() else "which is no folder"
-        raise NotARun(f"run folder: found {folder}, {why}, allowed one that compare.run wrote") from error
+        message = f"run folder: found {folder}, {why}, allowed one that compare.run wrote"
+        raise NotARun(message + _nearest(folder)) from error
     except (ValueError, RecursionError) as error:
         raise NotARun(f"run folder: found {folder} with {error}, allowed one that compare.run wrote") from error
     return RunData(folder, manifest, latest(loaded.records) if loaded else [], loaded.note if loaded else "")
+
+
+def _nearest(folder: Path) -> str:
+    """The runs inside a folder that is none itself, else those beside it with a name like its own."""
+    inside = folder.is_dir()
+    try:
+        there = sorted(path.parent.name for path in (folder if inside else folder.parent).glob("*/manifest.json"))
+    except OSError:
+        return ""
+    near = there[:3] if inside else difflib.get_close_matches(folder.name, there, n=3, cutoff=0.5)
+    at = folder if inside else folder.parent
+    return f"; nearest: {', '.join(str(at / name) for name in near)}" if near else ""

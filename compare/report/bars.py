@@ -10,34 +10,42 @@ from typing import Any
 from compare.analysis.standing import Standing
 from compare.competitors.registry import in_order
 from compare.record.records import Evidence, Record, Status
-from compare.report.style import colour_of, label, legend, pyplot, save
+from compare.report.style import colour_of, label, pyplot, save
 
-WIDTH_IN = 7.0  # 700 pixels: legible in a README and on a narrow page
+WIDTH_IN = 4.6  # 442 pixels: legible on a telephone and in a README
+LINE_IN = 0.175  # of a bar, or of the title of a class
+FONT = 9
 _HATCHES = ("", "///", "...", "xx", "\\\\\\")  # of bars of one colour, in turn
 
 
 def speeds(found: Mapping[str, Sequence[Standing]], unit: str, path: Path) -> Path:
-    """A group of bars a class, a bar a kernel: its geometric mean against the unit, with the 99% interval."""
+    """A group of lines a class, a bar a kernel: its geometric mean against the unit, with the 99% interval."""
     kernels = in_order(standing.kernel for of in found.values() for standing in of)
     looks = _looks(kernels)
-    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 3.9), layout="constrained")
-    width = 0.86 / len(kernels)
-    turned = len(kernels) * len(found) > 12
-    for rank, kernel in enumerate(kernels):
-        for at, of in enumerate(found.values()):
-            for standing in of:
-                if standing.kernel == kernel:
-                    place = at + (rank - (len(kernels) - 1) / 2) * width
-                    _bar(axes, place, 0.92 * width, standing, looks[kernel], turned)
-        axes.bar([0], [0], label=label(kernel), **looks[kernel])
-    axes.axhline(1.0, color="#000000", linewidth=1.2)
-    axes.set_xticks(range(len(found)), [f"{kind}, {_rows(of)}" for kind, of in found.items()])
-    axes.set_xlim(-0.5, len(found) - 0.5)
-    axes.grid(False, axis="x")
-    axes.set_ylim(0, axes.get_ylim()[1] * (1.16 if turned else 1.08))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.10g}×")
-    axes.set_ylabel(f"speed, {label(unit)} = 1×\n(higher is faster)")
-    legend(figure, [axes])
+    lines: list[tuple[float, str, bool]] = []  # where a line stands, what it says, whether it is the title of a class
+    places: list[tuple[float, Standing]] = []
+    at = 0.0
+    for kind, of in found.items():
+        lines.append((at, f"{kind}, {_rows(of)}", True))
+        for standing in sorted(of, key=lambda s: kernels.index(s.kernel)):
+            at += 1
+            lines.append((at, label(standing.kernel), False))
+            places.append((at, standing))
+        at += 1.4
+    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 0.55 + LINE_IN * at), layout="constrained")
+    axes.axvline(1.0, color="#000000", linewidth=1.2)
+    for place, standing in places:
+        _bar(axes, place, standing, looks[standing.kernel])
+    axes.set_yticks([place for place, _, _ in lines], [said for _, said, _ in lines], fontsize=FONT)
+    for tick, (_, _, is_title) in zip(axes.get_yticklabels(), lines, strict=True):
+        tick.set_fontweight("bold" if is_title else "normal")
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=FONT)
+    axes.set_ylim(at - 0.8, -0.7)
+    axes.set_xlim(0, 1.14 * max(1.0, *(_top(standing) for _, standing in places)))
+    axes.grid(False, axis="y")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.10g}×")
+    figure.supxlabel(f"speed, {label(unit)} = 1× (longer is faster)", fontsize=FONT)
     return save(figure, path)
 
 
@@ -46,17 +54,27 @@ def _rows(of: Sequence[Standing]) -> str:
     return f"{rows} row{'s' * (rows != 1)}"
 
 
-def _bar(axes: Any, at: float, width: float, standing: Standing, look: dict[str, Any], turned: bool) -> None:
+def _is_known(standing: Standing) -> bool:
+    """Whether its mean has an interval."""
     speed = standing.speed
-    axes.bar([at], [speed.ratio], width, **look)
-    known = 0 < speed.low <= speed.ratio <= speed.high < float("inf")
-    if known:
-        axes.plot([at, at], [speed.low, speed.high], color="#000000", linewidth=0.9)
-    top = speed.high if known else speed.ratio
-    turn = {"rotation": 90} if turned else {}
+    return 0 < speed.low <= speed.ratio <= speed.high < float("inf")
+
+
+def _top(standing: Standing) -> float:
+    return standing.speed.high if _is_known(standing) else standing.speed.ratio
+
+
+def _bar(axes: Any, at: float, standing: Standing, look: dict[str, Any]) -> None:
+    speed = standing.speed
+    axes.barh([at], [speed.ratio], 0.82, **look)
+    if _is_known(standing):
+        axes.plot([speed.low, speed.high], [at, at], color="#000000", linewidth=0.9, solid_capstyle="butt")
+    # On a ground of its own: the line at 1 would go through it.
+    ground = {"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.5}
     axes.annotate(
-        f"{speed.ratio:.2f}", (at, top), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8, **turn
-    )
+        f"{speed.ratio:.2f}", (_top(standing), at), xytext=(5, 0), textcoords="offset points", va="center_baseline",
+        fontsize=FONT, bbox=ground,
+    )  # fmt: skip
 
 
 def _looks(kernels: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -84,7 +102,7 @@ def endings(records: Sequence[Record], path: Path) -> Path:
     """A bar a kernel: how many of its cells ended how."""
     kernels = in_order(record.kernel for record in records)
     counts = {kernel: Counter(_ending(r) for r in records if r.kernel == kernel) for kernel in kernels}
-    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 1.3 + 0.26 * len(kernels)), layout="constrained")
+    figure, axes = pyplot().subplots(figsize=(WIDTH_IN, 1.0 + LINE_IN * len(kernels)), layout="constrained")
     left = dict.fromkeys(kernels, 0)
     for name, (colour, hatch) in _ENDINGS.items():
         widths = [counts[kernel][name] for kernel in kernels]
@@ -94,12 +112,13 @@ def endings(records: Sequence[Record], path: Path) -> Path:
                 edgecolor="#ffffff", label=name,
             )  # fmt: skip
             left = {kernel: left[kernel] + width for kernel, width in zip(kernels, widths, strict=True)}
-    axes.set_yticks(range(len(kernels)), list(map(label, kernels)))
+    axes.set_yticks(range(len(kernels)), list(map(label, kernels)), fontsize=FONT)
+    axes.tick_params(axis="x", labelsize=FONT)
     axes.set_ylim(len(kernels) - 0.4, -0.6)
     axes.grid(False, axis="y")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("cells; nothing was timed")
-    figure.legend(loc="outside upper center", ncols=len(_ENDINGS), fontsize=9)
+    axes.set_xlabel("cells; nothing was timed", fontsize=FONT)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=FONT)
     return save(figure, path)
 
 

@@ -205,7 +205,8 @@ def listing(chosen: Selection) -> Iterator[str]:
     yield f"rows of {chosen.suite}"
     for row in chosen.workloads:
         stats, extra = row.stats, ", ".join(row.ask.names())
-        size = f"{stats.num_seqs} sequences, {stats.num_tokens} query tokens, {stats.total_seq_len} keys"
+        counted = (stats.num_seqs, "sequence"), (stats.num_tokens, "query token"), (stats.total_seq_len, "key")
+        size = ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in counted)
         yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
 
 

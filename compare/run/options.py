@@ -58,7 +58,7 @@ def _add_fleet(new: argparse.ArgumentParser) -> None:
 
 
 def _add_timing(new: argparse.ArgumentParser) -> None:
-    timing = new.add_argument_group("how cells are timed, where a GPU is measured (docs/measuring.md)")
+    timing = new.add_argument_group("how cells are timed on a GPU (docs/measuring.md)")
     timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, host, or the paper's protocol")
     timing.add_argument("--cache", choices=CACHES, help="before each call (default cold; the paper's timer: hot)")
     timing.add_argument(
@@ -82,7 +82,7 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
 
 
 def _add_again(new: argparse.ArgumentParser) -> None:
-    again = new.add_argument_group("going on with a run, and against another one (docs/comparing-runs.md)")
+    again = new.add_argument_group("a run taken up again, or compared (docs/comparing-runs.md)")
     again.add_argument(
         "--resume",
         nargs="?",
@@ -98,6 +98,7 @@ def _add_again(new: argparse.ArgumentParser) -> None:
 def parser() -> argparse.ArgumentParser:
     new = Parser(
         prog="python -m compare.run",
+        usage="%(prog)s [OPTION ...]",
         description="Check paged-attention kernels against one spec, time those that are right, and report.",
         epilog="Example: python -m compare.run --gpu h200 --suite peers --kernels 'triton/*'. "
         "Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "

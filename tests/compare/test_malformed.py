@@ -112,6 +112,25 @@ def test_what_is_nearest_comes_first(capsys):
     assert first == "suite: did you mean smoke?" and second.strip().startswith("found 'smok', allowed smoke, ")
 
 
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("report docs/results/h200/paers", "docs/results/h200/peers"),
+        ("report docs/results/mi300", "docs/results/mi300/family"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_told_with_the_runs_near_it(line, near, capsys):
+    assert main(line.split()) == exits.USAGE
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("run folder: did you mean ") and near in first
+
+
+def test_what_is_missing_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["diff"])
+    assert capsys.readouterr().err.splitlines()[0] == "missing: before, after"
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_message_fits_five_lines_of_its_window(width):
     many = ", ".join(f"kernel_{number}" for number in range(300))

@@ -149,18 +149,28 @@ def test_options_that_can_be_meant_are():
     assert conformance._outside(Config(*words)) == {"supports": ["causal", "lse"]}
 
 
+def command(folder, *words):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    line = [sys.executable, str(ROOT / "diptych_check.py"), *words]
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_list_of_cases_is_their_names(tmp_path):
+    done = command(tmp_path, "kit_callables:right", "--list", "--case", "batch-1", "--case", "page-24")
+    assert (done.returncode, done.stdout.startswith("batch-1\npage-24\n")) == (0, True), done.stdout
+
+
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("words", "said"),
     [
-        (["--list", "--case", "batch-1", "--case", "page-24"], 0, "batch-1\npage-24\n"),
-        (["--case", "tree-of-8@tree=1.0"], 2, "of each token the parent"),
+        (["kit_callables:right", "--case", "tree-of-8@tree=1.0"], "of each token the parent"),
+        (["my_package:my_kernel"], "kernel: found my_package:my_kernel, which does not load: ModuleNotFoundError"),
     ],
 )
-def test_a_command_line_ends_in_an_exit_code_of_the_table(options, code, words, tmp_path):
-    command = [sys.executable, str(ROOT / "diptych_check.py"), "kit_callables:right", *options]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, words in done.stdout, "Traceback" in done.stdout) == (code, True, False), done.stdout
+def test_what_cannot_be_asked_is_one_line_and_none_of_pytests(words, said, tmp_path):
+    done = command(tmp_path, *words)
+    assert (done.returncode, done.stdout.strip(), said in done.stderr) == (2, "", True), done.stdout + done.stderr
+    assert done.stderr.startswith("diptych-check: ") and len(done.stderr.splitlines()) == 1
 
 
 NUMBERS = {

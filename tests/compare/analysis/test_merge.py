@@ -44,6 +44,15 @@ def test_a_merged_run_is_compared_gpu_by_gpu(tmp_path, capsys):
     assert "1 REGRESS" in out and "2 REMOVED" in out and "h200: triton/auto" in out
 
 
+def test_parts_of_one_gpu_are_compared_together(tmp_path, capsys):
+    shares = [run_at(tmp_path / load.label, measured(1, loads=[load]), run_id=load.label) for load in (DECODE, PREFILL)]
+    merged(tmp_path, *shares)
+    new = run_at(tmp_path / "new", measured(2, loads=(DECODE, PREFILL)))
+    capsys.readouterr()
+    assert diptych(["diff", str(tmp_path / "merged"), str(new)]) == 0
+    assert "6 cells: 6 SAME" in capsys.readouterr().out
+
+
 def test_repetitions_become_further_processes(tmp_path):
     one, two = run_at(tmp_path / "one", measured(1)), run_at(tmp_path / "two", measured(2))
     whole = merged(tmp_path, one, two)

@@ -1,4 +1,4 @@
-"""The page in a real browser: no figure is empty, no label is cut or covered, nothing is wider than the window."""
+"""The page in a real browser: no figure is empty or wider than its place, no label is cut, covered or tiny."""
 
 import json
 import re
@@ -24,10 +24,12 @@ addEventListener("load", () => {
   const box = (e) => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
   const data = (e) => e.closest("[clip-path]") && !(e.getAttribute("style") || "").includes("var(--rule)");
   const figures = [...document.querySelectorAll(".picture svg")].map((svg) => ({
-    name: svg.getAttribute("aria-label"), box: box(svg),
+    name: svg.getAttribute("aria-label"), box: box(svg), glance: !!svg.closest('[id$="-glance"]'),
+    hidden: svg.parentElement.scrollWidth - svg.parentElement.clientWidth,
     marks: [...svg.querySelectorAll("use, path")].filter((e) => data(e) && e.getBoundingClientRect().height > 0).length,
     labels: [...svg.querySelectorAll("text")].map((t) => ({
       text: t.textContent, box: box(t), fill: getComputedStyle(t).fill,
+      size: parseFloat(getComputedStyle(t).fontSize) * svg.getScreenCTM().a,
       turned: /rotate\\((?!-?0[ ,)])/.test(t.getAttribute("transform") || ""),
     })),
   }));
@@ -103,17 +105,32 @@ def covered(figure):
     ]
 
 
+def scrolling(figures):
+    """The pictures of a first screen that are wider than their place; further down a picture may scroll in its box."""
+    return [figure["name"] for figure in figures if figure["glance"] and figure["hidden"] > 0]
+
+
+LEAST_PX = 8.5  # of a letter on the screen
+
+
+def small(figure):
+    return [label["text"] for label in figure["labels"] if label["text"].strip() and label["size"] < LEAST_PX]
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "light"), (400, "dark")])
 def test_figures_are_whole_and_legible(page, width, scheme):
     found = laid_out(page, width, scheme)
     assert found["width"] == width and found["page"] <= width, "the page itself never scrolls sideways"
     assert len(found["figures"]) == page.read_text().count("<figure>") >= 20
+    assert sum(figure["glance"] for figure in found["figures"]) == 6, "a picture for the first screen of each run"
+    assert not scrolling(found["figures"])
     sheet = luminance(found["sheet"])
     assert (sheet < 0.1) == (scheme == "dark")
     for figure in found["figures"]:
         assert figure["marks"] > 0, f"{figure['name']} is empty"
         assert not cut(figure), figure["name"]
         assert not covered(figure), figure["name"]
+        assert not small(figure), figure["name"]
         for label in figure["labels"]:
             light, dark = sorted((luminance(label["fill"]), sheet), reverse=True)
             assert (light + 0.05) / (dark + 0.05) > 4.5, (figure["name"], label["text"])
@@ -126,3 +143,10 @@ def test_a_cut_label_is_seen():
     figure = {"box": [0, 0, 100, 100], "labels": labels}
     assert cut(figure) == [str(beyond)]
     assert covered(figure) == [(str(inside), str(upon)), (str(beyond), str(upon))]
+
+
+def test_a_first_picture_that_scrolls_and_a_letter_too_small_are_seen():
+    label = {"text": "1.19", "size": LEAST_PX - 1}
+    figure = {"name": "speed", "glance": True, "hidden": 137, "labels": [label]}
+    assert scrolling([figure, figure | {"glance": False}, figure | {"hidden": 0}]) == ["speed"]
+    assert small(figure) == ["1.19"]
