@@ -35,15 +35,16 @@ from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_compute import compute
-from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule, tile_lanes
 from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "lse", "full_graph"})
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
 ROWS = 128  # of a Q Block: query heads of a group times tokens
+HEAD_SIZE = 256  # at most, in eights
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
-HEAD_SIZES = (64, 128, 256)
+TIMED_HEADS = (64, 128, 256)  # what `serves` offers to a choice
 SHORT_PROMPT = 1024  # keys
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -167,7 +168,7 @@ def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
     query,  # descriptor of [num_tokens, num_query_heads, D], a box of [box_tokens(TOKENS), 1, 64]
-    key_cache,  # descriptor of [rows, row], a box of [BOX, 64]
+    key_cache,  # descriptor of [rows, num_kv_heads, D], a box of [BOX, 1, 64]
     value_cache,  # the same
     out,  # as query
     out_ptr,  # [num_tokens, num_query_heads, D]
@@ -183,20 +184,21 @@ def _sm90_prefill_kernel(
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides,
+    table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     DTYPE: gl.constexpr = key_cache.dtype
-    PANELS: gl.constexpr = D // 64
+    PADDED: gl.constexpr = tile_lanes(D)
+    PANELS: gl.constexpr = PADDED // 64
     Q_BOX: gl.constexpr = box_tokens(TOKENS)
     BOXES: gl.constexpr = STAGES * PANELS * (TILE // BOX)
     q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], HEADS_LAYOUT)
-    k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
-    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
+    k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 1, 64], HEADS_LAYOUT)
+    v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 1, 64], HEADS_LAYOUT)
+    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, PADDED], TILES_LAYOUT)
+    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, PADDED], TILES_LAYOUT)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
     s_full, s_empty = _barriers(SLOTS, 1, 5)
@@ -217,21 +219,21 @@ def _sm90_prefill_kernel(
                 0, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
                 ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
                 out_strides, lse_strides, acc_strides,
-                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
+                D, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
             (compute, (
                 1, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
                 ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
                 out_strides, lse_strides, acc_strides,
-                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
+                D, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
             )),
             (load_tiles, (
                 True, key_cache, k_boxes, k_full, k_empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-                key_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
+                key_rows, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
             )),
             (load_tiles, (
                 False, value_cache, v_boxes, v_full, v_empty, ring, s_full, s_empty, claim, block_table_ptr,
-                table_stride, value_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
+                table_stride, value_rows, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
             )),
             (load_queries, (
                 query, q_boxes, q_full, q_empty, ring, s_full, s_empty, GROUP, TOKENS, PANELS, SLOTS, BUFFERS,
@@ -324,7 +326,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
     box = min(shape.block_size & -shape.block_size, tile_size)  # keys that cannot leave a page
-    (keys, key_strides), (values, value_strides) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
+    (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
     queries, result = (_head_boxes(x, box_tokens(block_q)) for x in (batch.query, out))
     _sm90_prefill_kernel[(min(config.programs, total),)](
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
@@ -332,7 +334,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         out if features.alibi_slopes is None else features.alibi_slopes,
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
+        batch.block_table.stride(0), key_rows, value_rows, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
@@ -344,11 +346,12 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
 
 
-def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, int, int]]:
-    """A cache as rows of stride(1) elements; rows from page to page, and rows and lanes from KV head to KV head."""
+def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
+    """A cache as rows of heads, and how many rows further the next page begins."""
+    blocks, _, heads, lanes = cache.shape
     page, row, head, _ = cache.stride()
-    descriptor = TensorDescriptor(cache, [cache.shape[0] * (page // row), row], [row, 1], [box, 64], TILES)
-    return descriptor, (page // row, head // row, 0) if head % row == 0 else (page // row, 0, head)
+    rows = page // row
+    return TensorDescriptor(cache, [blocks * rows, heads, lanes], [row, head, 1], [box, 1, 64], HEADS), rows
 
 
 def _head_boxes(rows: torch.Tensor, tokens: int) -> TensorDescriptor:
@@ -357,23 +360,27 @@ def _head_boxes(rows: torch.Tensor, tokens: int) -> TensorDescriptor:
 
 
 def serves(shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether batches of these sizes and dtypes can take this kernel on `gpu`."""
-    plain = shape.value_size is None and not shape.quantised
-    return gpu.arch == "sm_90" and plain and all(_wanted(shape).values())
+    """Whether batches of these sizes and dtypes can take this kernel on `gpu`, and have been timed beside others."""
+    timed = shape.head_size in TIMED_HEADS
+    return gpu.arch == "sm_90" and timed and shape.value_size is None and all(_wanted(shape).values())
 
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
     """Whether boxes can be laid over its caches, queries and outputs: what begins anew, does so at 16 bytes."""
     caches = batch.key_cache, batch.value_cache
-    even = all(x.data_ptr() % 16 == 0 for x in (*caches, batch.query, out))
-    rows = all(step > 0 and step % 8 == 0 for x in (batch.query, out) for step in x.stride()[:2])
-    return even and rows and all(_is_boxed(cache.stride(), batch.shape) for cache in caches)
+    pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
+    steps = [(x, x.stride()[-3:-1]) for x in (*caches, batch.query, out)]
+    return pages and all(
+        x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
+        for x, outer in steps
+    )
 
 
 def _wanted(shape: AttentionShape) -> dict[str, bool]:
     return {
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
-        f"head_size {shape.head_size}": shape.head_size in HEAD_SIZES,
+        f"cache of {shape.cache_dtype}": shape.cache_dtype == shape.dtype,
+        f"head_size {shape.head_size}": shape.head_size % 8 == 0 and shape.head_size <= HEAD_SIZE,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
     }
 
@@ -393,11 +400,5 @@ def _require_sm90(batch: PagedBatch, out: torch.Tensor) -> None:
     for found, ok in wanted.items():
         if not ok:
             raise UnsupportedFeature(
-                NAME, found, "sm_90, 2 bytes, heads of 64, 128 or 256, rows at multiples of 16 bytes"
+                NAME, found, "sm_90, 2 bytes, heads of eights up to 256, rows at multiples of 16 bytes"
             )
-
-
-def _is_boxed(stride: tuple[int, ...], shape: AttentionShape) -> bool:
-    page, row, head, _ = stride
-    inside = head % row == 0 or (shape.num_kv_heads - 1) * head + shape.head_size <= row
-    return page % row == 0 and row % 8 == 0 and head % 8 == 0 and inside

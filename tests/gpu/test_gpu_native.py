@@ -1,4 +1,4 @@
-"""native.sm90_prefill on every named case with features it has, its head made 64, 128 and 256; others are refused."""
+"""native.sm90_prefill on every named case with features it has, its head made of several sizes; others are refused."""
 
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 KERNEL_ID = "triton/native.sm90_prefill"
 TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 HALVES = torch.bfloat16, torch.float16
+SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256)] + [(size, HALVES[1]) for size in (80, 128, 192)]
 
 
 def served(case):
@@ -32,7 +33,7 @@ def served(case):
     return by_boxes and not case.refused and not case.asked - native.SUPPORTS
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(64, HALVES[0]), (128, HALVES[0]), (128, HALVES[1]), (256, HALVES[0])])
+@pytest.mark.parametrize(("size", "dtype"), SIZES)
 @pytest.mark.parametrize("case", filter(served, CASES), ids=lambda case: case.name)
 def test_gpu_native_conforms(case, size, dtype):
     native = registry.load(KERNEL_ID)

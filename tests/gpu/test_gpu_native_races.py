@@ -40,6 +40,11 @@ FORMS = [
     (8, 2, 128, 16, BF16, 1, {"tile_size": 64, "num_stages": 4}, {}),
     (8, 1, 128, 16, BF16, 2, {}, {"alibi": "drawn"}),
     (5, 1, 128, 16, BF16, 1, {"together": True}, {"causal": False, "sliding_window": 100, "softcap": 30.0}),
+    (8, 2, 96, 16, BF16, 1, {}, {}),
+    (6, 2, 96, 32, FP16, 3, {"together": True}, {"sliding_window": 100, "sinks": "near"}),
+    (8, 4, 80, 8, BF16, 2, {}, {"causal": False}),
+    (4, 2, 192, 16, BF16, 1, {}, {}),
+    (4, 1, 40, 24, FP16, 1, {}, {"softcap": 20.0}),
 ]  # fmt: skip
 QUERIES = (0, 1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300, 513)
 CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)
