@@ -210,16 +210,19 @@ def _limits(
 
 @gluon.jit
 def compute(
-    HALF: gl.constexpr, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full,
-    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, f,
-    out_strides, lse_strides, acc_strides,
-    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
-    SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    HALF: gl.constexpr, rows, tiles, items, where, worth,
+    D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
+    STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
+    FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
+    q_boxes, q_full, q_empty = rows
+    keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    ring, s_full, s_empty = items
+    out, out_ptr, lse_ptr, parts, out_strides, lse_strides, acc_strides = where
+    sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
-    base2 = f[2]
     PADDED: gl.constexpr = keys.shape[2]
     O: gl.constexpr = products(PADDED)
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
@@ -241,7 +244,8 @@ def compute(
         start = field(ring, slot, 5, 4)
         stop = field(ring, slot, 6, 4)
         part = field(ring, slot, 7, 4)
-        head_0 = field(ring, slot, FIELDS, 4) * GROUP
+        group = field(ring, slot, FIELDS, 4)
+        head_0 = group * GROUP
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
@@ -252,6 +256,9 @@ def compute(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
                 S, TILE, TOKENS, FEATURES,
             )  # fmt: skip
+            base2 = f[2]
+            if FEATURES.key_scale:
+                base2 *= gl.load(scales[0] + group // SHARERS * scales[2][0])
             o = gl.zeros([64, PADDED], gl.float32, O)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
@@ -296,6 +303,8 @@ def compute(
             mbarrier.arrive(v_empty.index(stage), count=1)
             o_token, o_head, o_live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
             if NUM_SEGMENTS == 1 or part < 0:
+                if FEATURES.value_scale:
+                    inverse *= gl.load(scales[1] + group // SHARERS * scales[2][1])
                 scale = gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, O)), 1)
                 result = (o * scale).to(keys.dtype)
                 if left >= TOKENS:

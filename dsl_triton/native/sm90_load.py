@@ -69,14 +69,13 @@ def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
 
 
 @gluon.jit
-def schedule(
-    plan_ptr, counters_ptr, entries, full, empty, claim, total,
-    NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr,
-):  # fmt: skip
+def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr):
     """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
 
     counters: items claimed, programs done; the last one done leaves zeros.
     """
+    plan_ptr, counters_ptr, total = plan
+    _, full, empty = items
     programs = gl.num_programs(0)
     place = gl.program_id(0)
     n = 0
@@ -103,7 +102,7 @@ def schedule(
 
 @gluon.jit
 def load_queries(
-    query, boxes, q_full, q_empty, ring, s_full, s_empty,
+    query, rows, items,
     GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """An item's queries: boxes of [BOX tokens, 1 head, 64 lanes] for both halves of its rows and all panels of lanes.
@@ -111,6 +110,8 @@ def load_queries(
     Rows behind the last head's keep what they held.
     """
     BOX: gl.constexpr = box_tokens(TOKENS)
+    boxes, q_full, q_empty = rows
+    ring, s_full, s_empty = items
     n = 0
     seq = n
     while seq >= 0:
@@ -149,14 +150,17 @@ def _find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.c
 
 @gluon.jit
 def load_tiles(
-    CLAIMS: gl.constexpr, cache, boxes, full, empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-    page_rows, SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
+    CLAIMS: gl.constexpr, load, items, table,
+    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
     PANELS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes.
 
     A box's lanes behind the head's last come as zeros, and count as bytes that have landed.
     """
+    cache, boxes, full, empty, page_rows = load
+    ring, s_full, s_empty = items
+    claim, block_table_ptr, table_stride = table
     N: gl.constexpr = TILE // BOX
     LANES: gl.constexpr = boxes.shape[3]
     BYTES: gl.constexpr = TILE * PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)

@@ -1,0 +1,52 @@
+"""The role of two warps for K, and of two for V, of sm90_prefill.py over a cache of 8 bits: operands of 16 bits.
+
+In: tiles of fp8 in a ring of shared memory, as load_tiles of sm90_load.py leaves them. Out: the same numbers in the
+query's dtype, in the ring that sm90_compute.py reads over any cache. bf16 and fp16 hold every number of fp8, so nothing
+is rounded; scales wait for the scores and for the output.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from dsl_triton.native.gluon_names import barrier
+from dsl_triton.native.sm90_load import field
+
+KEYS = gl.constexpr(16)  # that a turn of the loop takes: 32 registers of numbers in heads of 128
+WARPS = gl.constexpr(2)
+
+
+@gluon.jit
+def widen_tiles(loaded, widened, items, NARROW_STAGES: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr):
+    """Every tile of K, or of V, of every item, in the order in which they are loaded."""
+    narrow, narrow_full, narrow_empty = loaded
+    wide, wide_full, wide_empty = widened
+    ring, s_full, s_empty = items
+    TILE: gl.constexpr = wide.shape[1]
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
+    done = 0
+    n = 0
+    seq = n
+    while seq >= 0:
+        slot = n % SLOTS
+        mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
+        seq = field(ring, slot, 0, WARPS)
+        start = field(ring, slot, 5, WARPS)
+        stop = field(ring, slot, 6, WARPS)
+        barrier()
+        mbarrier.arrive(s_empty.index(slot), count=1)
+        if seq >= 0:
+            for _ in range(start, stop):
+                source, stage = done % NARROW_STAGES, done % STAGES
+                mbarrier.wait(narrow_full.index(source), done // NARROW_STAGES & 1)
+                mbarrier.wait(wide_empty.index(stage), (done // STAGES & 1) ^ 1)
+                for key in gl.static_range(0, TILE, KEYS):
+                    x = narrow.index(source).slice(key, KEYS, 0).load(LAYOUT)
+                    wide.index(stage).slice(key, KEYS, 0).store(x.to(wide.dtype))
+                hopper.fence_async_shared()
+                barrier()
+                mbarrier.arrive(narrow_empty.index(source), count=1)
+                mbarrier.arrive(wide_full.index(stage), count=1)
+                done += 1
+        n += 1
