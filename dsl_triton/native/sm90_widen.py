@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from dsl_triton.native.gluon_names import barrier
 from dsl_triton.native.sm90_load import field
 
-KEYS = gl.constexpr(16)  # that a turn of the loop takes: 32 registers of numbers in heads of 128
+KEYS = gl.constexpr(16)  # that a turn takes: of heads of 128 lanes 32 numbers a thread, which has 40 registers
 WARPS = gl.constexpr(2)
 
 
@@ -41,9 +41,14 @@ def widen_tiles(loaded, widened, items, NARROW_STAGES: gl.constexpr, STAGES: gl.
                 source, stage = done % NARROW_STAGES, done % STAGES
                 mbarrier.wait(narrow_full.index(source), done // NARROW_STAGES & 1)
                 mbarrier.wait(wide_empty.index(stage), (done // STAGES & 1) ^ 1)
+                x = narrow.index(source).slice(0, KEYS, 0).load(LAYOUT)  # always a turn ahead of what is stored
                 for key in gl.static_range(0, TILE, KEYS):
-                    x = narrow.index(source).slice(key, KEYS, 0).load(LAYOUT)
-                    wide.index(stage).slice(key, KEYS, 0).store(x.to(wide.dtype))
+                    ahead = x
+                    if key + KEYS < TILE:
+                        ahead = narrow.index(source).slice(key + KEYS, KEYS, 0).load(LAYOUT)
+                    # by float32, which packs two: from fp16 to bf16 there is F2F alone, a number at a time, 256 a tile
+                    wide.index(stage).slice(key, KEYS, 0).store(x.to(gl.float16).to(gl.float32).to(wide.dtype))
+                    x = ahead
                 hopper.fence_async_shared()
                 barrier()
                 mbarrier.arrive(narrow_empty.index(source), count=1)
