@@ -152,16 +152,18 @@ def _find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.c
 def load_tiles(
     CLAIMS: gl.constexpr, load, items, table,
     SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
-    PANELS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    PARTS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes.
 
-    A box's lanes behind the head's last come as zeros, and count as bytes that have landed.
+    TILE: keys that are loaded at once; a tile of an item has PARTS times as many. A box's lanes behind the
+    head's last come as zeros, and count as bytes that have landed.
     """
     cache, boxes, full, empty, page_rows = load
     ring, s_full, s_empty = items
     claim, block_table_ptr, table_stride = table
     N: gl.constexpr = TILE // BOX
+    PANELS: gl.constexpr = boxes.shape[0] // (STAGES * N)
     LANES: gl.constexpr = boxes.shape[3]
     BYTES: gl.constexpr = TILE * PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)
     box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
@@ -173,8 +175,8 @@ def load_tiles(
         mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
         seq = field(ring, slot, 0, 1)
         last_key = field(ring, slot, 4, 1) - 1
-        start = field(ring, slot, 5, 1)
-        stop = field(ring, slot, 6, 1)
+        start = field(ring, slot, 5, 1) * PARTS
+        stop = field(ring, slot, 6, 1) * PARTS
         kv_head = field(ring, slot, FIELDS, 1) // SHARERS
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)

@@ -57,7 +57,7 @@ ALLOWED = (
 SHORT_PROMPT = 1024  # keys
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
-NARROW_TILES = gl.constexpr(16384)  # bytes of K, and of V, of 8 bits in flight: what 227 KB leave
+NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
@@ -170,6 +170,12 @@ def panels(dtype, lanes, rank):
     return gl.NVMMASharedLayout(lanes * dtype.primitive_bitwidth // 8, dtype.primitive_bitwidth, rank)
 
 
+@gluon.constexpr_function
+def narrow_keys(tile):
+    """Keys of 8 bits that are loaded at once: half of a tile, so that one half comes while the other is widened."""
+    return tile // 2
+
+
 @gluon.jit
 def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
     """(full, empty) of so many slots; how many announce that one is full, and that they have read it."""
@@ -213,17 +219,17 @@ def _sm90_prefill_kernel(
     PANELS: gl.constexpr = PADDED // 64
     Q_BOX: gl.constexpr = box_tokens(TOKENS)
     LANES: gl.constexpr = key_cache.block_shape[2]
-    BOX_PANELS: gl.constexpr = PADDED // LANES
-    BOX_STAGES: gl.constexpr = NARROW_TILES // (TILE * PADDED) if NARROW else STAGES
-    BOXES: gl.constexpr = BOX_STAGES * BOX_PANELS * (TILE // BOX)
+    PART: gl.constexpr = narrow_keys(TILE) if NARROW else TILE
+    PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
+    BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
     q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], panels(DTYPE, 64, 3))
     k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
-    keys = reinterpret(k_boxes, key_cache.dtype, [BOX_STAGES, TILE, PADDED], TILES)
-    values = reinterpret(v_boxes, key_cache.dtype, [BOX_STAGES, TILE, PADDED], TILES)
-    k_full, k_empty = _barriers(BOX_STAGES, 1, 1 if NARROW else 2)
-    v_full, v_empty = _barriers(BOX_STAGES, 1, 1 if NARROW else 2)
+    keys = reinterpret(k_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
+    values = reinterpret(v_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
+    k_full, k_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
+    v_full, v_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
     k_load = (key_cache, k_boxes, k_full, k_empty, key_rows)
     v_load = (value_cache, v_boxes, v_full, v_empty, value_rows)
     if NARROW:
@@ -264,10 +270,10 @@ def _sm90_prefill_kernel(
                     1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
                     NUM_SEGMENTS, FEATURES, LSE,
                 )),
-                (widen_tiles, (k_narrow, (keys, k_full, k_empty), items, BOX_STAGES, STAGES, SLOTS)),
-                (widen_tiles, (v_narrow, (values, v_full, v_empty), items, BOX_STAGES, STAGES, SLOTS)),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, BOX_PANELS, BOX_STAGES, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, BOX_PANELS, BOX_STAGES, SLOTS)),
+                (widen_tiles, (k_narrow, (keys, k_full, k_empty), items, PART, PARTS, STAGES, SLOTS)),
+                (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
             ],
@@ -285,8 +291,8 @@ def _sm90_prefill_kernel(
                     1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
                     NUM_SEGMENTS, FEATURES, LSE,
                 )),
-                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, TILE, BOX_PANELS, BOX_STAGES, SLOTS)),
-                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, TILE, BOX_PANELS, BOX_STAGES, SLOTS)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
             ],
@@ -373,7 +379,8 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
     block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
-    box = min(shape.block_size & -shape.block_size, tile_size)  # keys that cannot leave a page
+    loaded = narrow_keys(tile_size) if shape.quantised else tile_size
+    box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
     queries, result = (_head_boxes(x, box_tokens(block_q)) for x in (batch.query, out))
     _sm90_prefill_kernel[(min(config.programs, total),)](

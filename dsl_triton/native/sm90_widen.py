@@ -18,8 +18,10 @@ WARPS = gl.constexpr(2)
 
 
 @gluon.jit
-def widen_tiles(loaded, widened, items, NARROW_STAGES: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr):
-    """Every tile of K, or of V, of every item, in the order in which they are loaded."""
+def widen_tiles(
+    loaded, widened, items, PART: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr
+):
+    """Every tile of K, or of V, of every item. It comes in parts of PART keys, the last first, in a ring of PARTS."""
     narrow, narrow_full, narrow_empty = loaded
     wide, wide_full, wide_empty = widened
     ring, s_full, s_empty = items
@@ -38,20 +40,25 @@ def widen_tiles(loaded, widened, items, NARROW_STAGES: gl.constexpr, STAGES: gl.
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             for _ in range(start, stop):
-                source, stage = done % NARROW_STAGES, done % STAGES
-                mbarrier.wait(narrow_full.index(source), done // NARROW_STAGES & 1)
+                stage = done % STAGES
                 mbarrier.wait(wide_empty.index(stage), (done // STAGES & 1) ^ 1)
-                x = narrow.index(source).slice(0, KEYS, 0).load(LAYOUT)  # always a turn ahead of what is stored
-                for key in gl.static_range(0, TILE, KEYS):
-                    ahead = x
-                    if key + KEYS < TILE:
-                        ahead = narrow.index(source).slice(key + KEYS, KEYS, 0).load(LAYOUT)
-                    # by float32, which packs two: from fp16 to bf16 there is F2F alone, a number at a time, 256 a tile
-                    wide.index(stage).slice(key, KEYS, 0).store(x.to(gl.float16).to(gl.float32).to(wide.dtype))
-                    x = ahead
-                hopper.fence_async_shared()
-                barrier()
-                mbarrier.arrive(narrow_empty.index(source), count=1)
+                for k in gl.static_range(TILE // PART):
+                    part = done * (TILE // PART) + k
+                    source = part % PARTS
+                    mbarrier.wait(narrow_full.index(source), part // PARTS & 1)
+                    x = narrow.index(source).slice(0, KEYS, 0).load(LAYOUT)  # always a turn ahead of what is stored
+                    for key in gl.static_range(0, PART, KEYS):
+                        ahead = x
+                        if key + KEYS < PART:
+                            ahead = narrow.index(source).slice(key + KEYS, KEYS, 0).load(LAYOUT)
+                        # by float32, which packs two: from fp16 to bf16 there is F2F alone, a number at a time
+                        y = x.to(gl.float16).to(gl.float32).to(wide.dtype)
+                        wide.index(stage).slice(TILE - (k + 1) * PART + key, KEYS, 0).store(y)
+                        x = ahead
+                    if k + 1 == TILE // PART:
+                        hopper.fence_async_shared()
+                    barrier()
+                    mbarrier.arrive(narrow_empty.index(source), count=1)
                 mbarrier.arrive(wide_full.index(stage), count=1)
                 done += 1
         n += 1
