@@ -258,7 +258,7 @@ def compute(
             )  # fmt: skip
             base2 = f[2]
             if FEATURES.key_scale:
-                base2 *= gl.load(scales[0] + group // SHARERS * scales[2][0])
+                base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
             o = gl.zeros([64, PADDED], gl.float32, O)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
@@ -304,7 +304,7 @@ def compute(
             o_token, o_head, o_live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
             if NUM_SEGMENTS == 1 or part < 0:
                 if FEATURES.value_scale:
-                    inverse *= gl.load(scales[1] + group // SHARERS * scales[2][1])
+                    inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 scale = gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, O)), 1)
                 result = (o * scale).to(keys.dtype)
                 if left >= TOKENS:

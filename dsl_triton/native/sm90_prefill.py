@@ -200,15 +200,14 @@ def _sm90_prefill_kernel(
     l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
     sinks_ptr,  # float [num_query_heads]; not read without sinks
     slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
-    key_scale_ptr,  # f32 [1] or [num_kv_heads]; not read without it
-    value_scale_ptr,  # the same
+    scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each)
     plan_ptr,  # i32 [items of one group of heads, fields]
     counters_ptr,  # i32 [2]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    scale_strides, table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
+    table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
@@ -249,7 +248,6 @@ def _sm90_prefill_kernel(
     mbarrier.init(v_clear, count=2)
     values_of = (f[0], f[1], softmax_scale * LOG2E)
     parts = (acc_ptr, m_ptr, l_ptr)
-    scales = (key_scale_ptr, value_scale_ptr, scale_strides)
     hopper.fence_async_shared()
     barrier()
     plan = (plan_ptr, counters_ptr, total)
@@ -387,11 +385,9 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
         out if features.sinks is None else features.sinks,
         out if features.alibi_slopes is None else features.alibi_slopes,
-        out if features.key_scale is None else features.key_scale,
-        out if features.value_scale is None else features.value_scale,
+        _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        tuple(int(scale is not None and scale.numel() > 1) for scale in (features.key_scale, features.value_scale)),
         batch.block_table.stride(0), key_rows, value_rows, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
@@ -402,6 +398,13 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, short + 1)
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
+
+
+def _scales(features: Features, unread: torch.Tensor) -> tuple[torch.Tensor | int, ...]:
+    """Of K and of V, and how far one KV head's lies from the next's; `unread` where there is none."""
+    given = features.key_scale, features.value_scale
+    strides = (int(scale is not None and scale.numel() > 1) for scale in given)
+    return *(unread if scale is None else scale for scale in given), *strides
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
