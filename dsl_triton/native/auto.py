@@ -46,7 +46,7 @@ TAKES = Rules(
 
 
 class Sm90Prefill:
-    """sm90_prefill.py, and `split`, which has no scratch, for tensors over which no boxes can be laid."""
+    """sm90_prefill.py, and `split`, which has no scratch, for tensors that it can't take."""
 
     SUPPORTS, CONTRACT, DEFAULT = sm90_prefill.SUPPORTS, sm90_prefill.CONTRACT, sm90_prefill.DEFAULT
     workspace = staticmethod(sm90_prefill.workspace)
@@ -54,7 +54,7 @@ class Sm90Prefill:
 
     @staticmethod
     def launch(batch, features, out, config, workspace, *, lse=None) -> None:
-        if sm90_prefill.is_boxed(batch, out):
+        if sm90_prefill.takes(batch, features, out):
             sm90_prefill.launch(batch, features, out, config, workspace, lse=lse)
         else:
             split.launch(batch, features, out, split.DEFAULT, None, lse=lse)

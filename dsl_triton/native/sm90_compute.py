@@ -26,6 +26,13 @@ def products(columns):
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
 
 
+@gluon.constexpr_function
+def even_lanes(head_size):
+    """The largest power of two of which a head's lanes, in sixteens, are a multiple."""
+    lanes = (head_size + 15) // 16 * 16
+    return lanes & -lanes
+
+
 @gluon.jit
 def _take_turn(HALF: gl.constexpr):
     """Wait until the other half has handed on the tensor cores (FlashAttention 3's ping-pong, arXiv:2407.08608)."""
@@ -41,9 +48,14 @@ def _hand_on(HALF: gl.constexpr):
 
 
 @gluon.jit
-def _scores(q, keys, stage, TILE: gl.constexpr):
+def _scores(q, keys, stage, TILE: gl.constexpr, D: gl.constexpr):
+    """Products of queries and keys over the lanes of a head; a tile's lanes behind them are left out."""
+    LANES: gl.constexpr = even_lanes(D)
     s = gl.zeros([64, TILE], gl.float32, products(TILE))
-    return hopper.warpgroup_mma(q, keys.index(stage).permute((1, 0)), s, use_acc=False, is_async=True)
+    for lane in gl.static_range(0, D, LANES):
+        k = keys.index(stage).slice(lane, LANES, 1).permute((1, 0))
+        s = hopper.warpgroup_mma(q.slice(lane, LANES, 1), k, s, use_acc=lane > 0, is_async=True)
+    return s
 
 
 @gluon.jit
@@ -83,14 +95,14 @@ def _softmax(
 @gluon.jit
 def _step(
     HALF: gl.constexpr, at, j, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty, base2, f, row, keep,
-    TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr, FEATURES: gl.constexpr,
+    D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """Scores of tile j, the at-th of this program, while p sums the values of the tile before; then its softmax."""
     O: gl.constexpr = products(values.shape[2])
     stage, before = at % STAGES, (at - 1) % STAGES
     mbarrier.wait(k_full.index(stage), at // STAGES & 1)
     _take_turn(HALF)
-    s = _scores(q, keys, stage, TILE)
+    s = _scores(q, keys, stage, TILE, D)
     mbarrier.wait(v_full.index(before), (at - 1) // STAGES & 1)
     o = hopper.warpgroup_mma(p, values.index(before), o, is_async=True)
     _hand_on(1 - HALF)
@@ -137,11 +149,11 @@ def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, TOKENS: gl.constexpr, L
 
 
 @gluon.jit
-def _store_rows(ptr, row, head, live, strides, x, O: gl.constexpr):
+def _store_rows(ptr, row, head, live, strides, x, D: gl.constexpr, O: gl.constexpr):
     lane = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, O)), 0)
     offset = row.to(gl.int64) * strides[0] + head.to(gl.int64) * strides[1]
     ptrs = ptr + gl.expand_dims(offset, 1) + lane
-    gl.store(ptrs, x.to(ptr.dtype.element_ty), mask=gl.expand_dims(live, 1) & (lane < x.shape[1]))
+    gl.store(ptrs, x.to(ptr.dtype.element_ty), mask=gl.expand_dims(live, 1) & (lane < D))
 
 
 @gluon.jit
@@ -198,19 +210,22 @@ def _limits(
 
 @gluon.jit
 def compute(
-    HALF: gl.constexpr, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full,
-    q_empty, ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, f,
-    out_strides, lse_strides, acc_strides,
-    GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
-    BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    HALF: gl.constexpr, rows, tiles, items, where, worth,
+    D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
+    STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
+    FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
+    q_boxes, q_full, q_empty = rows
+    keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    ring, s_full, s_empty = items
+    out, out_ptr, lse_ptr, parts, out_strides, lse_strides, acc_strides = where
+    sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
-    base2 = f[2]
-    D: gl.constexpr = keys.shape[2]
-    O: gl.constexpr = products(D)
-    queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, D], keys.layout)
+    PADDED: gl.constexpr = keys.shape[2]
+    O: gl.constexpr = products(PADDED)
+    queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if HALF == 1:
         _hand_on(0)
@@ -229,7 +244,8 @@ def compute(
         start = field(ring, slot, 5, 4)
         stop = field(ring, slot, 6, 4)
         part = field(ring, slot, 7, 4)
-        head_0 = field(ring, slot, FIELDS, 4) * GROUP
+        group = field(ring, slot, FIELDS, 4)
+        head_0 = group * GROUP
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
@@ -240,11 +256,14 @@ def compute(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
                 S, TILE, TOKENS, FEATURES,
             )  # fmt: skip
-            o = gl.zeros([64, D], gl.float32, O)
+            base2 = f[2]
+            if FEATURES.key_scale:
+                base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
+            o = gl.zeros([64, PADDED], gl.float32, O)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
             mbarrier.wait(k_full.index(stage), done // STAGES & 1)
-            s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE)])
+            s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE, D)])
             mbarrier.arrive(k_empty.index(stage), count=1)
             if BUFFERS > 1 and n > 0:  # by now the output of the item before has left its buffer
                 tma.store_wait(0)
@@ -260,20 +279,20 @@ def compute(
             for i in range(1, masked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, TILE, True, STAGES, FEATURES,
+                    base2, f, row, keep, D, TILE, True, STAGES, FEATURES,
                 )  # fmt: skip
                 done += 1
             for i in range(masked, masked + unmasked):
                 p, m, l, o = _step(
                     HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                    base2, f, row, keep, TILE, False, STAGES, FEATURES,
+                    base2, f, row, keep, D, TILE, False, STAGES, FEATURES,
                 )  # fmt: skip
                 done += 1
             if FEATURES.window:
                 for i in range(masked + unmasked, stop - start):
                     p, m, l, o = _step(
                         HALF, done, stop - 1 - i, p, m, l, o, q, keys, values, k_full, k_empty, v_full, v_empty,
-                        base2, f, row, keep, TILE, True, STAGES, FEATURES,
+                        base2, f, row, keep, D, TILE, True, STAGES, FEATURES,
                     )  # fmt: skip
                     done += 1
             stage = (done - 1) % STAGES
@@ -284,18 +303,20 @@ def compute(
             mbarrier.arrive(v_empty.index(stage), count=1)
             o_token, o_head, o_live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
             if NUM_SEGMENTS == 1 or part < 0:
+                if FEATURES.value_scale:
+                    inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 scale = gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, O)), 1)
                 result = (o * scale).to(keys.dtype)
                 if left >= TOKENS:
                     _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, GROUP, TOKENS)
                 else:  # a box would write into the sequence behind
-                    _store_rows(out_ptr, row_0 + o_token, head_0 + o_head, o_live, out_strides, result, O)
+                    _store_rows(out_ptr, row_0 + o_token, head_0 + o_head, o_live, out_strides, result, D, O)
                 if LSE:
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
             else:
                 begin = part.to(gl.int64) * acc_strides[0]
-                _store_rows(acc_ptr + begin, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, O)
+                _store_rows(acc_ptr + begin, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, D, O)
                 place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)

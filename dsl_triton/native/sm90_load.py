@@ -22,6 +22,12 @@ FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.conste
 
 
 @gluon.constexpr_function
+def tile_lanes(head_size):
+    """Lanes of a tile: panels of 64, a power of two of them; those behind the head's last are zeros."""
+    return max(64, 1 << (head_size - 1).bit_length())
+
+
+@gluon.constexpr_function
 def box_tokens(tokens):
     """Query tokens of a box, of a Q Block's `tokens`: a power of two that divides them and half of the rows."""
     return min(tokens & -tokens, 64)
@@ -63,14 +69,13 @@ def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
 
 
 @gluon.jit
-def schedule(
-    plan_ptr, counters_ptr, entries, full, empty, claim, total,
-    NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr,
-):  # fmt: skip
+def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr):
     """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
 
     counters: items claimed, programs done; the last one done leaves zeros.
     """
+    plan_ptr, counters_ptr, total = plan
+    _, full, empty = items
     programs = gl.num_programs(0)
     place = gl.program_id(0)
     n = 0
@@ -97,7 +102,7 @@ def schedule(
 
 @gluon.jit
 def load_queries(
-    query, boxes, q_full, q_empty, ring, s_full, s_empty,
+    query, rows, items,
     GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """An item's queries: boxes of [BOX tokens, 1 head, 64 lanes] for both halves of its rows and all panels of lanes.
@@ -105,6 +110,8 @@ def load_queries(
     Rows behind the last head's keep what they held.
     """
     BOX: gl.constexpr = box_tokens(TOKENS)
+    boxes, q_full, q_empty = rows
+    ring, s_full, s_empty = items
     n = 0
     seq = n
     while seq >= 0:
@@ -130,7 +137,7 @@ def load_queries(
 
 
 @gluon.jit
-def _find_boxes(j, table_ptr, last_key, page_rows, head_row, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
+def _find_boxes(j, table_ptr, last_key, page_rows, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr):
     """Rows of the cache at which the boxes of tile j begin, int32 [32]; behind the sequence its last page again.
 
     A sequence without keys has no page: it takes the first of the cache, and a mask hides it.
@@ -138,17 +145,27 @@ def _find_boxes(j, table_ptr, last_key, page_rows, head_row, PAGE: gl.constexpr,
     box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
     key = gl.maximum(gl.minimum(j * TILE + box * BOX, last_key), 0)
     page = gl.load(table_ptr + key // PAGE, mask=(box < TILE // BOX) & (last_key >= 0), other=0).to(gl.int32)
-    return page * page_rows + head_row + key % PAGE // BOX * BOX
+    return page * page_rows + key % PAGE // BOX * BOX
 
 
 @gluon.jit
 def load_tiles(
-    CLAIMS: gl.constexpr, cache, boxes, full, empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-    cache_strides, SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
-    PANELS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
+    CLAIMS: gl.constexpr, load, items, table,
+    SHARERS: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr,
+    PARTS: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
-    """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes."""
+    """Every tile of K, or of V, from an item's last to its first. Rows are found a tile ahead of their boxes.
+
+    TILE: keys that are loaded at once; a tile of an item has PARTS times as many. A box's lanes behind the
+    head's last come as zeros, and count as bytes that have landed.
+    """
+    cache, boxes, full, empty, page_rows = load
+    ring, s_full, s_empty = items
+    claim, block_table_ptr, table_stride = table
     N: gl.constexpr = TILE // BOX
+    PANELS: gl.constexpr = boxes.shape[0] // (STAGES * N)
+    LANES: gl.constexpr = boxes.shape[3]
+    BYTES: gl.constexpr = TILE * PANELS * LANES * (boxes.dtype.primitive_bitwidth // 8)
     box = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
     loaded = 0
     n = 0
@@ -158,29 +175,27 @@ def load_tiles(
         mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
         seq = field(ring, slot, 0, 1)
         last_key = field(ring, slot, 4, 1) - 1
-        start = field(ring, slot, 5, 1)
-        stop = field(ring, slot, 6, 1)
+        start = field(ring, slot, 5, 1) * PARTS
+        stop = field(ring, slot, 6, 1) * PARTS
         kv_head = field(ring, slot, FIELDS, 1) // SHARERS
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             table_ptr = block_table_ptr + seq.to(gl.int64) * table_stride
-            head_row = kv_head * cache_strides[1]
-            lane = kv_head * cache_strides[2]
-            ahead = _find_boxes(stop - 1, table_ptr, last_key, cache_strides[0], head_row, PAGE, BOX, TILE)
+            ahead = _find_boxes(stop - 1, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
             ask = gl.maximum(stop - start - EARLY, 0)
             for i in range(0, stop - start):
                 rows = ahead
-                ahead = _find_boxes(stop - 2 - i, table_ptr, last_key, cache_strides[0], head_row, PAGE, BOX, TILE)
+                ahead = _find_boxes(stop - 2 - i, table_ptr, last_key, page_rows, PAGE, BOX, TILE)
                 if CLAIMS:
                     mbarrier.arrive(claim, count=1, pred=i == ask)
                 stage = loaded % STAGES
                 mbarrier.wait(empty.index(stage), (loaded // STAGES & 1) ^ 1)
-                mbarrier.expect(full.index(stage), TILE * PANELS * 64 * 2)
+                mbarrier.expect(full.index(stage), BYTES)
                 for b in gl.static_range(N):
                     row = gl.sum(gl.where(box == b, rows, 0), 0)  # one instruction, and the scalar that TMA wants
                     for panel in gl.static_range(PANELS):
                         into = boxes.index((stage * PANELS + panel) * N + b)
-                        async_load(cache, [row, lane + panel * 64], full.index(stage), into)
+                        async_load(cache, [row, kv_head, panel * LANES], full.index(stage), into)
                 loaded += 1
         n += 1

@@ -29,27 +29,35 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
+from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_compute import compute
-from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule, tile_lanes
+from dsl_triton.native.sm90_widen import widen_tiles
 from dsl_triton.unpaged import MOST_PARTS
 
-SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "lse", "full_graph"})
+SUPPORTS = frozenset(
+    {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
+)
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
 ROWS = 128  # of a Q Block: query heads of a group times tokens
+HEAD_SIZE = 256  # at most, in eights
+NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
-HEAD_SIZES = (64, 128, 256)
+TIMED_HEADS = {2: (64, 128, 256), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
+ALLOWED = (
+    "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
+    "or one per KV head, rows at multiples of 16 bytes"
+)
 SHORT_PROMPT = 1024  # keys
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
-TILES = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled as TMA writes and tensor cores read them
-HEADS = gl.NVMMASharedLayout(128, 16, 3)  # the same of one head among others
-TILES_LAYOUT, HEADS_LAYOUT = gl.constexpr(TILES), gl.constexpr(HEADS)
+NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
@@ -145,12 +153,27 @@ class Asked(NamedTuple):
     softcap: bool
     sinks: bool
     alibi: bool
+    key_scale: bool
+    value_scale: bool
 
     @classmethod
     def of(cls, features: Features) -> "Asked":
         """Raises nothing: what is not supported is refused before."""
-        given = (features.sliding_window, features.softcap, features.sinks, features.alibi_slopes)
-        return cls(features.causal, *(value is not None for value in given))
+        f = features
+        given = (f.sliding_window, f.softcap, f.sinks, f.alibi_slopes, f.key_scale, f.value_scale)
+        return cls(f.causal, *(value is not None for value in given))
+
+
+@gluon.constexpr_function
+def panels(dtype, lanes, rank):
+    """Rows of up to 128 bytes, swizzled as TMA writes and tensor cores read them; of rank 3 those of a head's box."""
+    return gl.NVMMASharedLayout(lanes * dtype.primitive_bitwidth // 8, dtype.primitive_bitwidth, rank)
+
+
+@gluon.constexpr_function
+def narrow_keys(tile):
+    """Keys of 8 bits that are loaded at once: half of a tile, so that one half comes while the other is widened."""
+    return tile // 2
 
 
 @gluon.jit
@@ -167,7 +190,7 @@ def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
     query,  # descriptor of [num_tokens, num_query_heads, D], a box of [box_tokens(TOKENS), 1, 64]
-    key_cache,  # descriptor of [rows, row], a box of [BOX, 64]
+    key_cache,  # descriptor of [rows, num_kv_heads, D], a box of [BOX, 1, 64]
     value_cache,  # the same
     out,  # as query
     out_ptr,  # [num_tokens, num_query_heads, D]
@@ -177,32 +200,48 @@ def _sm90_prefill_kernel(
     l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
     sinks_ptr,  # float [num_query_heads]; not read without sinks
     slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
+    scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each)
     plan_ptr,  # i32 [items of one group of heads, fields]
     counters_ptr,  # i32 [2]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    table_stride, key_strides, value_strides, out_strides, lse_strides, acc_strides,
+    table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    DTYPE: gl.constexpr = key_cache.dtype
-    PANELS: gl.constexpr = D // 64
+    DTYPE: gl.constexpr = query.dtype
+    NARROW: gl.constexpr = key_cache.dtype != DTYPE
+    PADDED: gl.constexpr = tile_lanes(D)
+    PANELS: gl.constexpr = PADDED // 64
     Q_BOX: gl.constexpr = box_tokens(TOKENS)
-    BOXES: gl.constexpr = STAGES * PANELS * (TILE // BOX)
-    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], HEADS_LAYOUT)
-    k_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    v_boxes = gl.allocate_shared_memory(DTYPE, [BOXES, BOX, 64], TILES_LAYOUT)
-    keys = reinterpret(k_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
-    values = reinterpret(v_boxes, DTYPE, [STAGES, TILE, D], TILES_LAYOUT)
+    LANES: gl.constexpr = key_cache.block_shape[2]
+    PART: gl.constexpr = narrow_keys(TILE) if NARROW else TILE
+    PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
+    BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
+    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], panels(DTYPE, 64, 3))
+    k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
+    v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
+    TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
+    keys = reinterpret(k_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
+    values = reinterpret(v_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
+    k_full, k_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
+    v_full, v_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
+    k_load = (key_cache, k_boxes, k_full, k_empty, key_rows)
+    v_load = (value_cache, v_boxes, v_full, v_empty, value_rows)
+    if NARROW:
+        k_narrow = (keys, k_full, k_empty)
+        v_narrow = (values, v_full, v_empty)
+        keys = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
+        values = gl.allocate_shared_memory(DTYPE, [STAGES, TILE, PADDED], panels(DTYPE, 64, 2))
+        k_full, k_empty = _barriers(STAGES, 1, 2)
+        v_full, v_empty = _barriers(STAGES, 1, 2)
     entries = gl.allocate_shared_memory(gl.int32, [SLOTS, ENTRY], FLAT)
     ring = reinterpret(entries, gl.int32, [SLOTS * ENTRY, 1], FLAT)
-    s_full, s_empty = _barriers(SLOTS, 1, 5)
+    s_full, s_empty = _barriers(SLOTS, 1, 7 if NARROW else 5)
     q_full, q_empty = _barriers(BUFFERS, 1, 2)
-    k_full, k_empty = _barriers(STAGES, 1, 2)
-    v_full, v_empty = _barriers(STAGES, 1, 2)
     claim = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # K's loader wants the next item
     v_clear = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())  # both halves have cleared a tail
     mbarrier.init(claim, count=1)
@@ -211,38 +250,53 @@ def _sm90_prefill_kernel(
     parts = (acc_ptr, m_ptr, l_ptr)
     hopper.fence_async_shared()
     barrier()
-    gl.warp_specialize(
-        [
-            (compute, (
-                0, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
-                out_strides, lse_strides, acc_strides,
-                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
-            )),
-            (compute, (
-                1, q_boxes, keys, values, k_full, k_empty, v_full, v_empty, v_clear, q_full, q_empty,
-                ring, s_full, s_empty, out, out_ptr, lse_ptr, parts, sinks_ptr, slopes_ptr, values_of,
-                out_strides, lse_strides, acc_strides,
-                GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS, NUM_SEGMENTS, FEATURES, LSE,
-            )),
-            (load_tiles, (
-                True, key_cache, k_boxes, k_full, k_empty, ring, s_full, s_empty, claim, block_table_ptr, table_stride,
-                key_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
-            )),
-            (load_tiles, (
-                False, value_cache, v_boxes, v_full, v_empty, ring, s_full, s_empty, claim, block_table_ptr,
-                table_stride, value_strides, SHARERS, PAGE, BOX, TILE, PANELS, STAGES, SLOTS,
-            )),
-            (load_queries, (
-                query, q_boxes, q_full, q_empty, ring, s_full, s_empty, GROUP, TOKENS, PANELS, SLOTS, BUFFERS,
-            )),
-            (schedule, (
-                plan_ptr, counters_ptr, entries, s_full, s_empty, claim, total, NUM_GROUPS, NUM_SEGMENTS, SLOTS,
-            )),
-        ],
-        worker_num_warps=[4, 1, 1, 1, 1],
-        worker_num_regs=[240, 24, 24, 24, 24],  # of 65536: 256 threads with 240, 128 with 24
-    )  # fmt: skip
+    plan = (plan_ptr, counters_ptr, total)
+    rows = (q_boxes, q_full, q_empty)
+    tiles = (keys, values, k_full, k_empty, v_full, v_empty, v_clear)
+    items = (ring, s_full, s_empty)
+    table = (claim, block_table_ptr, table_stride)
+    where = (out, out_ptr, lse_ptr, parts, out_strides, lse_strides, acc_strides)
+    worth = (sinks_ptr, slopes_ptr, scales, values_of)
+    if NARROW:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
+        gl.warp_specialize(
+            [
+                (compute, (
+                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
+                    NUM_SEGMENTS, FEATURES, LSE,
+                )),
+                (compute, (
+                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
+                    NUM_SEGMENTS, FEATURES, LSE,
+                )),
+                (widen_tiles, (k_narrow, (keys, k_full, k_empty), items, PART, PARTS, STAGES, SLOTS)),
+                (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
+            ],
+            worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
+            worker_num_regs=[224, 40, 40, 24, 24, 24, 24],
+        )  # fmt: skip
+    else:  # 256 have 240, and 128 have 24
+        gl.warp_specialize(
+            [
+                (compute, (
+                    0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
+                    NUM_SEGMENTS, FEATURES, LSE,
+                )),
+                (compute, (
+                    1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
+                    NUM_SEGMENTS, FEATURES, LSE,
+                )),
+                (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
+                (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
+            ],
+            worker_num_warps=[4, 1, 1, 1, 1],
+            worker_num_regs=[240, 24, 24, 24, 24],
+        )  # fmt: skip
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
@@ -281,7 +335,7 @@ def launch(
 ) -> None:
     """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
     require(NAME, SUPPORTS, batch, features, out, lse)
-    _require_sm90(batch, out)
+    _require_sm90(batch, features, out)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     if not workspace.planned:
@@ -323,16 +377,18 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
     block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
-    box = min(shape.block_size & -shape.block_size, tile_size)  # keys that cannot leave a page
-    (keys, key_strides), (values, value_strides) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
+    loaded = narrow_keys(tile_size) if shape.quantised else tile_size
+    box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
+    (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
     queries, result = (_head_boxes(x, box_tokens(block_q)) for x in (batch.query, out))
     _sm90_prefill_kernel[(min(config.programs, total),)](
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
         out if features.sinks is None else features.sinks,
         out if features.alibi_slopes is None else features.alibi_slopes,
+        _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        batch.block_table.stride(0), key_strides, value_strides, out.stride(), (0, 0) if lse is None else lse.stride(),
+        batch.block_table.stride(0), key_rows, value_rows, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
@@ -344,41 +400,68 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
 
 
-def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, tuple[int, int, int]]:
-    """A cache as rows of stride(1) elements; rows from page to page, and rows and lanes from KV head to KV head."""
+def _scales(features: Features, unread: torch.Tensor) -> tuple[torch.Tensor | int, ...]:
+    """Of K and of V, and how far one KV head's lies from the next's; `unread` where there is none."""
+    given = features.key_scale, features.value_scale
+    strides = (int(scale is not None and scale.numel() > 1) for scale in given)
+    return *(unread if scale is None else scale for scale in given), *strides
+
+
+def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
+    """A cache as rows of heads, in boxes of one head, and how many rows further the next page begins."""
+    blocks, _, heads, size = cache.shape
     page, row, head, _ = cache.stride()
-    descriptor = TensorDescriptor(cache, [cache.shape[0] * (page // row), row], [row, 1], [box, 64], TILES)
-    return descriptor, (page // row, head // row, 0) if head % row == 0 else (page // row, 0, head)
+    lanes = min(128 // cache.element_size(), tile_lanes(size))
+    shape, steps = [blocks * (page // row), heads, size], [row, head, 1]
+    return TensorDescriptor(cache, shape, steps, [box, 1, lanes], _layout(cache, lanes)), page // row
 
 
 def _head_boxes(rows: torch.Tensor, tokens: int) -> TensorDescriptor:
     """Queries, or outputs, in boxes of one head."""
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, 1, 64], HEADS)
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, 1, 64], _layout(rows, 64))
+
+
+def _layout(tensor: torch.Tensor, lanes: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(lanes * tensor.element_size(), 8 * tensor.element_size(), 3)
 
 
 def serves(shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether batches of these sizes and dtypes can take this kernel on `gpu`."""
-    plain = shape.value_size is None and not shape.quantised
-    return gpu.arch == "sm_90" and plain and all(_wanted(shape).values())
+    """Whether batches of these sizes and dtypes can take this kernel on `gpu`, and have been timed beside others."""
+    timed = shape.head_size in TIMED_HEADS.get(shape.cache_dtype.itemsize, ())
+    return gpu.arch == "sm_90" and timed and shape.value_size is None and all(_wanted(shape).values())
+
+
+def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:
+    """Whether it can serve these tensors, of a batch whose sizes and dtypes it serves."""
+    return is_boxed(batch, out) and not _is_scaled_by_token(features)
 
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
     """Whether boxes can be laid over its caches, queries and outputs: what begins anew, does so at 16 bytes."""
     caches = batch.key_cache, batch.value_cache
-    even = all(x.data_ptr() % 16 == 0 for x in (*caches, batch.query, out))
-    rows = all(step > 0 and step % 8 == 0 for x in (batch.query, out) for step in x.stride()[:2])
-    return even and rows and all(_is_boxed(cache.stride(), batch.shape) for cache in caches)
+    pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
+    steps = [(x, x.stride()[-3:-1]) for x in (*caches, batch.query, out)]
+    return pages and all(
+        x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
+        for x, outer in steps
+    )
 
 
 def _wanted(shape: AttentionShape) -> dict[str, bool]:
     return {
         f"dtype {shape.dtype}": shape.dtype.itemsize == 2,
-        f"head_size {shape.head_size}": shape.head_size in HEAD_SIZES,
+        f"cache of {shape.cache_dtype}": shape.cache_dtype in (shape.dtype, *fp8_types("sm_90")),
+        f"head_size {shape.head_size}": shape.head_size % 8 == 0 and shape.head_size <= HEAD_SIZE,
+        f"head_size {shape.head_size} over {shape.cache_dtype}": not shape.quantised or shape.head_size <= NARROW_HEAD,
         f"block_size {shape.block_size}": shape.block_size % 8 == 0,
     }
 
 
-def _require_sm90(batch: PagedBatch, out: torch.Tensor) -> None:
+def _is_scaled_by_token(features: Features) -> bool:
+    return is_per_token(features.key_scale) or is_per_token(features.value_scale)
+
+
+def _require_sm90(batch: PagedBatch, features: Features, out: torch.Tensor) -> None:
     """Refuse by name what this machine, or a box, does not do."""
     device = batch.device
     here = "of a CPU, where Gluon has no interpreter" if triton.knobs.runtime.interpret else (9, 0)
@@ -388,16 +471,9 @@ def _require_sm90(batch: PagedBatch, out: torch.Tensor) -> None:
     wanted = {
         f"device {here}": here == (9, 0),  # a CPU that does not interpret can only compile
         **_wanted(batch.shape),
+        "scales per token": not _is_scaled_by_token(features),
         f"strides {strides}": is_boxed(batch, out),
     }
     for found, ok in wanted.items():
         if not ok:
-            raise UnsupportedFeature(
-                NAME, found, "sm_90, 2 bytes, heads of 64, 128 or 256, rows at multiples of 16 bytes"
-            )
-
-
-def _is_boxed(stride: tuple[int, ...], shape: AttentionShape) -> bool:
-    page, row, head, _ = stride
-    inside = head % row == 0 or (shape.num_kv_heads - 1) * head + shape.head_size <= row
-    return page % row == 0 and row % 8 == 0 and head % 8 == 0 and inside
+            raise UnsupportedFeature(NAME, found, ALLOWED)

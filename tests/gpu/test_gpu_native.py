@@ -1,4 +1,4 @@
-"""native.sm90_prefill on every named case with features it has, its head made 64, 128 and 256; others are refused."""
+"""native.sm90_prefill on every named case with features it has, its head made of several sizes; others are refused."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from common.gpus import detect
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
-from common.spec import AttentionShape, Features, UnsupportedFeature
+from common.spec import AttentionShape, Features, UnsupportedFeature, refusals
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from dsl_triton.native import auto as native_auto
@@ -24,16 +24,29 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 KERNEL_ID = "triton/native.sm90_prefill"
 TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 HALVES = torch.bfloat16, torch.float16
+SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256)] + [(size, HALVES[1]) for size in (80, 128, 192)]
+BEYOND_FP16 = (layouts.huge_query, layouts.tiny_query)
+NARROW_SIZES = [(size, dtype) for size in (64, 96, 128) for dtype in HALVES]  # over a cache of 8 bits
 
 
 def served(case):
     native = registry.load(KERNEL_ID)
     by_boxes = case.block_size % 8 == 0 and case.arrange is not layouts.unaligned  # TMA: rows at multiples of 16 bytes
-    return by_boxes and not case.refused and not case.asked - native.SUPPORTS
+    stored = case.kv_dtype is None or case.ask.scales != "tokens"
+    compiled = refusals.refusal(case.fp8, "sm_90") is None
+    return by_boxes and stored and compiled and not case.refused and not case.asked - native.SUPPORTS
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(64, HALVES[0]), (128, HALVES[0]), (128, HALVES[1]), (256, HALVES[0])])
-@pytest.mark.parametrize("case", filter(served, CASES), ids=lambda case: case.name)
+def sized():
+    """Each case that it serves, in each size."""
+    for case in filter(served, CASES):
+        for size, dtype in SIZES if case.kv_dtype is None else NARROW_SIZES:
+            if dtype == torch.float16 and case.arrange in BEYOND_FP16:
+                continue
+            yield pytest.param(case, size, dtype, id=f"{case.name}-{size}-{str(dtype).removeprefix('torch.')}")
+
+
+@pytest.mark.parametrize(("case", "size", "dtype"), sized())
 def test_gpu_native_conforms(case, size, dtype):
     native = registry.load(KERNEL_ID)
     stats = BatchStats.of(case.lens)

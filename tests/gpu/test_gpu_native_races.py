@@ -20,7 +20,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("no sm_90 here", allow_module_level=True)
 
 CASES, PART, LAUNCHES = 2000, 50, 5
-BF16, FP16 = torch.bfloat16, torch.float16
+BF16, FP16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
 # query heads, KV heads, head size, page, dtype, segments, other parts of the config, features
 FORMS = [
     (8, 2, 128, 16, BF16, 1, {}, {}),
@@ -40,6 +40,17 @@ FORMS = [
     (8, 2, 128, 16, BF16, 1, {"tile_size": 64, "num_stages": 4}, {}),
     (8, 1, 128, 16, BF16, 2, {}, {"alibi": "drawn"}),
     (5, 1, 128, 16, BF16, 1, {"together": True}, {"causal": False, "sliding_window": 100, "softcap": 30.0}),
+    (8, 2, 96, 16, BF16, 1, {}, {}),
+    (6, 2, 96, 32, FP16, 3, {"together": True}, {"sliding_window": 100, "sinks": "near"}),
+    (8, 4, 80, 8, BF16, 2, {}, {"causal": False}),
+    (4, 2, 192, 16, BF16, 1, {}, {}),
+    (4, 1, 40, 24, FP16, 1, {}, {"softcap": 20.0}),
+    (8, 2, 128, 16, BF16, 1, {}, {"kv_dtype": E4M3, "scales": "one"}),
+    (8, 2, 128, 16, FP16, 3, {"together": True}, {"kv_dtype": E4M3, "scales": "heads"}),
+    (6, 2, 64, 32, BF16, 1, {}, {"kv_dtype": E4M3, "scales": "heads", "sliding_window": 100, "sinks": "near"}),
+    (16, 1, 96, 8, BF16, 2, {}, {"kv_dtype": E4M3, "scales": "one", "causal": False}),
+    (4, 2, 128, 64, BF16, 1, {"tile_size": 64, "num_stages": 4}, {"kv_dtype": E4M3}),
+    (5, 1, 64, 24, FP16, 1, {"together": True}, {"kv_dtype": E5M2, "scales": "one", "softcap": 20.0}),
 ]  # fmt: skip
 QUERIES = (0, 1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300, 513)
 CONTEXTS = (0, 0, 1, 15, 16, 127, 128, 129, 1000)
