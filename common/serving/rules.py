@@ -96,6 +96,47 @@ class Situation:
         """Of the wider of K and V."""
         return max(self.shape.head_size, self.shape.value_lanes)
 
+    @property
+    def narrow(self) -> bool:
+        return self.lanes <= 64
+
+    @property
+    def usual(self) -> bool:
+        return self.lanes <= 128
+
+    @property
+    def full(self) -> bool:
+        """The heads that most models have."""
+        return self.usual and not self.narrow
+
+    @property
+    def wide(self) -> bool:
+        return not self.usual and not self.broad
+
+    @property
+    def broad(self) -> bool:
+        return self.lanes > 256
+
+    @property
+    def held(self) -> bool:
+        """Sums that one warp of a decode holds."""
+        return self.usual and self.shape.queries_per_kv <= 16 and self.small
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a decode over 8 bits asks for a tile while it works on the one before: page ids and what they lead to
+        are (stages - 1) // 2 tiles ahead each. NVIDIA's larger GPUs."""
+        return self.stored_in_8_bits and self.nvidia and self.gpu.shared_bytes > 160 * KIB
+
+    @property
+    def old(self) -> bool:
+        """NVIDIA's before sm_90."""
+        return self.nvidia and not self.tma
+
+    @property
+    def long_prompts(self) -> bool:
+        return self.queries > 2048 and self.usual and self.roomy
+
     @cached_property
     def row_bytes(self) -> int:
         """Of one key and its value, as operands of a product."""
@@ -123,7 +164,7 @@ class Situation:
     @property
     def tall(self) -> bool:
         """Heads of up to 256 where 128 rows take 8 warps: 64 for each group of four, 246 registers and no spill."""
-        return 128 < self.lanes <= 256 and self.roomy and self.tma
+        return self.wide and self.roomy and self.tma
 
     def fitting(self, wanted: int) -> int:
         """At most so many keys, fewer where one K and one V tile exceed half of the shared memory, or 80 KB."""

@@ -112,7 +112,8 @@ def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
         return ""
     folder = FOLDER / plain(registry.package(kernel_id.split("/")[0])) / "heuristics"
     others = {folder / "fitted" / f"{name}.json" for name in gpus.TABLE if name != gpu}
-    files = sorted({*folder.rglob("*.py"), *folder.rglob("*.json")} - others)
+    shared = [FOLDER / "common" / "serving" / name for name in ("listing2.py", "rules.py", "tiles.json", "untuned.py")]
+    files = sorted({*folder.rglob("*.py"), *folder.rglob("*.json"), *shared} - others)
     return of(heuristics=heuristics, files=sources.sha_of(files))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from common.gpus import resolve
+from common.serving.listing2 import listing_2
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 
@@ -20,7 +21,7 @@ from common.spec.metadata import BatchStats
 )
 def test_listing_2(dsl, gpu, lens, sizes):
     stats, listing2 = BatchStats.of(lens), dsl.module("heuristics.paper.listing2")
-    assert listing2.listing_2(stats, resolve(gpu)) == sizes
+    assert listing_2(stats, resolve(gpu)) == sizes
     config = listing2.q_block(AttentionShape(), stats, resolve(gpu))
     assert (config.block_m, config.tile_size) == sizes
 

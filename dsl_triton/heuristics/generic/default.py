@@ -1,20 +1,19 @@
 """Choices by rule, a table a kernel (common/serving/rules.py): the first rule that applies has the Config.
 
 Written by hand from sweeps of the Llama-3-8B shape in bf16 on an H200, which the evidence quotes; on every other shape
-and GPU they only have to fit. Rules ask what a GPU has. Measured winners of a GPU come before them
-(common/serving/measured.py).
+and GPU they only have to fit. Rules ask what a GPU has. What Helion's rules share is in common/serving/untuned.py.
+Measured winners of a GPU come before them (common/serving/measured.py).
 """
 
 from dataclasses import replace
 from typing import Any
 
-import triton
-
 from common.gpus import Gpu
-from common.serving.grid import few_keys
-from common.serving.rules import MERGE, Rule, Rules, Situation, always, splits
+from common.serving import untuned
+from common.serving.rules import Rule, Rules, Situation, always
+from common.serving.untuned import LONG, NO_TMA, PROMPTS, SHORT, Tile, tile
 from common.spec import AttentionShape
-from common.spec.metadata import BatchStats, cdiv
+from common.spec.metadata import BatchStats
 from dsl_triton import adjustable_tile as adjustable_tile_kernel
 from dsl_triton import naive as naive_kernel
 from dsl_triton import parallel_softmax as parallel_softmax_kernel
@@ -26,48 +25,20 @@ from dsl_triton.heuristics.generic import eight_bits, page_runs
 from dsl_triton.page_runs import Gather
 
 WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
-PROGRAMS_PER_UNIT = 3  # resident programs of 64 keys and 4 warps per H200 multiprocessor: 156 registers, 39 KB
+OWN = (
+    ("mfma !small narrow", 16, 64, 1, 2, ""),
+    ("mfma !small usual", 16, 32, 1, 2, ""),
+    ("mfma !small wide", 16, 32, 1, 1, ""),
+    ("tall wgmma", 128, 64, 8, 2, "4 x 512 tokens of heads of 256: in 64 keys 137 us, in 32 183"),
+)
 
 
-# Tiles, warps and stages by what a GPU has.
+def _rows(s: Situation) -> Tile:
+    return tile(s, "rows", OWN)
 
 
-def _decode_warps(s: Situation) -> tuple[int, int]:
-    """16 rows give an AMD compute unit one MFMA tile: every wave beyond repeats half of it (1.5x the work with two).
-    512 lanes in float32 spill 179 registers of 4 warps on sm_90, none of 8."""
-    warps = 4 if s.nvidia else 1 if s.mfma else 2
-    if s.lanes <= 256:
-        return warps, 5 if eight_bits.ahead(s) else 2
-    return (8 if warps == 2 else warps if s.small else 2 * warps), (2 if s.nvidia or s.small else 1)
-
-
-def _matrix_warps(rows: int) -> int:
-    """One wave per MFMA of 32 rows: where two share them the compiler repeats half of the products (static fact)."""
-    return max(rows // 32, 1)
-
-
-def _rows(s: Situation) -> int:
-    """Heads of up to 512: 64 rows by 32 keys spill 41 registers on sm_90, 32 rows none; an MI300 holds 64 in 341."""
-    if s.lanes > 256:
-        return 16 if not s.small else 64 if s.mfma else 32 if s.nvidia else 16
-    if s.tall or (s.mfma and s.small and s.lanes <= 128):
-        return 128
-    return 64 if s.small else 16
-
-
-def _prefill(s: Situation) -> tuple[int, int, int]:
-    """Keys, warps and stages. Before sm_90 4 warps spill 25 registers of 64 rows by 256 lanes, and 8 form every score
-    twice, 1.5 times the products (static facts).
-
-    AMD's fewer keys let two programs of 128 rows live on a compute unit: 206 to 211 registers for 280 to 289.
-    """
-    if s.lanes > 256:  # more warps than rows ask for: a lane's share of 512 sums
-        return (s.fitting(32), 8, 2) if s.nvidia else (16, 4 if s.mfma else 8, 1)
-    if s.mfma:
-        return s.fitting(64 if s.lanes <= 64 else 32), _matrix_warps(_rows(s)), 2 if s.lanes <= 128 else 1
-    if s.lanes > 128:  # 4 x 512 tokens in 64 keys 137 us, in 32 183
-        return s.fitting(64 if s.tall and s.wgmma else 32), 8 if s.tall else 4, 2
-    return s.fitting(64), 4, 2
+def _decode_tile(s: Situation, keys: int) -> Tile:
+    return tile(s, "decode")._replace(tile_size=s.decode_keys(keys))
 
 
 def _gather(s: Situation, tile_size: int, rows: int = 16) -> Gather:
@@ -85,12 +56,12 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
     return naive_kernel.Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
 
 
-def _q_block(s: Situation, **changes: int) -> q_block_kernel.Config:
-    return replace(q_block_kernel.Config(_rows(s), *_prefill(s)), **changes)
+def _q_block(found: Tile, **changes: int) -> q_block_kernel.Config:
+    return q_block_kernel.Config(*found._replace(**changes))
 
 
 def _many_prompts(s: Situation) -> bool:
-    return s.stats.num_seqs > 32 and not s.short and s.lanes <= 128 and s.tma
+    return s.stats.num_seqs > 32 and not s.short and s.usual and s.tma
 
 
 def _many_short(s: Situation) -> bool:
@@ -101,64 +72,44 @@ q_block = Rules(
     Rule(
         "decodes: 128 keys keep most bytes in flight",
         lambda s: s.few_rows,
-        lambda s: q_block_kernel.Config(16, s.decode_keys(128), *_decode_warps(s)),
+        lambda s: _q_block(_decode_tile(s, 128)),
     ),
     Rule(
         "prompts of thousands of tokens: 128 rows by 128 keys",
-        lambda s: s.queries > 2048 and s.lanes <= 128 and s.roomy,
-        lambda s: q_block_kernel.Config(128, 128, 8, 3),
+        lambda s: s.long_prompts,
+        lambda s: _q_block(LONG),
         "a prompt of 8192: 1.04x of the next",
     ),
     Rule(
         "many prompts of up to 256 keys: tiles of 16",
         lambda s: _many_prompts(s) and s.keys <= 256,
-        lambda s: _q_block(s, tile_size=16),
+        lambda s: _q_block(_rows(s), tile_size=16),
         "161 prompts of up to 167 tokens: 351 us for 426",
     ),
     Rule(
         "many prompts of up to 512 keys: one stage",
         lambda s: _many_prompts(s) and s.keys <= 512,
-        lambda s: _q_block(s, num_stages=1),
+        lambda s: _q_block(_rows(s), num_stages=1),
         "53 prompts of up to 348: 377 us for 415",
     ),
-    Rule("prompts: the rows and keys that registers hold", always, _q_block),
+    Rule("prompts: the rows and keys that registers hold", always, lambda s: _q_block(_rows(s))),
 )
 
 
+def _in_segments(s: Situation, found: Tile, segments: int) -> parallel_softmax_kernel.Config:
+    rows, keys, warps, stages = found
+    return parallel_softmax_kernel.Config(rows, keys, segments, warps, stages, s.tma)
+
+
 def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
-    """Q Blocks of as many rows as a sequence has, two programs a unit."""
-    tile_size, warps, stages = _prefill(s)
-    rows = max(min(_rows(s), triton.next_power_of_2(s.rows)), 16)
-    if rows <= 32 and s.tma and s.stored_in_16_bits and 64 < s.lanes <= 128:
-        tile_size = 128  # by 64 keys 48 us; 64 rows spill 19 words
-    most = min(s.keys // (2 * tile_size), 32)
-    segments = splits(s.q_blocks(rows), 2 * s.units, cdiv(s.keys, tile_size), most)
-    warps = min(warps, _matrix_warps(rows)) if s.mfma else warps
-    return parallel_softmax_kernel.Config(rows, tile_size, segments, warps, stages, s.tma)
+    found = untuned.short_rows(s, _rows(s))
+    if found.block_m <= 32 and s.tma and s.stored_in_16_bits and s.full:
+        found = found._replace(tile_size=128)  # by 64 keys 48 us; 64 rows spill 19 words
+    return _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
 
 
-def _decode(s: Situation, segments: int, tile_size: int) -> parallel_softmax_kernel.Config:
-    segments = max(1, min(segments, cdiv(s.keys, tile_size), 128))
-    return parallel_softmax_kernel.Config(16, tile_size, segments, *_decode_warps(s), s.tma)
-
-
-def _resident(s: Situation) -> int:
-    return (4 if s.mfma else PROGRAMS_PER_UNIT) * s.units
-
-
-def _one_wave(s: Situation) -> parallel_softmax_kernel.Config:
-    segments, tile_size = _resident(s) // s.programs, s.decode_keys(64)
-    tiles = cdiv(s.keys, tile_size)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
-    return _decode(s, tiles if tiles <= 3 * segments // 2 else segments, tile_size)
-
-
-def _waves(s: Situation) -> parallel_softmax_kernel.Config:
-    """Four tokens each, of lengths from half of 4096 on, take 104.7 in 3 segments, 109.2 in one; of equal lengths 132.8
-    and 126.2: 3 loses less."""
-    drafts = s.queries > 1 and s.keys < 8192
-    most = 3 if drafts else max(14 * s.units // s.programs, 3)
-    split = s.keys >= 4096 and (not drafts or s.programs <= 3 * s.units)
-    return _decode(s, min(s.keys // 1024, most) if split else 1, s.decode_keys(128))
+def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
+    return _in_segments(s, _decode_tile(s, keys)._replace(tile_size=keys), untuned.within(s, segments, keys))
 
 
 parallel_softmax = Rules(
@@ -170,15 +121,11 @@ parallel_softmax = Rules(
     ),
     Rule(
         "many short prompts: tiles of 16",
-        lambda s: _many_short(s),
-        lambda s: replace(_with_segments(s, 1), tile_size=16),
+        _many_short,
+        lambda s: _in_segments(s, _rows(s)._replace(tile_size=16), 1),
         "tuning/tuneT: 58 prompts of 49: 26.3 us for 42.3",
     ),
-    Rule(
-        "prompts: one segment",
-        lambda s: not s.short,
-        lambda s: _with_segments(s, 1),
-    ),
+    Rule("prompts: one segment", lambda s: not s.short, lambda s: _in_segments(s, _rows(s), 1)),
     Rule(
         "few short queries: 64 rows by 128 keys, read by pages",
         lambda s: not s.few_rows and page_runs.short_queries(s) is not None,
@@ -203,32 +150,14 @@ parallel_softmax = Rules(
         lambda s: page_runs.decode(s),
         "sweeps/page_runs: one of 131,072 keys 134 us for 139",
     ),
-    Rule(
-        "few long decodes: segments of up to 2048 keys even out lengths",
-        lambda s: (
-            2 * s.programs <= _resident(s) and s.stats.num_seqs > 1 and s.keys // 1536 > _resident(s) // s.programs
-        ),
-        lambda s: _decode(s, max(_resident(s) // s.programs, s.keys // 2048), s.decode_keys(128)),
-        "8 of 32k keys: 197 us, by 64 keys in 24 segments 207",
-    ),
-    Rule(
-        "few decodes: segments that make one wave",
-        lambda s: 2 * s.programs <= _resident(s),
-        _one_wave,
-        "peers: 49 segments at batch 1, 6 at batch 8",
-    ),
+    *untuned.few_decodes(_decode),
     Rule(
         "many decodes: segments of a thousand keys where contexts are long",
         always,
-        _waves,
-        "32 of 4096 keys: 107 us in 4 segments, 117 in 2, 112 in one",
+        lambda s: _decode(s, untuned.waves(s, drafts=3), s.decode_keys(128)),
+        "32 of 4096 keys: 107 us in 4 segments, 117 in 2, 112 in one; 4 tokens each of half of it on 104.7 in 3, 109.2",
     ),
 )
-
-
-def _with_segments(s: Situation, segments: int) -> parallel_softmax_kernel.Config:
-    tile_size, warps, stages = _prefill(s)
-    return parallel_softmax_kernel.Config(_rows(s), tile_size, segments, warps, stages, s.tma)
 
 
 def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Config:
@@ -237,25 +166,21 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill 19 words of 64 rows by 64 keys.
     """
     s = Situation(shape, stats, gpu)
-    decode = s.decode_keys(128), *_decode_warps(s)
-    keys, warps, stages = _prefill(s)
-    if s.nvidia and 64 < s.lanes <= 128 and not s.tma:
-        warps = 8
-    prefill = _rows(s), keys, warps, stages
+    decode, prefill = _decode_tile(s, 128), _rows(s)
     if s.few_rows:
-        prefill = 16, *decode
-    elif s.queries > 2048 and s.lanes <= 128 and s.roomy and s.tma:
-        prefill = 128, 64, 8, 3
-    return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode))
+        prefill = decode
+    elif s.long_prompts and s.tma:
+        prefill = LONG._replace(tile_size=64)
+    elif s.full and s.old:
+        prefill = prefill._replace(num_warps=8)
+    return split_kernel.Config(split_kernel.Prefill(*prefill), split_kernel.Decode(*decode[1:]))
 
 
 def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjustable_tile_kernel.Config:
     s = Situation(shape, stats, gpu)
-    rows, (tile_size, warps, stages) = _rows(s), _prefill(s)
-    if s.queries > 2048 and s.lanes <= 128 and s.roomy:
-        rows, tile_size, warps, stages = 128, 128, 8, 3
-    prefill = adjustable_tile_kernel.Prefill(rows, tile_size, _gather(s, tile_size, rows), warps, stages)
-    return adjustable_tile_kernel.Config(prefill, _short_queries(s))
+    rows, keys, *warps = LONG if s.long_prompts else _rows(s)
+    prefill = adjustable_tile_kernel.Prefill(rows, keys, _gather(s, keys, rows), *warps)
+    return adjustable_tile_kernel.Config(prefill, untuned.beside_prompts(s, parallel_softmax))
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
@@ -264,35 +189,29 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     With fewer Q Blocks than that, smaller ones, and segments that fill the units.
     """
     s = Situation(shape, stats, gpu)
-    block_m, (tile_size, warps, stages), segments = _rows(s), _prefill(s), 1
-    if s.tma and s.small and s.lanes <= 128:
-        block_m, tile_size, warps, stages = 128, 64, 4, 2
-        if stats.num_tokens * shape.num_query_heads // 128 < 2 * s.units:  # fewer Q Blocks than two a unit
-            programs = max(stats.num_tokens * shape.num_query_heads // 64, 1)
-            segments = max(1, min(2 * s.units // programs, s.keys // 1024, 16))
-            block_m, stages = 64, 3  # one prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many
-    if s.mfma and not gpu.fp8_products and s.small and s.lanes > 64:
-        tile_size = 16  # gfx90a, 32 keys: 258 registers, one program a unit
-    new_kv = s.keys <= min(few_keys(s.queries), 4096)  # no context; 8k keys are faster out of the copy
-    copy = {"copy_programs": 8 * s.units, "overlap": s.tma, "new_kv": new_kv}
-    prefill = unpaged_kernel.Prefill(block_m, tile_size, warps, stages, num_segments=segments, **copy)
-    return unpaged_kernel.Config(prefill, _short_queries(s))
+    found, segments = _rows(s), 0
+    if s.tma and s.small and s.usual:
+        segments = untuned.few_blocks(s)
+        found = Tile(64, 64, 4, 3) if segments else Tile(128, 64, 4, 2)
+    if s.mfma and not gpu.fp8_products and s.small and not s.narrow:
+        found = found._replace(tile_size=16)  # gfx90a, 32 keys: 258 registers, one program a unit
+    prefill = unpaged_kernel.Prefill(*found, num_segments=max(segments, 1), overlap=s.tma, **untuned.copying(s))
+    return unpaged_kernel.Config(prefill, untuned.beside_prompts(s, parallel_softmax))
 
 
 def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_grid_kernel.Config:
     """The same for every batch, as a captured graph is: as many programs as stay on the GPU together."""
     s = Situation(shape, stats, gpu)
-    (decode_warps, stages), (tile_size, warps, prefill_stages) = _decode_warps(s), _prefill(s)
-    keys, broad = s.decode_keys(64), s.lanes > 256
-    decode_warps = min(2 * decode_warps, 8) if broad else decode_warps  # half as many spill 2 registers, 62 on MI300
-    three = s.nvidia and s.lanes <= 128 and s.small
+    (_, keys, decode_warps, stages), (rows, tile_size, warps, prefill_stages) = _decode_tile(s, 64), _rows(s)
+    decode_warps = min(2 * decode_warps, 8) if s.broad else decode_warps  # half as many spill 2 registers, 62 on MI300
+    three = s.nvidia and s.usual and s.small
     loads = _gather(s, keys), 168 if three else 0
     if three and s.tma and s.stored_in_16_bits:  # 32q4s4k 134 us, three a unit of 64 keys 157
-        three, keys, loads = s.lanes <= 64, s.decode_keys(128), ("key", 0, 0, 2)
-    programs = (4 if s.mfma and not broad else 3 if three else 2) * s.units
+        three, keys, loads = s.narrow, s.decode_keys(128), ("key", 0, 0, 2)
+    programs = (4 if s.mfma and not s.broad else 3 if three else 2) * s.units
     decode = static_grid_kernel.Part(16, keys, programs, 1, decode_warps, stages, *loads)
-    rows, matrix, programs = _rows(s), 0, (2 if (s.nvidia and warps == 4) or s.mfma else 1) * s.units
-    if s.mfma and s.lanes > 128:  # 32 keys: 392 registers and one spilled
+    matrix, programs = 0, (2 if (s.nvidia and warps == 4) or s.mfma else 1) * s.units
+    if s.mfma and not s.usual:  # 32 keys: 392 registers and one spilled
         tile_size = 16
     elif s.mfma and s.small:  # 128 rows: up to 265 and one program a unit; so at most 243
         rows, matrix = 64, 16
@@ -301,30 +220,14 @@ def static_grid(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> static_gr
     return static_grid_kernel.Config(decode, prefill, s.tma)
 
 
-def _short_queries(s: Situation) -> parallel_softmax_kernel.Config:
-    """A decode's config for the sequences of at most SHORT_QUERY query tokens.
-
-    Where none is expected their launch has one segment, and no reduction behind it; neither where they fill the units
-    by themselves, for the longest sequence is then another's: 255 decodes beside a chunk over 8k keys, 685 for 803 us.
-    """
-    if not s.short:
-        split = 0 < s.stats.num_decodes * s.shape.num_kv_heads < 2 * s.units
-        s = s.of(num_seqs=max(s.stats.num_decodes, 1), max_seq_len=s.keys if split else 1)
-    return parallel_softmax(s.shape, s.of(max_query_len=1).stats, s.gpu)
-
-
 # Which kernel.
 
 
 def _one_launch(s: Situation) -> bool:
-    """Whether few segments are no gain over q_block, whose one launch takes less. Where its programs are fewer than the
-    units they are: 12 times 4 tokens of 64:8 heads over 3k keys are 96 programs of 24 tiles, in q_block half of FA3."""
     if s.gpu is None or not (s.few_rows or s.tma):
         return False
     config = parallel_softmax(s.shape, s.stats, s.gpu)
-    long = cdiv(s.keys, config.tile_size) > 2 * MERGE
-    idle = config.num_segments > 1 and long and s.q_blocks(config.block_m) < s.units
-    return config.gather == "key" and config.num_segments <= 2 and not idle
+    return config.gather == "key" and untuned.one_launch(s, config)
 
 
 def _three_a_unit(s: Situation) -> bool:
@@ -335,63 +238,30 @@ auto_kernel = Rules(
     Rule(
         "decodes that even out at three programs a unit: parallel_softmax in one loop",
         lambda s: s.short and _one_launch(s) and _three_a_unit(s),
-        lambda s: "parallel_softmax",
+        untuned.takes("parallel_softmax"),
         "128 of 512 keys: 56.3 us, in q_block of 178 registers 59.0; 32 of 2048 63.1 for 59.0",
     ),
     Rule(
         "short queries that fill the units without segments: one launch of q_block",
         lambda s: s.short and _one_launch(s),
-        lambda s: "q_block",
+        untuned.takes("q_block"),
         "212 of 3 tokens: 269 us to 241",
     ),
-    Rule(
-        "short queries: parallel_softmax reads keys as decode does",
-        lambda s: s.short,
-        lambda s: "parallel_softmax",
-        "8 times 8 tokens over 4k keys: 41 us, 122 without segments",
-    ),
-    Rule(
-        "without TMA: adjustable_tile, which needs no descriptor",
-        lambda s: not s.tma,
-        lambda s: "adjustable_tile",
-        "static fact: 128 loads of 2 bytes a tile by descriptor, 16 of 16 bytes by pages",
-    ),
+    SHORT,
+    NO_TMA,
     Rule(
         "a chunk of few tokens over a long context: parallel_softmax by pages",
         lambda s: s.gpu is not None and page_runs.chunk(s) is not None,
-        lambda s: "parallel_softmax",
+        untuned.takes("parallel_softmax"),
         "sweeps/page_runs: 128 tokens over 8k keys 58.3 us for 63.4; 256 tokens lose, 103 for 97",
     ),
     Rule(
         "many short prompts: parallel_softmax by tiles of 16",
         lambda s: s.gpu is not None and _many_short(s),
-        lambda s: "parallel_softmax",
+        untuned.takes("parallel_softmax"),
         "tuning/tuneT: 58 prompts of 49: 26.3 us, in q_block 29.3",
     ),
-    Rule(
-        "prompts of up to 512 keys: one launch of q_block",
-        lambda s: s.keys <= 512,
-        lambda s: "q_block",
-        "four of up to 512: 19.3 us, in unpaged 27.7",
-    ),
-    Rule(
-        "eight Q Blocks of 128 rows read what unpaged copies once",
-        lambda s: s.rows > 512,
-        lambda s: "unpaged",
-        "peers: prompts of 2k and 8k",
-    ),
-    Rule(
-        "few programs over long contexts: unpaged has the segments that q_block lacks",
-        lambda s: s.programs <= 256 and s.keys >= 16 * s.queries,
-        lambda s: "unpaged",
-        "tuning",
-    ),
-    Rule(
-        "short chunks of many sequences: one launch of q_block",
-        always,
-        lambda s: "q_block",
-        "42 of up to 20 tokens over 5k keys: 242 us, in unpaged 425",
-    ),
+    *PROMPTS,
 )
 
 

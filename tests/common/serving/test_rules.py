@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from common import gpus
+from common.serving import untuned
 from common.serving.grid import GRID, decided_by
 from common.serving.rules import MERGE, START, WORTH, Rule, Rules, Situation, always, splits
 from common.spec import AttentionShape
@@ -85,3 +86,42 @@ def test_few_segments_never_become_q_block_while_programs_are_fewer_than_the_uni
     for count in range(1, gpu.units // 8 + 1):
         name, config = default.auto(shape, situation([(4, 3000)] * count, shape, gpu).stats, gpu)
         assert name == "parallel_softmax" and config.num_segments > 1, count
+
+
+def _facts(line: str) -> list[str]:
+    return [word.removeprefix("!") for word in line.split()]
+
+
+@pytest.mark.parametrize("part", untuned.TABLES)
+def test_tiles_ask_for_facts_of_a_situation_and_end_with_a_line_for_all(part):
+    lines = untuned.TABLES[part]
+    assert lines[-1][0] == "" and all(len(line) == 6 for line in lines)
+    for word in {word for line in lines for word in _facts(line[0])}:
+        assert isinstance(getattr(situation([(1, 9)]), word), bool), word
+
+
+@pytest.mark.parametrize("part", untuned.TABLES)
+def test_every_line_of_tiles_is_met_by_some_gpu_and_shape(part):
+    met = set()
+    for gpu in gpus.TABLE.values():
+        for head in (32, 128, 256, 512):
+            for dtype, cache in ((torch.bfloat16, None), (torch.float32, None), (torch.bfloat16, torch.int8)):
+                s = situation([(1, 9)], AttentionShape(32, 8, head, 16, dtype, None, cache), gpu)
+                held = [
+                    all(getattr(s, w.strip("!")) != w.startswith("!") for w in line[0].split())
+                    for line in untuned.TABLES[part]
+                ]
+                first = held.index(True)
+                met.add(first)
+                sizes = untuned.tile(s, part)
+                assert (
+                    sizes.num_warps == untuned.TABLES[part][first][3]
+                    and sizes.tile_size <= untuned.TABLES[part][first][2]
+                )
+    assert met == set(range(len(untuned.TABLES[part])))
+
+
+def test_a_dsls_own_line_comes_before_the_shared_ones():
+    own = (("wgmma", 16, 16, 1, 1, ""),)
+    assert untuned.tile(situation([(1, 9)]), "rows", own) == (16, 16, 1, 1)
+    assert untuned.tile(situation([(1, 9)], gpu=gpus.resolve("a100")), "rows", own) == (64, 64, 4, 2)

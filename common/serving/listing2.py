@@ -1,0 +1,50 @@
+"""The paper's Listing 2, its decision tree for Triton (tuned), and what it says of the rest in words.
+
+    BLOCK_M = 64 if max_seqlen_q > 1 and avg_seqlen_q >= 4096 and is_nvidia_gpu() else 16
+    BLOCK_N = 32 if max_seqlen_k <= 64 or avg_seqlen_q <= 4096 or is_amd_gpu() else 64
+
+BLOCK_M are the rows of a Q Block, BLOCK_N the keys of a tile. Warps and stages are not in the paper: each kernel's
+DEFAULT has them. A kernel that the paper has not is not here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from common.gpus import Gpu
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
+
+
+def listing_2(stats: BatchStats, gpu: Gpu) -> tuple[int, int]:
+    """BLOCK_M and BLOCK_N."""
+    mean_query_len = stats.num_tokens / max(stats.num_seqs, 1)
+    nvidia = gpu.vendor == "nvidia"
+    block_m = 64 if stats.max_query_len > 1 and mean_query_len >= 4096 and nvidia else 16
+    block_n = 32 if stats.max_seq_len <= 64 or mean_query_len <= 4096 or not nvidia else 64
+    return block_m, block_n
+
+
+@dataclass(frozen=True)
+class Listing2:
+    """kernels: a DSL's modules of these names."""
+
+    q: Any
+    segments: Any
+    tiles: Any
+
+    def q_block(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
+        block_m, tile_size = listing_2(stats, gpu)
+        return replace(self.q.DEFAULT, block_m=block_m, tile_size=tile_size)
+
+    def parallel_softmax(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
+        """4.5: in parallel for small decode batches of longer sequences alone; it names neither border nor count. Here:
+        one segment for prompts, else the kernel's DEFAULT."""
+        block_m, tile_size = listing_2(stats, gpu)
+        config = replace(self.segments.DEFAULT, block_m=block_m, tile_size=tile_size)
+        return config if stats.max_query_len <= 1 else replace(config, num_segments=1)
+
+    def adjustable_tile(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Any:
+        block_m, tile_size = listing_2(stats, gpu)
+        prefill = replace(self.tiles.DEFAULT.prefill, block_m=block_m, tile_size=tile_size)
+        decode = self.parallel_softmax(shape, replace(stats, max_query_len=1), gpu)
+        return self.tiles.Config(prefill, decode)

@@ -1,0 +1,208 @@
+"""What the rules of both DSLs share: tiles by what a GPU has (tiles.json), segments, which kernel a prompt gets.
+
+Times in an evidence are of the H200 and of Triton where Helion's are not said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.serving.grid import few_keys
+from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, power_of_two, splits
+from common.spec.metadata import cdiv
+
+Line = tuple[str, int, int, int, int, str]  # facts, then a Tile, then what was seen
+TABLES: dict[str, list[Line]] = {
+    part: [tuple(line) for line in lines]
+    for part, lines in json.loads((Path(__file__).parent / "tiles.json").read_text(encoding="utf-8")).items()
+    if part != "of"
+}
+RESIDENT, RESIDENT_MFMA = 3, 4  # programs of a decode that a unit holds: on an H200 156 registers and 39 KB each
+SEGMENT = 1024  # keys: where segments are shorter, what starts and merges them costs more than they gain
+
+
+class Tile(NamedTuple):
+    """Rows of a Q Block, keys of a tile, warps, stages."""
+
+    block_m: int
+    tile_size: int
+    num_warps: int
+    num_stages: int
+
+
+LONG = Tile(128, 128, 8, 3)  # prompts of thousands of tokens; a prompt of 8192: 1.04x of the next
+
+
+def tile(s: Situation, part: str, own: Sequence[Line] = ()) -> Tile:
+    """Of the first line that holds, a DSL's own before the shared ones; fewer keys where shared memory asks."""
+
+    def holds(facts: str) -> bool:
+        return all(bool(getattr(s, word.lstrip("!"))) != word.startswith("!") for word in facts.split())
+
+    _, *sizes, _ = next(line for line in (*own, *TABLES[part]) if holds(line[0]))
+    found = Tile(*sizes)
+    return found._replace(tile_size=s.fitting(found.tile_size))
+
+
+def in_matrix(s: Situation, found: Tile) -> Tile:
+    """By MFMA no more warps than Q Blocks have matrices of 32 rows."""
+    return found._replace(num_warps=min(found.num_warps, max(found.block_m // 32, 1))) if s.mfma else found
+
+
+# Segments.
+
+
+def resident(s: Situation) -> int:
+    return (RESIDENT_MFMA if s.mfma else RESIDENT) * s.units
+
+
+def _few(s: Situation) -> bool:
+    return 2 * s.programs <= resident(s)
+
+
+def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
+    segments, keys = resident(s) // s.programs, s.decode_keys(64)
+    tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
+    return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
+
+
+def few_decodes(made: Callable[[Situation, int, int], Any]) -> tuple[Rule, ...]:
+    """made: a Config of so many segments and keys a tile."""
+    return (
+        Rule(
+            "few long decodes: segments of up to 2048 keys even out lengths",
+            lambda s: _few(s) and s.stats.num_seqs > 1 and 2 * s.keys // (3 * SEGMENT) > resident(s) // s.programs,
+            lambda s: made(s, max(resident(s) // s.programs, s.keys // (2 * SEGMENT)), s.decode_keys(128)),
+            "8 of 32k keys: 197 us, by 64 keys in 24 segments 207",
+        ),
+        Rule(
+            "few decodes: segments that make one wave",
+            _few,
+            lambda s: _wave(s, made),
+            "peers: 49 segments at batch 1, 6 at batch 8",
+        ),
+    )
+
+
+def waves(s: Situation, drafts: int) -> int:
+    """Segments of a thousand keys where contexts are long. drafts: of several tokens over less than 8192 keys."""
+    most = max(14 * s.units // s.programs, 3)
+    if s.queries > 1 and s.keys < 8 * SEGMENT:
+        most = drafts if s.programs <= 3 * s.units else 1
+    return min(s.keys // SEGMENT, most) if s.keys >= 4 * SEGMENT else 1
+
+
+def within(s: Situation, segments: int, keys: int) -> int:
+    return max(1, min(segments, cdiv(s.keys, keys), MOST_SEGMENTS))
+
+
+def short_rows(s: Situation, found: Tile) -> Tile:
+    """Q Blocks of as many rows as a sequence has."""
+    return found._replace(block_m=max(min(found.block_m, power_of_two(s.rows)), 16))
+
+
+def dealt(s: Situation, found: Tile, slots: int) -> int:
+    """Segments of short queries: as many as end soonest."""
+    most = min(s.keys // (2 * found.tile_size), 32)
+    return splits(s.q_blocks(found.block_m), slots, cdiv(s.keys, found.tile_size), most)
+
+
+def of_eight_bits(s: Situation, a_unit: float) -> int:
+    """Segments of a decode over 8 bits by programs of one warp, 0 where they gain nothing or were not measured.
+
+    Of at least 256 keys, 128 where they are all that fills the units, and there 66 at most (128: 28.2 us for 26.8);
+    from four programs a unit on three segments (256 decodes 422 us, 455 in one).
+    """
+    if not (s.wgmma and s.held and s.ahead):
+        return 0
+    if s.programs < s.units:
+        least = 128 if s.programs < 32 else 256
+        return min(8 * s.units // s.programs, 66, s.keys // least) if s.keys >= 2 * SEGMENT else 0
+    fewest = 3 if s.keys >= 2 * SEGMENT else 1
+    return min(max(cdiv(int(a_unit * s.units), s.programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
+
+
+def few_blocks(s: Situation) -> int:
+    """Segments of a prompt with fewer Q Blocks of 128 rows than two a unit, in Q Blocks of half; 0: it has enough.
+
+    One prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many.
+    """
+    rows = s.stats.num_tokens * s.shape.num_query_heads
+    if rows // 128 >= 2 * s.units:
+        return 0
+    return max(1, min(2 * s.units // max(rows // 64, 1), s.keys // SEGMENT, 16))
+
+
+def copying(s: Situation) -> dict[str, Any]:
+    """How unpaged copies: no context is read from new K and V; 8k keys are faster out of the copy."""
+    return {"copy_programs": 8 * s.units, "new_kv": s.keys <= min(few_keys(s.queries), 4 * SEGMENT)}
+
+
+def beside_prompts(s: Situation, parallel_softmax: Callable[..., Any]) -> Any:
+    """A decode's config for the sequences of at most SHORT_QUERY query tokens.
+
+    Where none is expected their launch has one segment, and no reduction behind it; neither where they fill the units
+    by themselves, for the longest sequence is then another's: 255 decodes beside a chunk over 8k keys, 685 for 803 us.
+    """
+    if not s.short:
+        split = 0 < s.stats.num_decodes * s.shape.num_kv_heads < 2 * s.units
+        s = s.of(num_seqs=max(s.stats.num_decodes, 1), max_seq_len=s.keys if split else 1)
+    return parallel_softmax(s.shape, s.of(max_query_len=1).stats, s.gpu)
+
+
+# Which kernel.
+
+
+def one_launch(s: Situation, config: Any) -> bool:
+    """Whether few segments are no gain over q_block, whose one launch takes less. Where its programs are fewer than the
+    units they are: 12 times 4 tokens of 64:8 heads over 3k keys are 96 programs of 24 tiles, in q_block half of FA3."""
+    long = cdiv(s.keys, config.tile_size) > 2 * MERGE
+    idle = config.num_segments > 1 and long and s.q_blocks(config.block_m) < s.units
+    return config.num_segments <= 2 and not idle
+
+
+def takes(kernel: str) -> Callable[[Situation], str]:
+    return lambda s: kernel
+
+
+SHORT = Rule(
+    "short queries: parallel_softmax reads keys as decode does",
+    lambda s: s.short,
+    takes("parallel_softmax"),
+    "8 times 8 tokens over 4k keys: 41 us, 122 without segments",
+)
+NO_TMA = Rule(
+    "without TMA: adjustable_tile, which needs no descriptor",
+    lambda s: not s.tma,
+    takes("adjustable_tile"),
+    "static fact: 128 loads of 2 bytes a tile by descriptor, 16 of 16 bytes by pages",
+)
+PROMPTS = (
+    Rule(
+        "prompts of up to 512 keys: one launch of q_block",
+        lambda s: s.keys <= 512,
+        takes("q_block"),
+        "four of up to 512: 19.3 us, in unpaged 27.7; Helion 20.1 and 34.7",
+    ),
+    Rule(
+        "eight Q Blocks of 128 rows read what unpaged copies once",
+        lambda s: s.rows > 512,
+        takes("unpaged"),
+        "peers: prompts of 2k and 8k",
+    ),
+    Rule(
+        "few programs over long contexts: unpaged has the segments that q_block lacks",
+        lambda s: s.programs <= 256 and s.keys >= 16 * s.queries,
+        takes("unpaged"),
+        "tuning",
+    ),
+    Rule(
+        "short chunks of many sequences: one launch of q_block",
+        always,
+        takes("q_block"),
+        "42 of up to 20 tokens over 5k keys: 242 us, in unpaged 425; Helion 265 and 430",
+    ),
+)
