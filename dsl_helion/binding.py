@@ -24,6 +24,10 @@ from dsl_helion.kept import Kept, counts
 #   2idx   page and slot as two indices: any strides, any page
 Gather = Literal["page", "flat", "2idx"]
 
+# What a load asks of the cache behind it, of all loads of a kernel: nothing, or that its lines leave first or last.
+Eviction = Literal["", "first", "last"]
+
+UNIT_REGISTERS = 65536  # of a multiprocessor, NVIDIA from sm_80 on
 MAX_SHAPES = 4096  # launches of one shape find their kernel in 5 us; a serving engine's batch sizes are fewer
 _compiled: dict[tuple[Any, ...], Any] = {}
 _generated: set[Any] = set()  # functions that Helion made in this process
@@ -217,9 +221,24 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
     compiled(*args) if launch is None else compiled(*args, _launcher=launch)
 
 
+def _own_words(config: Any) -> dict[str, Any]:
+    """Helion's words for what a config asks for and Triton's kernels have no axis for, or another one.
+
+    registers: Helion bounds them in grids of its own alone, whose programs take one item after the other: as many to a
+    unit as so many registers let stay. eviction: see Eviction.
+    """
+    words: dict[str, Any] = {}
+    if registers := getattr(config, "registers", 0):
+        programs = max(UNIT_REGISTERS // (32 * config.num_warps * registers), 1)
+        words |= {"pid_type": "persistent_interleaved", "maxnreg": registers, "num_sm_multiplier": programs}
+    if eviction := getattr(config, "eviction", ""):
+        words["load_eviction_policies"] = eviction
+    return words
+
+
 def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What Helion keeps for these arguments and this config, or the disk, or what is generated now."""
-    ours = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    ours = {"num_warps": config.num_warps, "num_stages": config.num_stages} | _own_words(config)
     ours["matrix_instr_nonkdim"] = getattr(config, "matrix_instr", 0)
     kept = Kept(bindable, ours | options, args)
     if (found := kept.load()) is not None:
@@ -229,6 +248,8 @@ def _compile(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], option
         ours |= {"indexing": "tensor_descriptor", "host_tensor_descriptors": True}
     if not ours["matrix_instr_nonkdim"]:
         del ours["matrix_instr_nonkdim"]
+    if policy := ours.pop("load_eviction_policies", ""):  # a word for all loads, where Helion has one for each
+        ours["load_eviction_policies"] = [policy] * bound.config_spec.load_eviction_policies.length
     whole = helion.Config(**bound.config_spec.default_config().config | ours | options)
     function = bound.compile_config(whole)
     counts["generated"] += function not in _generated

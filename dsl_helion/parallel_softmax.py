@@ -11,7 +11,7 @@ the tokens, Q Blocks are counted by sequence, so that long prompts cost no progr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import helion.language as hl
@@ -23,6 +23,7 @@ from common.spec.kernel import Capacity, Precision, ensure_room
 from common.spec.metadata import ANY_QUERY
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
+    Eviction,
     Gather,
     fits,
     gather_form,
@@ -59,6 +60,8 @@ class Config:
     num_segments: at most that many programs share the tiles of one Q Block.
     gather: how K and V are read through the block table (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
+    registers: NVIDIA alone: at most so many a thread, and as many programs as then stay on the GPU take Q Blocks in
+    turns; 0: the compiler's choice, and a program each. eviction: of the keys' cache lines (binding.Eviction).
     """
 
     block_m: int = 16
@@ -68,6 +71,8 @@ class Config:
     num_warps: int = 4
     num_stages: int = 2
     matrix_instr: int = 0
+    registers: int = 0
+    eviction: Eviction = ""
 
 
 DEFAULT = Config()
@@ -87,6 +92,9 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     for values in product(*axes):
         if fits(config := Config(*values), shape, gpu):
             yield config
+            if gpu.vendor == "nvidia":  # what Helion searches and Triton's kernels lack
+                yield replace(config, eviction="first")
+                yield from (replace(config, registers=most) for most in (128, 168) if config.num_warps == 4)
 
 
 def _segments_kernel(

@@ -55,6 +55,8 @@ class Part:
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     whole: where each item has a program they are not cut if the longest has at most so many tiles more than a program's
     share (tile_schedule.line_of).
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A planned decode takes 254
+    on sm_90 where Triton's takes 168.
     """
 
     block_m: int
@@ -66,6 +68,7 @@ class Part:
     num_stages: int = 2
     matrix_instr: int = 0
     whole: int = 0
+    registers: int = 0
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,7 @@ class Prepared:
         workspace = self._layout.place(buffer)
         if getattr(workspace, "planned", None) is not None:
             workspace = replace(workspace, planned=planned)
-            made_for = batch.num_tokens, batch.num_seqs, features.causal, features.sliding_window
-            self.steps = {id(self._layout): made_for}
+            self.steps = {id(self._layout): made_for(batch, features)}
         if self._recorded[planned]:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
@@ -84,6 +83,15 @@ class Prepared:
             given = [slot for slot in slots if slot is not None]
             stream = tape.current_stream(batch.device.index)
             self.tapes[planned] = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
+
+
+def made_for(batch: PagedBatch, features: Features) -> tuple:
+    """What a step's plan is made for beside its lengths: sizes, and what says which keys a row sees; tensors by their
+    addresses, as layers of one step have the same."""
+    tensors = (features.spans, features.causal_per_sequence, features.tree_bias)
+    addresses = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
+    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks, *addresses
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:

@@ -69,6 +69,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion._compat", "_amd_base_arch", lambda: gpu.arch if amd else None),
         ("helion._compat", "_min_dot_size", _min_dot_size(gpu)),
         ("helion._compat", "_supports_tensor_descriptor", lambda: hopper_or_later),
+        ("helion._compat", "_supports_maxnreg", lambda: not amd),
         ("helion._compat", "_sm100_dot_tmem_lhs_broken", lambda device: gpu.arch == "sm_100"),
         # dependent launches (griddepcontrol) are generated from sm_90 on
         (_ENVIRONMENT, "CompileEnvironment.ptx_capability", property(lambda _: None if amd else capability)),
@@ -79,6 +80,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         ("helion.autotuner.config_spec", "device_num_sm", units),
         ("helion.autotuner.config_spec", "num_compute_units", lambda: gpu.units),
         ("helion.autotuner.config_spec", "warps_to_threads", threads),
+        ("helion.autotuner.config_spec", "_regs_per_block", lambda: 65536),  # of NVIDIA, whose alone `maxnreg` is
     ]
 
 

@@ -1,6 +1,7 @@
 """One captured graph serves every batch of its capacity: 50 random ones, bitwise as eager launches, none wrong."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,13 @@ TOKENS, SEQS, KEYS = 1024, 32, 4096
 BATCHES = 50
 
 
-def captured(kernel_id):
+def by_plan(kernel, config, units):
+    """The config with every class of a step's plan; `launch` makes the plan itself, in the graph."""
+    copied = kernel.Copied(128, 64, 2 * units, 2, longer=128, keys=TOKENS, copy_programs=8 * units)
+    return replace(config, planned=True, drafts=replace(config.decode, block_m=32), copied=copied)
+
+
+def captured(kernel_id, form="found"):
     """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
     try:
         kernel = registry.load(kernel_id)
@@ -26,6 +33,8 @@ def captured(kernel_id):
         pytest.skip(str(reason))
     batch = at_capacity([(TOKENS // SEQS, KEYS)] * SEQS, SHAPE, TOKENS, SEQS, KEYS, device="cuda")
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
+    if form == "planned":
+        config = by_plan(kernel, config, detect().units)
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2], device="cuda")
 
@@ -48,8 +57,9 @@ def results(outputs, run):
 
 
 @pytest.mark.parametrize("kernel_id", ["triton/static_grid", "helion/static_grid"])
-def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id):
-    kernel, static, outputs, workspace, launch, graph = captured(kernel_id)
+@pytest.mark.parametrize("form", ["found", "planned"])
+def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, form):
+    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, form)
     generator = random.Random(11)
     for seed in range(BATCHES):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []
