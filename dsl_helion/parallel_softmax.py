@@ -134,37 +134,38 @@ def _segments_kernel(
     per_sequence = (longest_query + block_q - 1) // block_q
     q_blocks = num_seqs * per_sequence if by_sequence else query.size(0) // block_q + num_seqs
     for q_block_idx, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
+        block = int32(q_block_idx)
         if by_sequence:
-            seq = div(hl.full([], q_block_idx, dtype=torch.int32), per_sequence)
+            seq = div(block, per_sequence)
             query_start = query_start_loc[seq]
             seq_len = seq_lens[seq]
-            first = mod(hl.full([], q_block_idx, dtype=torch.int32), per_sequence) * int32(block_q)
+            first = mod(block, per_sequence) * block_q
         else:
             # The last sequence that begins at or before this Q Block; sequence i: at query_start_loc[i] // block_q + i.
             # The first guess is exact where every query has one token: then its length is loaded with it, and decode
             # skips log2(num_seqs) dependent loads.
-            guess = hl.full([], q_block_idx - (q_block_idx + 1) // (block_q + 1), dtype=torch.int32)
+            guess = block - div(block + 1, block_q + 1)
             guess = torch.minimum(guess, hl.full([], num_seqs - 1, dtype=torch.int32))
             guessed_len = seq_lens[guess]
-            begins = div(query_start_loc[guess], block_q) + guess <= q_block_idx
-            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > q_block_idx
+            begins = div(query_start_loc[guess], block_q) + guess <= block
+            ends = div(query_start_loc[guess + 1], block_q) + guess + 1 > block
             left = torch.where(begins, guess, 0)
             right = torch.where(begins & ends, guess + 1, torch.where(begins, num_seqs, guess))
             while right - left > 1:
                 middle = div(left + right, 2)
-                if div(query_start_loc[middle], block_q) + middle <= q_block_idx:
+                if div(query_start_loc[middle], block_q) + middle <= block:
                     left = middle
                 else:
                     right = middle
             seq = left
             query_start = query_start_loc[seq]
             seq_len = torch.where(seq == guess, guessed_len, seq_lens[seq])
-            first = (q_block_idx - (div(query_start, block_q) + seq)) * int32(block_q)
+            first = (block - (div(query_start, block_q) + seq)) * block_q
 
         query_len = query_start_loc[seq + 1] - query_start
         if (first < query_len) & (query_len <= longest_query):
             context_len = seq_len - query_len
-            last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
+            last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )

@@ -8,10 +8,15 @@ Continuous batching of transformers 5.24 takes "sdpa", "paged|eager" and its fla
 names: `register(paged=True)` puts ours in the place of "paged|eager", for the whole process. transformers hands over
 keys and values without pages: each call lays them into pages of 16, without waiting for the device but where a batch is
 padded. Inference alone.
+
+A model describes its mask as a function (`mask_of`): causal, a window, or neither are served, as the function says and
+not the layer; chunks, blocks that see each other, packed sequences and functions of the user's are refused by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,19 +29,90 @@ from common.spec.metadata import cdiv
 
 NAME, PAGED = "diptych", "paged|eager"
 PAGE = 16
-_OFF: dict[str, tuple[Any, ...]] = {"position_bias": (None,), "k_cache": (None,), "output_attentions": (None, False)}
+_OFF: dict[str, tuple[Any, ...]] = {
+    "output_attentions": (None, False),
+    **dict.fromkeys(("position_bias", "k_cache", "head_mask", "sinks", "indices", "block_indices"), (None,)),
+}
+_SEEN = "diptych_seen"  # the attribute of a mask that `mask_of` made
 
 
 def register(paged: bool = False) -> None:
     """NAME for `generate`; paged: PAGED as well, for continuous batching. May be called again. Raises SpecError."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import flash_attention_mask
 
     attention_of(Options.of().kernel)
     AttentionInterface.register(NAME, forward)
-    AttentionMaskInterface.register(NAME, flash_attention_mask)
+    AttentionMaskInterface.register(NAME, mask_of)
     if paged:
         AttentionInterface.register(PAGED, forward)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Which keys a mask shows beside those of padding. window: as Features.sliding_window. padded: whether some of the
+    keys are nobody's."""
+
+    causal: bool
+    window: int | None
+    padded: bool
+
+
+def mask_of(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable | None = None,
+    attention_mask: torch.Tensor | None = None,
+    device: torch.device | str | None = None,
+    **others: Any,
+) -> torch.Tensor:
+    """As transformers asks for masks: bool [batch_size, keys], True where a key counts, with what the function shows.
+
+    Keys are those that were written; a static cache holds more. Raises UnsupportedFeature for another pattern than
+    causal, a window, or all keys.
+    """
+    causal, window = _pattern(mask_function)
+    count = min(kv_length, int(q_offset) + q_length - kv_offset) if causal else kv_length
+    if attention_mask is None:
+        mask = torch.ones(batch_size, count, dtype=torch.bool, device=device)
+        padded = count < kv_length
+    else:
+        mask = attention_mask[:, -kv_length:][:, :count].to(device=device, dtype=torch.bool, copy=True)
+        padded = mask.shape[1] != kv_length or not bool(mask.all())
+    setattr(mask, _SEEN, Seen(causal, window, padded))
+    return mask
+
+
+def _pattern(function: Callable | None) -> tuple[bool, int | None]:
+    """(causal, window) of one of transformers' mask functions. Raises UnsupportedFeature."""
+    shown = [("causal", 0)] if function is None else list(_shown(function))
+    kinds, windows = {kind for kind, _ in shown}, [keys for kind, keys in shown if kind != "causal"]
+    if "back" in kinds and "causal" not in kinds:
+        raise UnsupportedFeature("diptych", "mask sliding_window_overlay alone", "one beside a causal mask")
+    return "causal" in kinds, min(windows, default=None)
+
+
+def _shown(function: Callable) -> Iterator[tuple[str, int]]:
+    """What a mask function is the intersection of, told by its code: ("causal", 0), ("back", keys), ("around", keys),
+    these as Features.sliding_window counts them; nothing where it shows every key."""
+    from transformers import masking_utils as known
+
+    code = getattr(function, "__code__", None)
+    inside = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if code is known.causal_mask_function.__code__:
+        yield "causal", 0
+    elif code is known.sliding_window_overlay(1).__code__:
+        yield "back", int(inside[0])
+    elif code is known.sliding_window_bidirectional_overlay(1).__code__:
+        yield "around", int(inside[0]) + 1
+    elif code is known.and_masks().__code__:
+        for one in inside[0]:
+            yield from _shown(one)
+    elif code is not known.bidirectional_mask_function.__code__:
+        name = getattr(function, "__qualname__", repr(function)).removesuffix(".<locals>.inner_mask")
+        raise UnsupportedFeature("diptych", f"a mask by {name}", "a causal mask, a sliding window, or all keys")
 
 
 @lru_cache
@@ -64,8 +140,9 @@ def forward(
 ) -> tuple[torch.Tensor, None]:
     """query [batch, heads, tokens, size], key and value [batch, KV heads, keys, size] -> [batch, tokens, heads, size].
 
-    attention_mask: bool [batch, keys], True where a key counts, or None; not looked at beside cu_seq_lens_q and
-    cu_seq_lens_k, which continuous batching brings. Raises SpecError, UnsupportedFeature.
+    attention_mask: what `mask_of` made, or another of [batch, keys], bool or integer, nonzero where a key counts, or
+    None; not looked at beside cu_seq_lens_q and cu_seq_lens_k, which continuous batching brings. Raises SpecError,
+    UnsupportedFeature.
     """
     if dropout:
         raise UnsupportedFeature("diptych", "dropout", "0: there is no backward pass")
@@ -78,8 +155,14 @@ def forward(
     packed = starts is not None and ends is not None
     # continuous batching says is_causal=False where a mask of its own, which is not looked at, is causal
     causal = getattr(module, "is_causal", True) if packed or is_causal is None else is_causal
+    seen = None if packed else getattr(attention_mask, _SEEN, None)
+    if seen is not None:  # as of a model's other implementations, the mask has the last word
+        causal, sliding_window = seen.causal, seen.window
+        attention_mask = attention_mask if seen.padded else None
     sinks = None if s_aux is None else s_aux.to(query.dtype)
-    features = Features(bool(causal), sliding_window, float(softcap) if softcap else None, sinks)
+    cross = not causal and sliding_window is None  # any number of keys: they may be an encoder's
+    softcap = float(softcap) if softcap else None
+    features = Features(bool(causal), sliding_window, softcap, sinks, cross=cross)
     rows, keys = query.transpose(1, 2), key.transpose(1, 2)
     values = value.transpose(1, 2)
     if packed:
@@ -99,11 +182,15 @@ def _padded(
     rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: Any, features: Features
 ) -> torch.Tensor:
     """A batch with padding, packed; rows of padding are 0. Raises SpecError for another mask than one of padding."""
-    if mask.dim() != 2:
-        raise SpecError("attention_mask", f"shape {tuple(mask.shape)}", "bool [batch, keys], a mask of padding")
+    if mask.dim() != 2 or mask.is_floating_point():
+        found = f"{mask.dtype} {tuple(mask.shape)}"
+        raise SpecError("attention_mask", found, "bool [batch, keys], a mask of padding: no other is served")
     mask, tokens = mask.bool(), rows.shape[1]
+    begins = mask.long().diff(dim=1, prepend=mask.new_zeros(len(mask), 1).long()) > 0
+    if features.sliding_window is not None and bool((begins.sum(1) > 1).any()):
+        raise SpecError("attention_mask", "padding between keys", "padding at the ends beside a sliding window")
     keys, values = keys[:, : mask.shape[1]], values[:, : mask.shape[1]]  # a static cache is longer
-    asked = mask[:, -tokens:]
+    asked = mask.new_ones(rows.shape[:2]) if features.cross else mask[:, -tokens:]
     starts, ends = (torch.nn.functional.pad(one.sum(1).cumsum(0), (1, 0)).int() for one in (asked, mask))
     out = torch.zeros(*rows.shape[:3], values.shape[-1], dtype=rows.dtype, device=rows.device)
     packed = rows[asked], keys[mask], values[mask]

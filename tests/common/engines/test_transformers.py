@@ -72,7 +72,7 @@ def test_packed_sequences_are_apart_and_padding_behind_them_is_nobodys():
 @pytest.mark.parametrize(
     ("named", "options"),
     [("dropout", {"dropout": 0.1}), ("position_bias", {"position_bias": torch.zeros(1)}),
-     ("output_attentions", {"output_attentions": True})],
+     ("output_attentions", {"output_attentions": True}), ("indices", {"indices": torch.zeros(1)})],
 )  # fmt: skip
 def test_what_is_not_served_is_refused_by_name(named, options):
     with pytest.raises(UnsupportedFeature, match=named):
@@ -88,6 +88,90 @@ def test_gradients_are_refused():
 def test_a_mask_of_four_dimensions_is_refused():
     with pytest.raises(SpecError, match="attention_mask"):
         adapter.forward(MODULE, *tensors(2, 2), torch.ones(1, 1, 2, 2))
+
+
+def test_a_mask_of_numbers_to_be_added_is_refused():
+    with pytest.raises(SpecError, match="attention_mask"):
+        adapter.forward(MODULE, *tensors(2, 2), torch.zeros(1, 2))
+
+
+def test_padding_between_keys_moves_no_window():
+    """Packed, a window would reach over it."""
+    mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
+    with pytest.raises(SpecError, match="padding between keys"):
+        adapter.forward(MODULE, *tensors(6, 6), mask, sliding_window=3)
+    assert adapter.forward(MODULE, *tensors(6, 6), mask)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("tokens", "keys"), [(12, 5), (4, 9)])
+def test_an_encoders_keys_are_any_number_and_all_of_them_are_seen(tokens, keys, padded):
+    query, key, value = tensors(tokens, keys)
+    mask = None
+    if padded:
+        mask = torch.arange(keys)[None] < keys - 2
+        key[:, :, -2:] = value[:, :, -2:] = float("nan")
+    out, _ = adapter.forward(MODULE, query, key, value, mask, is_causal=False)
+    live = keys - 2 * padded
+    expected = dense(query, key[:, :, :live], value[:, :, :live], causal=False)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "size", "dtype"),
+                         [(8, 8, 80, torch.float16), (6, 2, 24, torch.bfloat16), (8, 1, 64, torch.float32),
+                          (5, 1, 128, torch.bfloat16)])  # fmt: skip
+def test_ratios_sizes_and_dtypes_of_models(heads, kv_heads, size, dtype):
+    draw = torch.Generator().manual_seed(size)
+    query, key, value = (
+        torch.randn(2, count, n, size, generator=draw).to(dtype) for count, n in ((heads, 3), *((kv_heads, 19),) * 2)
+    )
+    out, _ = adapter.forward(MODULE, query, key, value, None)
+    far = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(out.float(), dense(*(x.float() for x in (query, key, value))), rtol=far, atol=far)
+
+
+@needs
+def test_a_mask_has_the_last_word_over_its_layer():
+    from transformers import masking_utils as known
+
+    query, key, value = tensors(9, 9)
+    for function, causal, window in (
+        (known.causal_mask_function, True, None),
+        (known.bidirectional_mask_function, False, None),
+        (known.sliding_window_causal_mask_function(4), True, 4),
+        (known.and_masks(known.causal_mask_function, known.sliding_window_overlay(3)), True, 3),
+        (known.sliding_window_bidirectional_mask_function(3), False, 4),
+    ):
+        mask = adapter.mask_of(1, 9, 9, mask_function=function)
+        assert getattr(mask, adapter._SEEN) == adapter.Seen(causal, window, False)
+        if causal or window is None:
+            out, _ = adapter.forward(MODULE, query, key, value, mask, sliding_window=2, is_causal=not causal)
+            torch.testing.assert_close(out, dense(query, key, value, causal, window), rtol=1e-4, atol=1e-5)
+
+
+@needs
+def test_patterns_that_no_kernel_call_has_are_refused_by_their_name():
+    from transformers import masking_utils as known
+
+    ids = torch.zeros(1, 9, dtype=torch.long)
+    for name, function in {
+        "chunked_overlay": known.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long)),
+        "or_masks": known.or_masks(known.causal_mask_function, known.blockwise_overlay(ids)),
+        "remap_positions": known.remap_positions_for_packed_sequence(known.causal_mask_function, ids),
+        "lambda": known.and_masks(known.causal_mask_function, lambda b, h, q, k: k != 3),
+        "alone": known.sliding_window_overlay(4),
+    }.items():
+        with pytest.raises(UnsupportedFeature, match=name):
+            adapter.mask_of(1, 9, 9, mask_function=function)
+
+
+@needs
+def test_keys_that_a_static_cache_holds_beyond_those_written_are_nobodys():
+    query, key, value = tensors(3, 20)
+    key[:, :, 11:] = value[:, :, 11:] = float("nan")
+    mask = adapter.mask_of(1, 3, 20, torch.tensor(8))
+    out, _ = adapter.forward(MODULE, query, key, value, mask)
+    torch.testing.assert_close(out, dense(query, key[:, :, :11], value[:, :, :11]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_kernel_of_one_config_is_refused(monkeypatch):
@@ -136,3 +220,16 @@ def test_continuous_batching_says_the_same_tokens_as_with_sdpa(monkeypatch):
         found = llama(name).generate_batch(inputs=prompts, generation_config=how, continuous_batching_config=small)
         said.append([one.generated_tokens for one in found.values()])
     assert said[0] == said[1] and all(len(one) == 6 for one in said[1]) and calls
+
+
+@needs
+def test_a_model_of_chunks_is_refused_and_no_token_said(monkeypatch):
+    from transformers import AutoModelForCausalLM, Llama4TextConfig
+
+    adapter.register()
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 31}
+    sizes |= {"intermediate_size": 32, "intermediate_size_mlp": 32, "num_local_experts": 1, "num_experts_per_tok": 1}
+    config = Llama4TextConfig(num_hidden_layers=1, attention_chunk_size=4, **sizes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="diptych").eval()
+    with torch.no_grad(), pytest.raises(UnsupportedFeature, match="chunked_overlay"):
+        model(torch.arange(9)[None])
