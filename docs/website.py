@@ -26,6 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")  # pages that stand beside docs/
 LINK = re.compile(r"(?P<mark>\]\(|src(?:set)?=\")(?!\w+:|#)(?P<to>[^)\s#\"]+)(?P<line>#[^)\s\"]*)?(?=[)\"])")
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'(<img src="[^"]+")(.*?)</picture>',
+    re.DOTALL,
+)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 LARGEST = 200_000  # characters of a source that is shown with numbered lines; above it the file comes as it is
 
@@ -174,8 +179,15 @@ def on_page_markdown(markdown, page, config, files):
         codes.append(found[0])
         return f"\0{len(codes) - 1}\0"
 
-    led = LINK.sub(lead, CODE.sub(keep, markdown))
+    led = PICTURE.sub(_themed, LINK.sub(lead, CODE.sub(keep, markdown)))
     return re.sub("\0(\\d+)\0", lambda found: codes[int(found[1])], led)
+
+
+def _themed(found):
+    """A picture in two files as two images, of which the theme shows one: a reader may turn the page against the
+    system's scheme, which is all that <source media> knows."""
+    dark, light, rest = found.groups()
+    return f'{light[:-1]}#only-light"{rest}<img src="{dark}#only-dark"{rest}'
 
 
 def on_post_build(config):

@@ -6,7 +6,9 @@ The site itself is built by `make docs`, in CI too; this needs nothing of mkdocs
 import ast
 import importlib.util
 import re
+import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 ROOT = Path(__file__).parents[2]
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -46,3 +48,18 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
         '<a href="b.html#gone">1</a><img src="c.svg"><source srcset="d.svg">'
     )
     assert links.broken(tmp_path) == ["a.html: b.html#gone", "a.html: c.svg", "a.html: d.svg"]
+
+
+def test_a_picture_follows_the_theme_of_the_page_and_not_the_system(monkeypatch):
+    """A reader may turn the site light on a dark system; its `<source media>` would stay dark."""
+    for name in ("mkdocs", "mkdocs.exceptions", "mkdocs.structure", "mkdocs.structure.files"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs"), *sys.path])
+    website = loaded("website")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    themed = website.PICTURE.sub(website._themed, page)
+    assert "<picture>" in page and "<picture>" not in themed
+    assert 'src="docs/pictures/classes-light.svg#only-light"' in themed
+    assert 'src="docs/pictures/classes-dark.svg#only-dark"' in themed and themed.count("alt=") == 2
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    assert not [text for text in pages if "<picture>" in website.PICTURE.sub(website._themed, text)]
