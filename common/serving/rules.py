@@ -198,6 +198,12 @@ def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS) -> 
     return next(n for n in allowed if ends(n) <= WORTH * soonest)
 
 
+def filling(programs: int, slots: int, keys: int, least: int, most: int) -> int:
+    """Segments that fill `slots` once, each of `least` keys at least: `splits` where a second wave is never worth it,
+    for programs are few and long."""
+    return max(1, min(slots // max(programs, 1), keys // least, most))
+
+
 Take = Callable[[Situation], Any]
 
 

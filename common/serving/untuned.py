@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.serving.grid import few_keys
-from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, power_of_two, splits
+from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, filling, power_of_two, splits
 from common.spec.metadata import cdiv
 
 Line = tuple[str, int, int, int, int, str]  # facts, then a Tile, then what was seen
@@ -120,7 +120,7 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
         return 0
     if s.programs < s.units:
         least = 128 if s.programs < 32 else 256
-        return min(8 * s.units // s.programs, 66, s.keys // least) if s.keys >= 2 * SEGMENT else 0
+        return filling(s.programs, 8 * s.units, s.keys, least, 66) if s.keys >= 2 * SEGMENT else 0
     fewest = 3 if s.keys >= 2 * SEGMENT else 1
     return min(max(cdiv(int(a_unit * s.units), s.programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
 
@@ -133,7 +133,7 @@ def few_blocks(s: Situation) -> int:
     rows = s.stats.num_tokens * s.shape.num_query_heads
     if rows // 128 >= 2 * s.units:
         return 0
-    return max(1, min(2 * s.units // max(rows // 64, 1), s.keys // SEGMENT, 16))
+    return filling(rows // 64, 2 * s.units, s.keys, SEGMENT, 16)
 
 
 def copying(s: Situation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 
 from common import gpus
 from common.gpus import Gpu
-from common.serving.choice import Choice
+from common.serving.choice import FITTED, Choice
 from common.serving.grid import decided_by, seen
 from common.serving.rules import Rules, Situation
 from common.spec import AttentionShape, SpecError
@@ -160,8 +160,11 @@ def main(arguments: argparse.Namespace) -> int:
     print("\n".join(_heading(arguments.workload, lens, shape, ask, gpu)))
     for dsl in [arguments.dsl] if arguments.dsl else registry.DSLS:
         try:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # the provenance says it
-                print("\n" + "\n".join(explain(dsl, lens, shape, ask, gpu)))
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                lines = explain(dsl, lens, shape, ask, gpu)
+            tables = {str(one.message) for one in said if FITTED in str(one.message)}  # none at all: provenance says it
+            print("\n" + "\n".join([*lines, *(_line("table", text) for text in sorted(tables))]))
             told += 1
         except registry.Unavailable as reason:
             print(f"\n{dsl}: unavailable: {reason}")

@@ -6,9 +6,11 @@ the call, and the call's config. Kernels without a rule here (ablations, baselin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from common.serving.grid import power_of_two
 from common.spec import AttentionShape
@@ -35,6 +37,7 @@ class Work:
     tile_flops: int = 0
 
 
+Ints = np.ndarray  # a number a Q Block
 Served = Callable[[int], bool]  # whether a launch serves a query of that many tokens
 
 
@@ -48,21 +51,26 @@ class _Blocks:
     served: Served
 
 
-def _range(context: int, first: int, last: int, seq: int, workload: Workload, keys: int) -> int:
-    """Tiles that query tokens first .. last of a sequence need."""
+def _range(context: Ints, first: Ints, last: Ints, seq: Ints, workload: Workload, keys: int) -> Ints:
+    """Tiles that query tokens first .. last of sequences need."""
     window = workload.ask.sliding_window
-    begin = 0 if window is None else max(context + first - window + 1, 0)
-    end = min(context + last + 1, seq) if workload.ask.causal else seq
-    return cdiv(end, keys) - begin // keys
+    begin = 0 * first if window is None else np.maximum(context + first - window + 1, 0)
+    end = np.minimum(context + last + 1, seq) if workload.ask.causal else seq + 0 * first
+    return -(-end // keys) - begin // keys
 
 
-def _q_blocks(workload: Workload, cut: _Blocks) -> Iterator[int]:
+def _q_blocks(workload: Workload, cut: _Blocks) -> list[int]:
     """Tiles of each Q Block of one KV head, sequence after sequence."""
     block_q = max(cut.rows // workload.shape.queries_per_kv, 1)
-    for query, seq in workload.lens:
-        if query and cut.served(query):
-            for first in range(0, query, block_q):
-                yield _range(seq - query, first, min(first + block_q, query) - 1, seq, workload, cut.keys)
+    served = [pair for pair in workload.lens if pair[0] and cut.served(pair[0])]
+    if not served:
+        return []
+    query, seq = np.array(served).T
+    blocks = -(-query // block_q)
+    of = np.repeat(np.arange(len(served)), blocks)
+    first = (np.arange(len(of)) - (np.cumsum(blocks) - blocks)[of]) * block_q
+    last = np.minimum(first + block_q, query[of]) - 1
+    return _range((seq - query)[of], first, last, seq[of], workload, cut.keys).tolist()
 
 
 def _segments(tiles: int, segments: int) -> list[int]:
@@ -88,11 +96,12 @@ def _tile_bytes(shape: AttentionShape, keys: int) -> int:
 def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) -> Work:
     """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly."""
     shape = workload.shape
-    blocks = list(_q_blocks(workload, cut))[::-1]  # the longest of a prompt first
+    blocks = _q_blocks(workload, cut)[::-1]  # the longest of a prompt first
     if programs is None:
-        each = [tiles for block in blocks for tiles in _segments(block, cut.segments)]
-        tiles = tuple(n for n in each for _ in range(shape.num_kv_heads))
-        parts = sum(n for n in (len(_segments(b, cut.segments)) for b in blocks) if n > 1) * shape.num_kv_heads
+        dealt = [_segments(block, cut.segments) for block in blocks] if cut.segments > 1 else [blocks]
+        each = [tiles for parts in dealt for tiles in parts]
+        tiles = tuple(np.repeat(each, shape.num_kv_heads).tolist())
+        parts = sum(len(one) for one in dealt if len(one) > 1) * shape.num_kv_heads if cut.segments > 1 else 0
     else:
         total = sum(blocks) * shape.num_kv_heads
         share, more = divmod(total, programs)
@@ -127,7 +136,8 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
     shape, page = workload.shape, workload.shape.block_size
     tiles: list[int] = []
     for query, seq in workload.lens:
-        each = [_range(seq - query, t, t, seq, workload, page) for t in range(query)]
+        tokens = np.arange(query)
+        each = _range(seq - query, tokens, tokens, seq, workload, page).tolist()
         each = [sum(each)] if config["grid"] == "sequences" else each
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
     kv, io = _sizes(workload, _everybody)

@@ -1,6 +1,7 @@
 """Who should choose: the rules on the grid, the rules from exact integers, a cost model, or the model over the rules.
 
     python -m compare study deciders [--out FILE] [--runs DIR ...]
+    python -m compare study deciders --write      fit the tuner's model (compare/tune/constants.json) to all of them
 
 Judged on committed times, without a GPU: every row on which several kernels that `auto` may take were timed with
 several configs each. A decider is asked; its regret is the time of what it takes over the best that was timed there, so
@@ -15,9 +16,11 @@ import argparse
 import json
 import random
 import statistics
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +131,17 @@ class Fitted:
             best[key] = min(best.get(key, point.us), point.us)
         self._weight = np.array([best[p.row.lens, p.row.shape] / p.us for p in points])
 
+    def whole(self) -> cost.Model:
+        """Fitted to every point."""
+        model = cost.Model({})
+        for kernel in cost.KERNELS:
+            at = np.flatnonzero([p.kernel == kernel for p in self.points])
+            seen = cost.Points([self._calls[i] for i in at])
+            model.constants[kernel] = cost.fit_constants(seen, self._us[at], self._weight[at])
+            left = np.log(self._us[at] / seen.us(model.constants[kernel]))
+            model.residual[kernel] = cost.boosted(self._features[at], left, self._weight[at])
+        return model
+
     def held_out(self, fold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Microseconds of every point, by the formula and with the residual, each fitted without the point's fold."""
         plain, with_residual = np.zeros(len(self.points)), np.zeros(len(self.points))
@@ -173,7 +187,9 @@ def page(points: Sequence[Point], gpu: Gpu) -> list[str]:
         f"{len(points)} times in all. Regret is over the best that was timed on the row, a lower bound; the rules were",
         "written from many of these rows, the model is held out. Rows on which the rules take what nobody timed do not",
         "count, so what they lose on rows that nobody looked at is not here: `python -m compare study regret` has it.",
-        "What follows: the rules decide, and the model ranks what the tuner measures first.",
+        "A measured winner has no line: on its own row it loses nothing, and no other row here has its key.",
+        "What follows: the winner of a key, else the rules; the model ranks what the tuner measures first. It does not",
+        "overrule the rules, whatever it promises, for on rows and shapes held out that loses more than it gains.",
         "",
         "| held out | decider | regret: mean % | p90 % | worst % |",
         "|---|---|---|---|---|",
@@ -195,6 +211,46 @@ def page(points: Sequence[Point], gpu: Gpu) -> list[str]:
         for promise in PROMISED:
             best = [_regret(g, _over(g, exact, [us[index[id(p)]] for p in g], promise)) for g, _, exact in counted]
             lines.append(f"| {what} | rules unless the model promises {100 * (promise - 1):.0f}% | {_figures(best)} |")
+    return lines
+
+
+def host(gpu: Gpu, repeat: int = 3) -> list[str]:
+    """What a choice takes the host, in microseconds of this thread: misses and hits of `auto`, candidates of the model.
+
+    The first choice of a process, which reads rules and tables, is made before.
+    """
+    rows = [row for name in ("serving", "tuning") for row in suites.suite(name)] * repeat
+    lines = ["| what | median us | most us |", "|---|---|---|"]
+
+    def told(what: str, spent: Sequence[float]) -> None:
+        lines.append(f"| {what} | {statistics.median(spent):.0f} | {max(spent):.0f} |")
+
+    def us(work: Callable[[], object]) -> float:
+        began = time.thread_time_ns()
+        work()
+        return (time.thread_time_ns() - began) / 1e3
+
+    for dsl in registry.DSLS:
+        try:
+            auto = registry.load(f"{dsl}/auto")
+        except registry.Unavailable:
+            continue
+        misses, hits = [], []
+        for number, row in enumerate([rows[0], *rows]):
+            stats = replace(row.stats, num_tokens=row.stats.num_tokens + number)  # a batch that nobody asked for yet
+            misses.append(us(partial(auto.choose, row.shape, stats, gpu)))
+            hits.append(us(partial(auto.choose, row.shape, stats, gpu)))
+        told(f"{dsl}/auto, a miss", misses[1:])
+        told(f"{dsl}/auto, a hit", hits[1:])
+    kernel, model = registry.load("triton/q_block"), cost.fitted()
+    config = registry.config_dict(kernel.DEFAULT)
+    formula = [us(lambda row=row: cost.launches("q_block", config, row, gpu)) for row in rows]
+    told("a launch of a candidate, its tiles dealt", formula)
+    row = rows[0]
+    call = cost.launches("q_block", config, row, gpu)
+    points, seen = cost.Points([call] * 1000), np.array([cost.features(config, row, call)] * 1000)
+    told("1000 candidates by the formula", [us(lambda: model.us("q_block", points)) for _ in range(9)])
+    told("1000 candidates, the residual too", [us(lambda: model.us("q_block", points, seen)) for _ in range(9)])
     return lines
 
 
@@ -226,14 +282,29 @@ def _by_shape(points: Sequence[Point]) -> np.ndarray:
 
 
 def options(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--write", action="store_true", help="fit the tuner's model to all times, and write it")
     new.add_argument("--out", metavar="FILE", help="write the page there too")
     new.add_argument(
         "--runs", metavar="DIR", nargs="+", default=list(TUNED), help="tuning runs (default the committed one)"
     )
 
 
+def write(points: Sequence[Point], gpu: Gpu) -> None:
+    """compare/tune/constants.json: the model of the tuner's prior."""
+    model = Fitted(points, gpu).whole()
+    plain = {"gpu": gpu.name, "names": list(cost.CONSTANTS), "times": len(points)}
+    plain["of"] = "python -m compare study deciders --write: committed times of the H200"
+    plain["constants"] = {name: [float(f"{x:.3g}") for x in values] for name, values in model.constants.items()}
+    plain["residual"] = {name: one.plain() for name, one in model.residual.items()}
+    cost.DATA.write_text(json.dumps(plain) + "\n", encoding="utf-8")
+
+
 def main(asked: argparse.Namespace) -> int:
+    if asked.write:
+        write(committed(asked.runs), resolve("h200"))
+        return OK
     lines = page(committed(asked.runs), resolve("h200"))
+    lines += ["", "## What a choice takes the host", "", *host(resolve("h200"))] if lines else []
     print("\n".join(lines) if lines else "no row counts")
     if lines and asked.out:
         Path(asked.out).write_text("\n".join(lines) + "\n", encoding="utf-8")

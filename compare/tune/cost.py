@@ -5,8 +5,8 @@
 
 span: tiles of the busiest of the slots that hold programs, dealt in launch order (list scheduling, Graham 1969); waves:
 programs of that slot. A launch that merges segments, and one that copies pages, are bytes and a constant. Instructions
-and residents are of a config's sizes alone, so nothing is compiled: 20 us a candidate. The residual, boosted trees over
-log(time / formula), is for ranking within what was measured (`Model.residual`); off it the formula answers alone.
+and residents are of a config's sizes alone, so nothing is compiled. The residual, boosted trees over log(time /
+formula), is data too (`Residual`); outside of the range it was fitted on the formula answers alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import heapq
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ PRIOR = np.array([2.0, 3.0, 3.0, 0.5, 1.0, 0.8, 2.0])
 STRENGTH = 0.3  # of the prior, in residuals a factor of e
 NEAR = 0.1  # soft_l1: beyond a tenth an error counts linearly
 MMA_SHARE = 0.6  # of a unit's peak, by products whose operands pass through registers: under 64 rows a warp group
-MOST_DEALT = 4096  # programs that are dealt one by one; more are even enough
+MOST_DEALT = 2048  # programs that are dealt one by one; more are even enough
+TREES, DEPTH, RATE = 60, 4, 0.1  # of the residual
 REGISTERS, LANES = 65536, 32
 DATA = Path(__file__).parent / "constants.json"
 
@@ -65,13 +66,15 @@ def _instructions(rows: int, keys: int, warps: int, head: int, item: int) -> flo
     return 60 + 7 * rows * keys / lanes + 2 * keys * head * item / 16 / lanes * 4 + 2 * rows * head / lanes
 
 
+@lru_cache(256)
 def _dealt(tiles: tuple[int, ...], slots: int) -> tuple[float, float]:
     """(tiles, programs) of the slot that ends last."""
     if not tiles:
         return 0.0, 0.0
+    if len(tiles) <= slots:
+        return max(tiles), 1
     if len(tiles) > MOST_DEALT:
         return sum(tiles) / slots + max(tiles) / 2, len(tiles) / slots + 0.5
-    slots = min(slots, len(tiles))
     heap = [(0, 0)] * slots
     for n in tiles:
         ends, held = heap[0]
@@ -175,14 +178,57 @@ def fit_constants(points: Points, us: np.ndarray, weight: np.ndarray) -> np.ndar
     return np.exp(least_squares(errors, np.log(PRIOR), loss="soft_l1", f_scale=NEAR).x)
 
 
-def boosted(features: np.ndarray, residual: np.ndarray, weight: np.ndarray) -> Any:
-    """200 trees of depth 4 over what the formula leaves. Raises ImportError without scikit-learn."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
+@dataclass(frozen=True)
+class Residual:
+    """Boosted trees as arrays: node i asks whether `feature[i]` is at most `threshold[i]` and goes `left` or `right`;
+    a leaf has feature -1 and adds its `value`. least, most: of each feature where it was fitted."""
 
-    tree = HistGradientBoostingRegressor(
-        max_iter=200, max_depth=4, learning_rate=0.06, min_samples_leaf=5, random_state=0
-    )
-    return tree.fit(features, residual, sample_weight=weight)
+    roots: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    value: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Of each row of features; 0 for one out of range."""
+        at = np.tile(self.roots, (len(features), 1))
+        while (inner := self.feature[at] >= 0).any():
+            asked = np.take_along_axis(features, np.maximum(self.feature[at], 0), axis=1)
+            at = np.where(inner, np.where(asked <= self.threshold[at], self.left[at], self.right[at]), at)
+        known = ((features >= self.least) & (features <= self.most)).all(axis=1)
+        return np.where(known, self.value[at].sum(axis=1), 0.0)
+
+    def plain(self) -> dict[str, list[float]]:
+        return {one.name: getattr(self, one.name).round(4).tolist() for one in fields(self)}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Sequence[float]]) -> Residual:
+        return cls(**{name: np.array(values) for name, values in plain.items()})
+
+
+def boosted(features: np.ndarray, residual: np.ndarray, weight: np.ndarray) -> Residual:
+    """TREES trees of depth DEPTH over what the formula leaves. Raises ImportError without scikit-learn."""
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    model = GradientBoostingRegressor(
+        init="zero", n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, min_samples_leaf=5, random_state=0
+    ).fit(features, residual, sample_weight=weight)
+    grown = [one.tree_ for one in model.estimators_[:, 0]]
+    roots = np.cumsum([0, *(one.node_count for one in grown[:-1])])
+
+    def joined(name: str, shift: bool = False) -> np.ndarray:
+        return np.concatenate(
+            [getattr(one, name).reshape(-1) + (root if shift else 0) for one, root in zip(grown, roots, strict=True)]
+        )
+
+    feature = np.maximum(joined("feature"), -1)
+    sides = [np.where(feature < 0, 0, joined(name, shift=True)) for name in ("children_left", "children_right")]
+    leaf = np.where(feature < 0, RATE * joined("value"), 0.0)
+    bounds = np.floor(1e4 * features.min(axis=0)) / 1e4, np.ceil(1e4 * features.max(axis=0)) / 1e4  # as written down
+    return Residual(roots, feature, joined("threshold").round(4), *sides, leaf, *bounds)
 
 
 @lru_cache(4096)
@@ -208,9 +254,12 @@ def features(config: Mapping[str, Any], row: Workload, calls: Sequence[Launch]) 
 # The tuner's prior: which of a kernel's policies to try first.
 
 
-def fitted() -> dict[str, np.ndarray]:
-    """The committed constants by kernel, of an H200: times at other peaks follow from the peaks."""
-    return {name: np.array(values) for name, values in json.loads(DATA.read_text())["constants"].items()}
+@lru_cache(1)
+def fitted() -> Model:
+    """The committed model, of an H200: times at other peaks follow from the peaks."""
+    plain = json.loads(DATA.read_text())
+    constants = {name: np.array(values) for name, values in plain["constants"].items()}
+    return Model(constants, {name: Residual.of(one) for name, one in plain["residual"].items()})
 
 
 def ranked(kernel_id: str, configs: Sequence[Sequence[Any]], rows: Sequence[Workload], gpu: Gpu) -> list[int]:
@@ -222,11 +271,8 @@ def ranked(kernel_id: str, configs: Sequence[Sequence[Any]], rows: Sequence[Work
     family, _, name = kernel_id.partition("/")
     if family != "triton" or name not in KERNELS or not (gpu.bf16_tflops and gpu.hbm_gbps):
         return list(range(len(configs)))
-    constants = fitted()[name]
-    times = np.array(
-        [
-            Points([launches(name, one, row, gpu) for one, row in zip(mine, rows, strict=True)]).us(constants)
-            for mine in configs
-        ]
-    )
+    asked = [(one, row) for mine in configs for one, row in zip(mine, rows, strict=True)]
+    calls = [launches(name, one, row, gpu) for one, row in asked]
+    seen = np.array([features(one, row, call) for (one, row), call in zip(asked, calls, strict=True)])
+    times = fitted().us(name, Points(calls), seen).reshape(len(configs), len(rows))
     return list(np.argsort((times / times.min(axis=0)).mean(axis=1), kind="stable"))

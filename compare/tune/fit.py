@@ -27,8 +27,9 @@ from compare.tune.space import DEFAULT
 from compare.workloads import Workload
 
 WORTH = 1.03  # two timings of one code differ by 1%, and the best of many is partly luck
-ONE_FOR_ALL = frozenset({"static_grid"})  # one captured config serves every batch: no batch has one of its own
 AUTO = "auto"
+# static_grid has one captured config for every batch, so that no batch has one of its own
+WITH_WINNERS = frozenset(registry.RUNGS) - {AUTO, "static_grid"}
 CHOSEN = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that `auto` may take
 
 
@@ -53,7 +54,7 @@ class Fitted:
     ) -> None:
         self.arm, self.gpu = arm, gpu
         self.family = registry.load(f"{arm}/auto").FAMILY
-        self.kernels = [name for k in kernels if (name := k.split("/")[1]) not in (*ONE_FOR_ALL, AUTO)]
+        self.kernels = [name for k in kernels if (name := k.split("/")[1]) in WITH_WINNERS]
         self.winners: dict[str, Winner] = {}
         self.rules: dict[str, list[float]] = {}
         self.timed: set[str] = set()  # keys
@@ -61,6 +62,8 @@ class Fitted:
         found: dict[tuple[str, str], dict[str, Timed]] = {}  # (row, kernel) -> policy -> its second time
         for (kernel, row, policy), line in last.items():
             name = kernel.split("/")[1]
+            if name not in self.kernels:
+                continue
             if line["status"] == "ok" and "final_us" in line and (config := self._config(name, line["config"])):
                 found.setdefault((row, name), {})[policy] = Timed(line["final_us"], config)
         for row in rows:

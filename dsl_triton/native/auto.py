@@ -15,6 +15,7 @@ from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
 from common.serving.grid import decided_by
 from common.serving.library import register
+from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
@@ -66,6 +67,9 @@ class NativeFamily(Family):
     @property
     def portable(self) -> Family:
         return portable.FAMILY
+
+    def table(self, gpu: Gpu) -> Table | None:
+        return portable.FAMILY.table(gpu)
 
     def named(
         self, kernel: str, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str = "tree"

@@ -7,7 +7,7 @@ programs a unit on, and with less than 1024 keys a segment.
 
 import triton
 
-from common.serving.rules import Situation
+from common.serving.rules import Situation, filling
 from common.spec.metadata import cdiv
 from dsl_triton.parallel_softmax import Config
 
@@ -54,8 +54,8 @@ def short_queries(s: Situation) -> Config | None:
     stages = 3 if rows == 32 and q_blocks < 32 else 2
     rows = 64 if q_blocks < 32 else rows
     tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
-    segments = min(per_unit * s.units // max(q_blocks, 1), s.keys // (2 * tile_size), 32)
-    return Config(rows, tile_size, max(segments, 1), num_stages=stages, overlap=True, gather="run")
+    segments = filling(q_blocks, per_unit * s.units, s.keys, 2 * tile_size, 32)
+    return Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run")
 
 
 def chunk(s: Situation) -> Config | None:
@@ -67,4 +67,4 @@ def chunk(s: Situation) -> Config | None:
     q_blocks = s.q_blocks(64)
     if not applies(s) or s.stats.num_decodes or 2 * q_blocks > s.units or s.keys < 4096:
         return None
-    return Config(64, 64, min(2 * s.units // max(q_blocks, 1), 16), num_stages=2, overlap=True, gather="run")
+    return Config(64, 64, filling(q_blocks, 2 * s.units, s.keys, 256, 16), num_stages=2, overlap=True, gather="run")

@@ -6,7 +6,7 @@ import torch
 from common import gpus
 from common.serving import untuned
 from common.serving.grid import GRID, decided_by
-from common.serving.rules import MERGE, START, WORTH, Rule, Rules, Situation, always, splits
+from common.serving.rules import MERGE, START, WORTH, Rule, Rules, Situation, always, filling, splits
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats, cdiv
 
@@ -54,6 +54,15 @@ def test_no_count_of_segments_ends_much_sooner():
             found = splits(programs, 264, tiles)
             assert ends[found] <= WORTH * min(ends.values())
             assert all(ends[n] > WORTH * min(ends.values()) for n in ends if n < found)
+
+
+@pytest.mark.parametrize(
+    ("programs", "keys", "found"),
+    [(8, 65536, 32), (8, 8192, 8), (100, 8192, 2), (300, 8192, 1), (0, 8192, 8), (8, 9, 1)],
+)
+def test_filling_makes_one_wave_of_segments_that_are_long_enough(programs, keys, found):
+    segments = filling(programs, 264, keys, 1024, 32)
+    assert segments == found and (segments == 1 or (segments * programs <= 264 and segments * 1024 <= keys))
 
 
 def test_capabilities_are_the_gpus():

@@ -1,5 +1,7 @@
 """The cost model: it fits what it is made of, knows each kernel's launches, and ranks the tuner's candidates."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -47,7 +49,25 @@ def test_fewer_segments_than_units_are_ranked_behind_those_that_fill_them():
 def test_a_candidate_is_ranked_in_less_than_a_millisecond_of_arithmetic_and_never_for_an_unknown_peak():
     unknown = resolve("h200").__class__(**vars(H200) | {"bf16_tflops": None})
     assert cost.ranked("triton/q_block", [[{}], [{}]], [ROWS[0]], unknown) == [0, 1]
-    assert set(cost.fitted()) == set(cost.KERNELS)
+    assert set(cost.fitted().constants) == set(cost.fitted().residual) == set(cost.KERNELS)
+
+
+def test_a_residual_that_was_written_down_predicts_as_before_and_nothing_out_of_range():
+    draw = np.random.default_rng(0)
+    seen = draw.uniform(0, 10, (200, 3))
+    left = np.where(seen[:, 0] > 5, 0.5, -0.5) + np.where(seen[:, 1] > 3, 0.25, 0.0)
+    found = cost.boosted(seen, left, np.ones(200))
+    assert np.abs(found.predict(seen) - left).mean() < 0.05
+    again = cost.Residual.of(json.loads(json.dumps(found.plain())))
+    assert np.abs(again.predict(seen[5:-5]) - found.predict(seen[5:-5])).max() < 0.02
+    assert (again.predict(np.array([[20.0, 5.0, 5.0], [5.0, -1.0, 5.0]])) == 0).all()
+
+
+def test_the_committed_residual_corrects_and_never_by_more_than_what_was_seen():
+    found = cost.fitted().residual
+    for name, one in found.items():
+        middle = ((one.least + one.most) / 2)[None, :]
+        assert abs(one.predict(middle)[0]) < 2.5 and len(one.roots) == cost.TREES, name
 
 
 def test_a_row_of_committed_times_has_several_kernels_and_the_rules_take_one_of_them():
@@ -66,3 +86,9 @@ def test_an_unseen_shape_is_priced_too():
     for row in suites.unseen(0, 12):
         config, _ = registry.default_config("triton/q_block", None, row.shape, row.stats, H200, "default")
         assert cost.launches("q_block", registry.config_dict(config), row, H200)
+
+
+def test_what_a_choice_takes_the_host_is_told_of_every_kind():
+    lines = deciders.host(H200, repeat=1)
+    for what in ("triton/auto, a miss", "helion/auto, a hit", "a launch of a candidate", "the residual too"):
+        assert any(what in line for line in lines), what

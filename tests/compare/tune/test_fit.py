@@ -6,10 +6,11 @@ import pytest
 
 from common.gpus import resolve
 from common.serving.measured import LABEL, Table, key
+from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.tune import fit, tune
 from compare.tune.fit import Fitted
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, TREE, Policy
 
 GPU = resolve("h200")
 ROWS = [row for row in tune.pick_rows(16) if not row.asked]
@@ -126,6 +127,23 @@ def test_times_of_nobody_knows_which_code_are_stale(tmp_path):
     path = tmp_path / "h200.json"
     fit.write(path, fit.text(mine.table({}, dict.fromkeys(KERNELS, ""), None)))
     assert set(Table(path, "triton", GPU, fit.folder_of("triton")).stale) == set(fit.CHOSEN)
+
+
+def test_a_run_of_regret_is_fitted_too(tmp_path, capsys):
+    """Its plan has both `auto` beside the kernels, its manifest no plan and no machine."""
+    kernels, (first, *_) = (*KERNELS[:4], "triton/auto", "triton/native.auto"), ROWS
+    autos = [line(first, kernel, TREE, 90.0, {"kernel": "q_block", "config": {}}) for kernel in kernels[4:]]
+    mine = [one for one in rules() if one["kernel"] in kernels]
+    lines = [*mine, *autos, changed(first, "triton/q_block", 50.0, num_warps=8)]
+    (tmp_path / "candidates.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    manifest = {"gpu": "h200", "seed": 7, "commit": "abc", "minutes": 4.0, "started": "2026-11-25T16:00:00+00:00"}
+    manifest |= {"versions": {"torch": "1", "triton": "2", "helion": "3"}, "rows": [row.to_dict() for row in ROWS]}
+    manifest |= {"policies": {kernel: [DEFAULT.to_dict(), TREE.to_dict()] for kernel in kernels}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"sources": fit.stamps(kernels)}))
+    assert diptych(["tune", "--fit", str(tmp_path), "--no-install"]) == 0
+    table = Table(tmp_path / fit.name_of("triton", GPU), "triton", GPU, fit.folder_of("triton"))
+    assert not table.stale and set(table.winners) == {key(first.shape, first.stats)}
+    assert "seed 7" in table.provenance and "triton/auto" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dsl", registry.DSLS)

@@ -1,5 +1,6 @@
 """native.auto without an sm_90: when the kernel is chosen, and that everything else is dsl_triton's."""
 
+import dataclasses
 import math
 
 import pytest
@@ -12,7 +13,8 @@ from common.oracle.integrity import same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
-from common.serving.grid import on_grid
+from common.serving.grid import decided_by, on_grid
+from common.serving.measured import Winner, key
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from common.spec.metadata import BatchStats
@@ -82,6 +84,27 @@ def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
 def test_a_capacity_reaches_it_beside_the_portable_kernels():
     reached = auto.FAMILY.reachable(LLAMA, H200, 512, 4, 8192)
     assert {choice.kernel for choice in reached} >= {"native.sm90_prefill", "parallel_softmax", "q_block"}
+
+
+def test_measured_winners_are_those_of_the_portable_family(monkeypatch):
+    """One file a DSL: under its own name the family would find a table of another."""
+    stats = BatchStats.of([(1, 4096)] * 8)
+    config = dataclasses.replace(portable.FAMILY.kernel("q_block").DEFAULT, num_warps=2, num_stages=5)
+
+    class Table:
+        provenance, stale = "commit abc", ()
+
+        def stats(self, shape):
+            return [decided_by(stats)]
+
+        def find(self, shape, asked):
+            same = key(shape, asked) == key(LLAMA, stats)
+            return Winner("w0", "q_block", {"q_block": dataclasses.asdict(config)}, 9.0, 10.0) if same else None
+
+    monkeypatch.setattr(portable.FAMILY, "_tables", {"h200": Table()})
+    monkeypatch.setattr(portable.FAMILY, "_chosen", {})
+    assert auto.choose(LLAMA, stats, H200).config == config
+    assert any(choice.measured for choice in auto.FAMILY.reachable(LLAMA, H200, 64, 8, 8192))
 
 
 def test_a_plan_can_name_it():
