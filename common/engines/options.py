@@ -43,20 +43,22 @@ class Kernel:
 def kernel_of(kernel_id: str) -> Kernel:
     """The kernel of an id, its DSL imported. Raises SpecError where there is none, Unsuitable where its DSL is not."""
     dsl, _, name = kernel_id.partition("/")
-    if dsl not in _FAMILIES or not name:
+    if dsl not in _FAMILIES or not all(map(str.isidentifier, name.split("."))):
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), "triton/KERNEL or helion/KERNEL, as triton/auto")
     ensure(dsl)
     planner = name if name in _PLANNERS else "auto"
     try:
         module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
         kernel = Kernel(kernel_id, module, None if name in _PLANNERS else name)
-        known = kernel.name is None or hasattr(module.FAMILY.kernel(kernel.name), "launch")
+        named = kernel.name and module.FAMILY.kernel(kernel.name)
+        known = not named or (hasattr(named, "launch") and hasattr(named, "SUPPORTS"))  # cache.py launches a write
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith((_ROOT + _FAMILIES[dsl], _FAMILIES[dsl])):
             raise
         known = False
     if not known:
-        rungs = "auto, native.auto, q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged"
+        planners = [one for one in _PLANNERS if dsl == "triton" or not one.startswith("native")]
+        rungs = ", ".join(planners) + ", q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged"
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), f"a kernel of {_FAMILIES[dsl]}: {rungs}")
     return kernel
 

@@ -28,7 +28,7 @@ from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 
 FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn}
-PLAIN = ("auto", "float16", "bfloat16")
+PLAIN = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}  # None: the model's
 _servers: dict[int, tuple[Any, Server]] = {}  # by id of the engine's config, which is not hashable
 
 
@@ -216,8 +216,12 @@ class Impl(AttentionImpl[Metadata]):
             True, sliding_window, float(logits_soft_cap) if logits_soft_cap else None, sinks, slopes, use_alibi_sqrt
         )
         dtype = config.model_config.dtype if config.model_config is not None else torch.get_default_dtype()
-        cache_dtype = FP8.get(kv_cache_dtype, dtype)
-        self.dtype, self.stored = dtype, cache_dtype
+        self.dtype, self.stored = dtype, (FP8 | PLAIN)[kv_cache_dtype] or dtype
+        if self.stored not in (dtype, *FP8.values()):
+            allowed = f"auto, {', '.join(FP8)}: pages of the model's dtype, {dtype}, or of 8 bits"
+            raise SpecError("kv_cache_dtype", kv_cache_dtype, allowed)
+        if self.stored != dtype and torch.version.hip and self.server.options.writer == "engine":
+            raise SpecError("DIPTYCH_WRITER", "engine", "diptych: on AMD's GPUs an engine's fp8 may be another format")
         page = config.cache_config.block_size or 16
         self.shape = self._shape(page)
         self.server.admit(self.shape, self.features)
@@ -258,6 +262,8 @@ class Impl(AttentionImpl[Metadata]):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """query, output [>= tokens, heads, head size], key and value [>= tokens, KV heads, head size]."""
+        if output_scale is not None or output_block_scale is not None:
+            raise UnsupportedFeature("diptych", "output_scale", "None: outputs are not quantised here")
         if attn_metadata is None:
             if kv_cache.numel() == 0:
                 _ = self.server.workspace  # the engine measures its memory: it shall see the scratch
@@ -315,6 +321,8 @@ class Impl(AttentionImpl[Metadata]):
 def views(cache: torch.Tensor, head_size: int, stored: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V [blocks, page, KV heads, head size] of an engine's cache, without a copy. Raises SpecError."""
     if cache.dtype != stored:
+        if cache.dtype != torch.uint8 or stored.itemsize != 1:  # bytes are how engines hold fp8; others have their type
+            raise SpecError("kv_cache", cache.dtype, f"{stored}, which the layer was made for")
         cache = cache.view(stored)
     if cache.dim() == 5 and cache.shape[1] == 2 and cache.shape[-1] == head_size:
         return cache[:, 0], cache[:, 1]

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ BACKENDS = {"fa3": "FLASH_ATTN", "vllm_triton": "TRITON_ATTN"}  # any other name
 GRAPHS = {"full": "FULL_AND_PIECEWISE", "partial": "PIECEWISE", "eager": "NONE"}
 CAPTURED = [1, 2, 4, 8, *range(16, 257, 16)]
 FORMAT = "diptych_counter"
+SHORT = 800  # tokens out; up to these passes are repeated
 
 
 def say(row: dict[str, Any]) -> None:
@@ -126,7 +127,8 @@ def about(task: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     versions = {name: metadata.version(name) for name in ("vllm", "triton")} | {"torch": torch.__version__}
-    return {"engine": task["name"], "graphs": task["graphs"], "gpu": torch.cuda.get_device_name()} | versions
+    who = {"engine": task["name"], "graphs": task["graphs"], "model": task["model"]}
+    return who | {"gpu": torch.cuda.get_device_name()} | versions
 
 
 def plans() -> dict[str, Any]:
@@ -163,20 +165,32 @@ def work(task: dict[str, Any]) -> None:
             compiles.count = 0
 
 
-def rows(engine: measure.Engine, task: dict[str, Any]) -> Any:
-    if "logprobs" in task["parts"]:
-        yield measure.logprobs(engine)
-    if "latency" in task["parts"]:
-        short = [n for n in task["lengths"] if n <= 800]
-        for number in range(task["repeats"]):
-            if short:
-                yield from measure.latency(engine, short, number)
-        if len(short) < len(task["lengths"]):
-            yield from measure.latency(engine, task["lengths"], task["repeats"])
-    if "serving" in task["parts"]:
-        requests = [Request(0.0, *one) for one in task["requests"]]
-        for number in range(task["serving_passes"]):
-            yield measure.serving(engine, requests, number, task["serving_limit_s"])
+def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
+    """(part, pass, lengths) of a task's measurements, the most telling first, for the time given may end before all."""
+    parts, lengths = task["parts"], task["lengths"]
+    short = [n for n in lengths if n <= SHORT]
+    if "logprobs" in parts:
+        yield "logprobs", 0, []
+    passes = [("latency", number, short) for number in range(task["repeats"]) if short and "latency" in parts]
+    yield from passes[:1]
+    if "latency" in parts and len(short) < len(lengths):
+        yield "latency", task["repeats"], lengths
+    if "serving" in parts:
+        yield "serving", 0, []
+    yield from passes[1:]
+
+
+def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of the steps that are left of a task."""
+    for part, number, lengths in task.get("steps", steps(task)):
+        if part == "logprobs":
+            yield measure.logprobs(engine)
+        elif part == "latency":
+            yield from measure.latency(engine, lengths, number)
+        else:
+            requests = [Request(0.0, *one) for one in task["requests"]]
+            for one in range(task["serving_passes"]):
+                yield measure.serving(engine, requests, one, task["serving_limit_s"])
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
 
 An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion/auto, ...), fa3 or vllm_triton, with
 full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
-meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. An engine whose rows are all
-there, of the same versions and sources, is not run again.
+meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. What was measured is not
+measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
@@ -22,8 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from common import gpus
 from common.engines.options import kernel_of
@@ -34,7 +37,7 @@ from compare.exits import NO_GPU, NOTHING, OK, USAGE, WRONG, say, terminable
 from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.store import Busy, Lines
-from compare.studies.engine import page
+from compare.studies.engine import child, page
 from compare.studies.engine.child import BACKENDS, GRAPHS
 from compare.studies.engine.model import SIZES
 from compare.workloads import trace
@@ -80,22 +83,35 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
+def versions() -> dict[str, str]:
+    """Of what measures vLLM's own backends, whose rows our sources do not change."""
+    found = {name: metadata.version(name) for name in ("vllm", "triton") if importlib.util.find_spec(name)}
+    return found | {"torch": torch.__version__}
+
+
 class Run:
     """Rows of a folder and what is still to be measured. add: appends one."""
 
-    def __init__(self, out: Path, source: str) -> None:
-        self._file, self.source = Lines(out / LINES), source
+    def __init__(self, out: Path, source: str, made_by: dict[str, str]) -> None:
+        self._file, self.source, self._made_by = Lines(out / LINES), source, made_by
         self.rows = page.read(out / LINES)
         self._mutex = threading.Lock()
 
-    def has(self, name: str, graphs: str, parts: Sequence[str]) -> bool:
-        """Whether every part of an engine was measured from these sources."""
-        ended = [
-            row["parts"] for row in self.rows
-            if (row["part"], row.get("engine"), row.get("graphs"), row.get("source")) ==
-            ("end", name, graphs, self.source)
-        ]  # fmt: skip
-        return any(set(parts) <= set(one) for one in ended)
+    def left(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        """The task with the steps that no row of these sources and versions answers; None where all are."""
+        mine = [row for row in self.rows if self._counts(row, task)]
+        steps = [one for one in (_left(mine, task, *step) for step in child.steps(task)) if one is not None]
+        return task | {"steps": steps} if steps else None
+
+    def _counts(self, row: dict[str, Any], task: dict[str, Any]) -> bool:
+        """Whether a row is of this task's engine as it is here."""
+        if (row["engine"], row["graphs"]) != (task["name"], task["graphs"]) or row["part"] in page.STATES:
+            return False
+        if row.get("model", task["model"]) != task["model"]:
+            return False
+        if task["name"] in BACKENDS:
+            return all(row.get(name) == version for name, version in self._made_by.items())
+        return row.get("source") == self.source
 
     def add(self, row: dict[str, Any]) -> None:
         with self._mutex:
@@ -107,17 +123,33 @@ class Run:
         self._file.close()
 
 
+def _left(rows: Sequence[dict[str, Any]], task: dict[str, Any], part: str, number: int, lengths: list[int]) -> Any:
+    """What of a step (child.steps) no row answers; None where all of it is answered. Passes over requests are one: the
+    second is of an engine that has served the first."""
+    mine = [row for row in rows if row["part"] == part]
+    if part == "latency":
+        there = {row["n"] for row in mine if row["pass"] == number}
+        lengths = [n for n in lengths if n not in there]
+        done = not lengths
+    elif part == "serving":
+        there = {row["pass"] for row in mine if row["requests"] == len(task["requests"])}
+        done = there >= set(range(task["serving_passes"]))
+    else:
+        done = bool(mine)
+    return None if done else (part, number, lengths)
+
+
 def one_engine(
     run: Run, task: dict[str, Any], deadline: float, began: threading.Event, command: Sequence[str],
     said: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Start an engine's process and keep its rows. began: set with its first row, or at its end."""
     name = f"{task['name']}:{task['graphs']}"
-    child = Child(command, dict(os.environ), name=name)
+    process = Child(command, dict(os.environ), name=name)
     try:
-        child.send(json.dumps(task).encode())
+        process.send(json.dumps(task).encode())
         while True:
-            row = json.loads(child.line(max(deadline - time.time(), 1.0)))
+            row = json.loads(process.line(max(deadline - time.time(), 1.0)))
             began.set()
             run.add(row)
             said(f"{name}: {page.told(row)}")
@@ -127,13 +159,13 @@ def one_engine(
             run.add({"part": "end", "parts": task["parts"]} | who)
         elif time.time() >= deadline:
             run.add({"part": "cut", "status": "cut", "reason": "the time given by --budget was over"} | who)
-            said(f"{name}: cut: the time given by --budget was over; the next call measures it again")
+            said(f"{name}: cut: the time given by --budget was over; the next call goes on with what is left")
         else:
             tail = lost.log_tail[-600:]
             run.add({"part": "lost", "status": lost.status, "reason": lost.reason, "log": tail} | who)
             said(f"{name}: {lost.status}: {lost.reason}\n{tail}")
     finally:
-        child.end()
+        process.end()
         began.set()
 
 
@@ -217,13 +249,13 @@ def main(asked: argparse.Namespace) -> int:
         return NO_GPU
     try:
         run_folder.ensure_writable(out)
-        run = Run(out, sources())
+        run = Run(out, sources(), versions())
     except (run_folder.CannotWrite, Busy) as error:
         say(error)
         return USAGE
     try:
         with terminable():
-            left = [task for task in tasks if not run.has(task["name"], task["graphs"], task["parts"])]
+            left = [one for one in map(run.left, tasks) if one is not None]
             all_engines(run, left, begin + min(asked.budget, 10**9), children.command(children.ENGINE))
     finally:
         run.close()

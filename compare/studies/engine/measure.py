@@ -39,16 +39,18 @@ def wrong(prompt: list[int], found: Sequence[int], vocabulary: int) -> int:
 def latency(
     engine: Engine, lengths: Sequence[int], number: int, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[dict[str, Any]]:
-    """One request of PROMPT tokens, to the longest of `lengths`: a row for each, the seconds until its last token."""
-    prompt = prompt_of(PROMPT, engine.vocabulary)
-    engine.add(f"latency-{number}-{max(lengths)}", prompt, max(lengths), False)
-    began, times, tokens = clock(), [], []
-    while len(times) < max(lengths):
+    """One request of PROMPT tokens, to the longest of `lengths`: a row for each as soon as it is there, the seconds
+    until its last token."""
+    prompt, left = prompt_of(PROMPT, engine.vocabulary), sorted(lengths)
+    engine.add(f"latency-{number}-{left[-1]}", prompt, left[-1], False)
+    began, times = clock(), []
+    while left:
         for _, tokens, _ in engine.step():
             times += [clock() - began] * (len(tokens) - len(times))
-    for n in sorted(lengths):
-        bad = wrong(prompt, list(tokens)[:n], engine.vocabulary)
-        yield {"part": "latency", "n": n, "pass": number, "seconds": times[n - 1], "wrong": bad}
+        while left and len(times) >= left[0]:
+            n = left.pop(0)
+            bad = wrong(prompt, list(tokens)[:n], engine.vocabulary)
+            yield {"part": "latency", "n": n, "pass": number, "seconds": times[n - 1], "wrong": bad}
 
 
 def logprobs(engine: Engine, count: int = 64) -> dict[str, Any]:

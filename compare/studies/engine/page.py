@@ -13,6 +13,7 @@ from compare.report import style
 NAME = "engine.md"
 BASE = "fa3"
 UNENDED = ("lost", "cut")  # rows that say why an engine did not end
+STATES = ("end", *UNENDED)  # rows of a process, not of a measurement
 TITLES = {"fa3": "FlashAttention 3 (vLLM's FLASH_ATTN)", "vllm_triton": "vLLM's TRITON_ATTN"}
 _STYLE = {"fa3": "baseline/flash_attn3", "vllm_triton": "baseline/vllm_triton"}
 Rows = Sequence[dict[str, Any]]
@@ -41,14 +42,29 @@ def bad(rows: Rows) -> bool:
 
 
 def newest(rows: Rows) -> list[dict[str, Any]]:
-    """Of each engine the rows of the sources that measured it last."""
-    last = {(row["engine"], row["graphs"]): row.get("source") for row in rows}
-    return [row for row in rows if row.get("source") == last[row["engine"], row["graphs"]]]
+    """Of each engine the rows of the sources that measured it last, of vLLM's own backends of the versions, and how its
+    last process ended."""
+    last = {_who(row): _made_by(row) for row in rows if row["part"] not in STATES}
+    states = {_who(row): row for row in rows if row["part"] in STATES}
+    return [
+        row for row in rows
+        if (row is states[_who(row)] if row["part"] in STATES else _made_by(row) == last[_who(row)])
+    ]  # fmt: skip
+
+
+def _who(row: dict[str, Any]) -> tuple[str, str]:
+    return row["engine"], row["graphs"]
+
+
+def _made_by(row: dict[str, Any]) -> Any:
+    if row["engine"] in _STYLE:
+        return tuple(row.get(name) for name in ("vllm", "torch", "triton"))
+    return row.get("source")
 
 
 def engines(rows: Rows) -> list[tuple[str, str]]:
     """Each once, full graphs first, in the order of the rows."""
-    found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in ("end", *UNENDED))
+    found = dict.fromkeys((row["engine"], row["graphs"]) for row in rows if row["part"] not in STATES)
     return sorted(found, key=lambda one: ("full", "partial", "eager").index(one[1]))
 
 

@@ -19,7 +19,10 @@ def test_a_kernel_is_found_by_its_id(kernel_id, name):
     assert found.name == name and "causal" in found.supports and found.module.plan_paged_attention
 
 
-@pytest.mark.parametrize("kernel_id", ["auto", "cuda/auto", "triton/", "triton/none", "triton/heuristics", ""])
+@pytest.mark.parametrize("kernel_id", [
+    "auto", "cuda/auto", "triton/", "triton/none", "triton/heuristics", "", "triton/cache", "triton/../x",
+    "triton/.auto", "triton/auto.", "triton/x y",
+])  # fmt: skip
 def test_another_id_is_refused_with_the_variable_and_what_is_allowed(kernel_id):
     with pytest.raises(SpecError, match=r"DIPTYCH_KERNEL: found .*, allowed "):
         kernel_of(kernel_id)

@@ -13,7 +13,7 @@ from common.engines.options import Options
 from common.engines.server import Limits, Server
 from common.serving.grid import hinted_stats
 from common.serving.plan import compiled_by
-from common.spec import AttentionShape, Features
+from common.spec import AttentionShape, Features, SpecError
 
 LIMITS = Limits(max_tokens=512, max_seqs=24, max_seq_len=3000)
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
@@ -61,6 +61,15 @@ def test_prompts_that_bring_no_keys_are_warmed_up_where_layers_share_a_cache(mon
     (decodes, _), (prompts, _), _ = asked
     assert asked == [(decodes, False), (prompts, True), (prompts, False)]
     assert Options(warm="none") and list(Server(Options(warm="none"), LIMITS, torch.device("cpu"))._stated(True)) == []
+
+
+def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_gpu():
+    server = Server(Options(), LIMITS, torch.device("cpu"))
+    server._pid -= 1
+    server.plan(SHAPE, Features())
+    server.device = torch.device("cuda")
+    with pytest.raises(SpecError, match="spawned"):
+        server.plan(SHAPE, Features(True, 64))
 
 
 @pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])

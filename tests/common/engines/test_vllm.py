@@ -217,6 +217,7 @@ def test_eight_bit_pages_are_written_and_read_with_the_layers_scales(adapter, mo
     [
         ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype"),
         ({"kv_cache_dtype": "int8_per_token_head"}, "kv_cache_dtype"),
+        ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype"),  # of a model in float32: its bits would be read as those
         ({"attn_type": "encoder_only"}, "attn_type"),
         ({"chunk_lookback": 2}, "chunk_lookback"),
     ],
@@ -233,6 +234,27 @@ def test_a_feature_that_the_chosen_kernel_lacks_is_refused_by_its_name(adapter, 
         monkeypatch.setattr(sys.modules["dsl_triton.naive"], "SUPPORTS", frozenset({"causal"}))
     with pytest.raises(UnsupportedFeature, match="softcap"):
         layer(adapter, monkeypatch, config(), logits_soft_cap=30.0)
+
+
+def test_an_engine_that_may_write_another_fp8_is_refused(adapter, monkeypatch):
+    monkeypatch.setenv("DIPTYCH_WRITER", "engine")
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    layer(adapter, monkeypatch, config(torch.bfloat16))
+    with pytest.raises(SpecError, match="DIPTYCH_WRITER"):
+        layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="fp8")
+
+
+def test_an_output_to_be_quantised_is_refused(adapter, monkeypatch):
+    impl, of = layer(adapter, monkeypatch, config())
+    given = [torch.zeros(4, n, SIZE) for n in (HEADS, KV_HEADS, KV_HEADS)]
+    with pytest.raises(UnsupportedFeature, match="output_scale"):
+        impl.forward(of, *given, empty_cache("0.33", 3), None, torch.empty(4, HEADS, SIZE), torch.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32])
+def test_a_cache_of_another_dtype_is_not_read_as_if_it_were_the_layers(adapter, dtype):
+    with pytest.raises(SpecError, match="kv_cache"):
+        adapter.views(torch.zeros(2, KV_HEADS, PAGE, 2 * SIZE, dtype=dtype), SIZE, torch.float16)
 
 
 def test_a_cache_of_no_known_layout_is_refused(adapter):

@@ -12,6 +12,7 @@ from common.spec import SpecError
 from compare.exits import NOTHING, USAGE
 from compare.studies.engine import engine, measure, page
 from compare.studies.engine.child import rows as child_rows
+from compare.studies.engine.child import steps
 from compare.studies.engine.model import SIZES, STREAM, Sizes, expected, fill
 from compare.workloads.trace import Request
 
@@ -58,6 +59,11 @@ def test_a_wrong_token_is_counted_from_where_it_is():
     assert [row["wrong"] for row in found] == [0, 1]
 
 
+def test_a_length_is_told_as_soon_as_it_is_reached():
+    told = measure.latency(engine_ := Pretended(), [2, 500], 0)
+    assert next(told)["n"] == 2 and engine_.steps == 2
+
+
 def test_serving_counts_tokens_and_times_between_them():
     requests = [Request(0.0, 4, 3), Request(0.0, 5, 2), Request(0.0, 6, 2)]
     row = measure.serving(Pretended(), requests, 1, 1e9)
@@ -76,15 +82,10 @@ def test_a_child_gives_every_part_that_it_is_told():
         "serving_passes": 2, "serving_limit_s": 100.0,
     }  # fmt: skip
     found = list(child_rows(Pretended(), task))
-    assert [row["part"] for row in found] == [
-        "logprobs",
-        "latency",
-        "latency",
-        "latency",
-        "latency",
-        "serving",
-        "serving",
-    ]
+    assert [(row["part"], row.get("pass"), row.get("n")) for row in found] == [
+        ("logprobs", None, None), ("latency", 0, 2), ("latency", 2, 2), ("latency", 2, 900),
+        ("serving", 0, None), ("serving", 1, None), ("latency", 1, 2),
+    ]  # fmt: skip
     assert all(row["wrong"] == 0 for row in found) and len(found[0]["values"]) == 64
 
 
@@ -170,28 +171,66 @@ sys.exit(3 if task["name"] == "vllm_triton" else 0)
 
 
 def tasks(*names):
-    return [{"name": name, "graphs": "full", "parts": ["latency"], "lengths": [100, 800]} for name in names]
+    rest = {"repeats": 1, "requests": [(5, 2)], "serving_passes": 2, "model": "tiny"}
+    return [{"name": name, "graphs": "full", "parts": ["latency"], "lengths": [100, 800], **rest} for name in names]
+
+
+VERSIONS = {"vllm": "0.25.1"}
 
 
 def test_rows_are_kept_as_they_come_and_an_engine_that_ended_is_not_run_again(tmp_path):
-    run = engine.Run(tmp_path, "source")
+    run = engine.Run(tmp_path, "source", VERSIONS)
     engine.all_engines(run, tasks("fa3", "triton/auto", "vllm_triton"), 1e12, [sys.executable, "-c", CHILD])
     run.close()
-    again = engine.Run(tmp_path, "source")
+    again = engine.Run(tmp_path, "source", VERSIONS)
     again.close()
-    assert [again.has(name, "full", ["latency"]) for name in ("fa3", "triton/auto", "vllm_triton")] == [
-        True,
-        True,
-        False,
-    ]
-    assert not again.has("fa3", "full", ["latency", "serving"])
+    assert [again.left(task) for task in tasks("fa3", "triton/auto", "vllm_triton")] == [None] * 3
     lost = [row for row in again.rows if row["part"] == "lost"]
     assert [(row["engine"], row["status"]) for row in lost] == [("vllm_triton", "crash")]
     assert page.bad(again.rows) and not page.bad([row for row in again.rows if row["engine"] != "vllm_triton"])
 
 
+def test_a_study_that_was_cut_goes_on_with_the_steps_that_no_row_answers(tmp_path):
+    (task,) = tasks("triton/auto")
+    task |= {"parts": ["logprobs", "latency", "serving"], "lengths": [100, 800, 1600], "repeats": 2}
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    who = {"engine": "triton/auto", "graphs": "full", "model": "tiny", "vllm": "0.25.1"}
+    assert run.left(task)["steps"] == list(steps(task))
+    for row in (
+        {"part": "start"}, {"part": "logprobs"}, {"part": "latency", "n": 100, "pass": 0},
+        {"part": "latency", "n": 800, "pass": 0}, {"part": "latency", "n": 100, "pass": 2},
+        {"part": "latency", "n": 800, "pass": 2}, {"part": "serving", "pass": 0, "requests": 1},
+        {"part": "cut", "status": "cut", "reason": "over"},
+    ):  # fmt: skip
+        run.add(who | row)
+    # the last length of the long pass; both passes over the requests, for the second follows the first; a short pass
+    assert run.left(task)["steps"] == [("latency", 2, [1600]), ("serving", 0, []), ("latency", 1, [100, 800])]
+    assert run.left(task | {"graphs": "partial"})["steps"] == run.left(task | {"model": "llama-3-8b"})["steps"]
+    run.close()
+
+
+def test_rows_of_other_sources_are_not_ours_but_stay_those_of_vllms_backends(tmp_path):
+    run = engine.Run(tmp_path, "source", VERSIONS)
+    engine.all_engines(run, tasks("fa3", "triton/auto"), 1e12, [sys.executable, "-c", CHILD])
+    run.close()
+    other, newer = engine.Run(tmp_path, "other", VERSIONS), {"vllm": "0.33.0"}
+    other.close()
+    assert [other.left(task) is None for task in tasks("fa3", "triton/auto")] == [True, False]
+    other = engine.Run(tmp_path, "other", newer)
+    other.close()
+    assert [other.left(task) is None for task in tasks("fa3", "triton/auto")] == [False, False]
+
+
+def test_the_page_tells_how_an_engines_last_process_ended():
+    who = {"engine": "triton/auto", "graphs": "full", "source": "a"}
+    lost = who | {"part": "lost", "status": "timeout", "reason": "no sign of life"}
+    row = who | {"part": "latency", "n": 1, "pass": 0, "seconds": 1.0, "wrong": 0}
+    assert "Engines that did not end" in page.render([row, lost], None)
+    assert "Engines that did not end" not in page.render([row, lost, who | {"part": "end", "source": "b"}], None)
+
+
 def test_the_page_has_shares_of_fa3_and_names_what_was_lost(tmp_path):
-    run = engine.Run(tmp_path, "source")
+    run = engine.Run(tmp_path, "source", VERSIONS)
     engine.all_engines(run, tasks("fa3", "triton/auto", "vllm_triton"), 1e12, [sys.executable, "-c", CHILD])
     run.close()
     text = page.write(tmp_path, run.rows).read_text()
