@@ -127,18 +127,36 @@ _AUTOMATIC = re.compile(
     r"|```.*?```|`[^`\n]+`",
     re.DOTALL,
 )
-_NUMBER = re.compile(r"(?<![\w.])(?:\d\.\d{1,3}(?![\w.]|\d)|\d+(?:\.\d+)?(?= ?%| times\b))")
+_NAME = "(?:Triton|Helion|vLLM|Gluon)"
+_SECONDS = rf"(?= ?(?:s|ms|µs|us) in {_NAME})"
+_NUMBER = re.compile(
+    r"(?<![\w.])(?:(?:\d\.\d{1,3}|\d,\d\d?)(?![\w.]|,\d)|\d+(?:\.\d+)?(?= ?%| ?percent\b| times\b|[x×](?!\w))"
+    rf"|\d+(?= of \d+ pairs)|\d+(?:\.\d+)?{_SECONDS})"
+)
 _COMPARED = re.compile(
-    r"FA3|FlashAttention|(?:Triton|Helion|vLLM|Gluon)(?:'s)?(?: Triton)?(?: kernel)?(?:'s)? (?:speed|time)|of its speed"
-    r"|vLLM's Triton|\bbeat(?:s|en)?\b|(?:as fast as|faster than|slower than|ahead of|behind) (?:Triton|Helion|vLLM)"
+    rf"FA3|FlashAttention|{_NAME}(?:'s)?(?: Triton)?(?: kernels?)?(?:'s)? (?:speed|time)s?\b|of (?:its speed|{_NAME}'s)"
+    rf"|vLLM's Triton|\bbeat(?:s|en)?\b|(?:as fast as|faster than|slower than|ahead of|behind) {_NAME}"
+    rf"|\b(?:loses?|lost) [^.|]*\bto {_NAME}|(?:faster|slower) in \d+ of \d+ pairs|\d{_SECONDS}|\| speed \|"
 )
 
 
 def unmarked(text: str) -> list[str]:
-    """Sentences and rows of tables that compare speeds by a number which stands between no marks."""
+    """Sentences and rows of tables that compare speeds by a number which stands between no marks.
+
+    A row is read below the head of its table, which says what its numbers are."""
     rest = _AUTOMATIC.sub(" ", text)
-    pieces = re.split(r"\n\s*\n|\n(?=\s*[-|*] ?)|(?<=[.:;]) (?=[A-Z])", rest)
-    return [" ".join(piece.split()) for piece in pieces if _COMPARED.search(piece) and _NUMBER.search(piece)]
+    found = []
+    for block in re.split(r"\n\s*\n", rest):
+        head = ""
+        for piece in re.split(r"\n(?=\s*[-|*] ?)|(?<=[.:;]) (?=[A-Z])", block):
+            said = " ".join(piece.split())
+            if not said.startswith("|"):
+                head = ""
+            elif not head:
+                head = said
+            if _COMPARED.search(f"{head} {said}" if head else said) and _NUMBER.search(said):
+                found.append(said)
+    return found
 
 
 # Tables and sentences of several figures.

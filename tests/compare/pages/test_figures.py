@@ -77,6 +77,17 @@ def test_no_line_begins_with_a_mark(page):
         "| prefill | 0.789 of FlashAttention 3 |",
         "vLLM's Triton kernel is beaten\n2.6 times.",
         "- **Speed.** It takes 0.8 of Triton's time.",
+        "| class | Triton | FA3 |\n|---|---|---|\n| decode | 1.31 | 1 |",
+        "| class | speed |\n|---|---|\n| decode | 1.31 |",
+        '<img src="a.svg" alt="Bars: Triton runs at 1.31 of FlashAttention 3 in decode">',
+        "![Helion's speed is 0.81 of Triton's](a.svg)",
+        "*Figure: prefill at 0.81 of FA3*",
+        "Triton decodes 1.3x as fast as FlashAttention 3.",
+        "Prefill reaches 0,81 of FlashAttention 3.",
+        "Helion is 12 percent slower than Triton.",
+        "Helion loses 12% of its decode to Triton.",
+        "The first call takes 4.5 s in Triton and 30 s in Helion.",
+        "Helion is slower in 140 of 184 pairs.",
     ],
 )
 def test_a_number_that_somebody_typed_is_found(planted):
@@ -92,6 +103,8 @@ def test_a_number_that_somebody_typed_is_found(planted):
         "<!-- dated: of a try -->\n0.87 of FA3\n<!-- end dated -->",
         "`0.87 of FA3`",
         "The margin is 2%.",
+        "In equal time Triton timed 1,315 candidates.",
+        "| page | of |\n|---|---|\n| tiles of 0.5 KB | Triton |\n\nFA3 is beside it.",
     ],
 )
 def test_what_is_no_figure_is_left_alone(text):
