@@ -65,7 +65,7 @@ def merge_row(
     store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "least"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
 def _reduce_segments_kernel(
     acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, VALUE_SIZE]
     m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
@@ -75,7 +75,6 @@ def _reduce_segments_kernel(
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
-    least,  # tiles of a segment
     f,
     acc_strides, m_strides, out_strides, lse_strides,
     NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr,
@@ -111,7 +110,7 @@ def _reduce_segments_kernel(
     first = token // BLOCK_Q * BLOCK_Q
     last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
     _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
-    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS, least)
+    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
     if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
@@ -122,16 +121,16 @@ def _reduce_segments_kernel(
 
 
 def reduce_segments(
-    batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence, shortest_query=1, least=1
+    batch, features, out, config, workspace, lse, block_q, longest_query, by_sequence, shortest_query=1
 ) -> None:
     """Write out (and lse) of every token that more than one segment worked on.
 
-    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, `least` tiles a segment.
+    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
-        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, least, bundle(features),
+        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
         *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
         BLOCK_Q=block_q, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,

@@ -41,14 +41,13 @@ def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constex
     return tl.where(T <= 0, blocks, tl.where(seq_len > T * TILE, count, 0))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "blocks", "window", "least"])
+@triton.jit(do_not_specialize=["num_seqs", "blocks", "window"])
 def _plan_kernel(
     plan_ptr,  # i32 [blocks * SEGMENTS, SIZE]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
     blocks,  # at most that many Q Blocks; what is left of them is END
-    least,  # tiles of a segment
     window,  # keys before and with a token's own that it sees; not read without WINDOW
     BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     SHORT: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -91,7 +90,7 @@ def _plan_kernel(
             end_key = tl.minimum(seq_len, position + tl.minimum(BLOCK_Q, query_len - first) + window - 1)
             tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
         lowest = tl.minimum(tl.maximum(position - window + 1, 0) // TILE, tiles - 1)
-    each = tl.maximum(tl.cdiv(tiles - lowest, SEGMENTS), least)
+    each = tl.cdiv(tiles - lowest, SEGMENTS)
     used = tl.cdiv(tiles - lowest, each)
     for segment in tl.static_range(SEGMENTS):
         item = plan_ptr + (place * SEGMENTS + segment) * SIZE
@@ -122,27 +121,19 @@ def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Te
 
 
 def make_plan(
-    plan: torch.Tensor,
-    batch: PagedBatch,
-    features: Features,
-    block_q: int,
-    tile_size: int,
-    segments: int,
-    short: int,
-    least: int = 1,
+    plan: torch.Tensor, batch: PagedBatch, features: Features, block_q: int, tile_size: int, segments: int, short: int
 ) -> int:
     """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them. Returns how many
     entries were written, at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
 
-    segments: of a Q Block at most, each of at least `least` tiles. Of features only causality and the window count.
+    Of features only causality and the window count.
     """
     items = num_items(batch, block_q, segments, short)
     if plan.shape[0] < items:
         raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
     blocks = items // segments
     _plan_kernel[(cdiv(blocks, BLOCKS),)](
-        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, least,
-        features.sliding_window or 0,
+        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0,
         BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal,
         WINDOW=features.sliding_window is not None, SHORT=short,
         BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,

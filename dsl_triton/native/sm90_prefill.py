@@ -29,6 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
+from common.serving.grid import GRID
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
@@ -38,6 +39,7 @@ from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule, tile_lanes
 from dsl_triton.native.sm90_widen import widen_tiles
+from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset(
     {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
@@ -48,14 +50,12 @@ ROWS = 128  # of a Q Block: query heads of a group times tokens
 HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
-TIMED_HEADS = {2: (64, 128, 256), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
+TIMED_HEADS = {2: (64, 96, 128, 256), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
 ALLOWED = (
     "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
     "or one per KV head, rows at multiples of 16 bytes"
 )
 SHORT_PROMPT = 1024  # keys
-MOST_SEGMENTS, LEAST_TILES = 16, 8  # a segment pays a tile to begin and about four for the reduction
-MOST_PARTS = 8192  # segments x query tokens, which is what has room for parts: 134 MB of 32 heads of 128
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
@@ -67,8 +67,8 @@ class Prefill:
     """tile_size: keys, most_keys at most. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q
     fill 193 of 227 KB with heads of 128.
 
-    num_segments: at most that many programs share the tiles of a Q Block, and each has `least` of them or more.
-    programs: as many as multiprocessors. overlap: the reduction of segments is launched when this kernel has ended.
+    num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
+    overlap: the reduction of segments is launched when this kernel has ended.
     """
 
     tile_size: int = 128
@@ -76,7 +76,6 @@ class Prefill:
     num_segments: int = 1
     programs: int = 132
     overlap: bool = False
-    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,31 +115,30 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; none beside decodes that
-    fill the units (128q1s4k_1q512s16k 684 us for 724). Decodes too few for that are items of the same launch
-    (16q1s2k_16q512s1536 350 us for 365), the others run beside it (64q1s2k_2q2ks2k 244 us for 256). As items they have
-    segments of a unit's share of all their tiles at most: 19 of up to 22k keys beside four prompts of 390 took 174 us
-    in two segments, 146 in unpaged.
+    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
+    the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
+    us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
+    own keys alone (16q1s2k_16q512s1536 350 us for 365), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on
+    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged).
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
-    items = max(stats.num_tokens // _block_q(shape), 1) * shape.num_kv_heads * _groups(shape)
+    long_tokens = stats.num_tokens - stats.num_decodes
+    items = max(long_tokens // _block_q(shape), 1) * shape.num_kv_heads * _groups(shape)
     short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
     tile_size = 64 if short else most_keys(shape)
     tiles = cdiv(stats.max_seq_len, tile_size)
     busy = stats.num_decodes * shape.num_kv_heads > gpu.units
+    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // gpu.units  # tiles in turn: half of a causal square
+    one = busy or (stats.num_decodes > 0 and 2 * items > gpu.units)
+    room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
 
     def cost(segments: int) -> int:
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
-    together = stats.num_decodes > 0 and not busy
-    most = max(min(MOST_SEGMENTS, MOST_PARTS // max(stats.num_tokens, 1)), 1)
-    segments = 1 if busy else min(range(1, most + 1), key=cost)
-    if together:
-        mean = cdiv(stats.total_seq_len, max(stats.num_seqs, 1) * tile_size)
-        share = cdiv(stats.num_decodes * shape.num_kv_heads * _groups(shape) * mean, gpu.units)
-        segments = min(cdiv(tiles, max(share, LEAST_TILES)), most)
-    stages, least = 2 * most_keys(shape) // tile_size, cdiv(tiles, segments)
-    return Config(Prefill(tile_size, stages, segments, gpu.units, least=least), decode, together)
+    segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
+    together = stats.num_decodes > 0 and not busy and tiles <= own
+    stages = 2 * most_keys(shape) // tile_size
+    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
 
 
 @dataclass(frozen=True)
@@ -330,8 +328,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Wo
     if batch.num_seqs and batch.num_tokens > config.short:
         segments = _segments(batch, features, config.prefill, workspace)
         (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
-        least = config.prefill.least
-        step_plan.make_plan(workspace.plan, batch, features, _block_q(batch.shape), tile_size, segments, short, least)
+        step_plan.make_plan(workspace.plan, batch, features, _block_q(batch.shape), tile_size, segments, short)
     return replace(workspace, planned=True)
 
 
@@ -407,7 +404,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         NUM_SEGMENTS=segments, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
     )  # fmt: skip
     if segments > 1:
-        merge = (block_q, ANY_QUERY, False, short + 1, config.least)
+        merge = (block_q, ANY_QUERY, False, short + 1)
         reduce_segments.reduce_segments(batch, features, out, replace(config, tile_size=tile_size), parts, lse, *merge)
 
 

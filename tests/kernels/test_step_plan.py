@@ -14,7 +14,7 @@ from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
 TILE, SHORT = 16, 3
 
 
-def planned(lens, block_q, segments, causal, window=None, least=1):
+def planned(lens, block_q, segments, causal, window=None):
     """The items that are written, as rows of ints, where every entry held something else before."""
     tokens = sum(query for query, _ in lens)
     batch = SimpleNamespace(
@@ -22,12 +22,12 @@ def planned(lens, block_q, segments, causal, window=None, least=1):
     )
     plan = make_space(most_blocks(tokens, len(lens), block_q, SHORT) + 1, segments, torch.device("cpu")).fill_(77)
     features = Features(causal=causal, sliding_window=window)
-    count = make_plan(plan, batch, features, block_q, TILE, segments, SHORT, least)
+    count = make_plan(plan, batch, features, block_q, TILE, segments, SHORT)
     assert (plan[count:] == 77).all(), "written beyond what is said"
     return plan[:count].tolist()
 
 
-def expected(lens, block_q, segments, causal, window=None, least=1):
+def expected(lens, block_q, segments, causal, window=None):
     """Fields as FIELDS says, in the documented order; a window leaves the order as it is without."""
     blocks, start = [], 0
     for seq, (query, keys) in enumerate(lens):
@@ -44,7 +44,7 @@ def expected(lens, block_q, segments, causal, window=None, least=1):
         start += query
     items = []
     for _, _, _, lowest, stop, fields in sorted(blocks):
-        each = max(cdiv(stop - lowest, segments), least)
+        each = cdiv(stop - lowest, segments)
         for segment in range(segments):
             begin, end = (min(lowest + at * each, stop) for at in (segment, segment + 1))
             items.append([*fields, begin, end, segment if each < stop - lowest else -1] if begin < end else None)
@@ -76,15 +76,6 @@ def test_the_plan_is_the_sorted_list(seed, causal, segments):
         found = planned(lens, block_q, segments, causal, window)
         assert len(found) >= len(wanted)
         same(found, wanted)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_short_q_blocks_stay_whole_where_a_segment_has_tiles_at_least(seed):
-    rng = random.Random(seed)
-    lens = [*random_lens(rng), (5, 150)]
-    found = planned(lens, 16, 4, True, least=3)
-    same(found, expected(lens, 16, 4, True, least=3))
-    assert all(item[7] == -1 or item[4] > 3 * TILE for item in found if item[0] >= 0)
 
 
 @pytest.mark.parametrize("count", [step_plan.SEQUENCES, step_plan.SEQUENCES + 1, 3 * step_plan.SEQUENCES + 5])
