@@ -1,9 +1,10 @@
 """From a tuning run's lines to tables of measured winners (common/serving/measured.py), and what the rules lose there.
 
-A candidate wins a kernel's row where it is WORTH faster than the rules' config by the second time; a kernel wins
-`auto`'s row where it is so much faster than what the rules take. What the rules do as well is no winner: the rules
-answer there, and on all batches that nobody timed. Winners of the table that is there stay where their code is still
-the same and nobody timed their key again, so that a table only grows better.
+A candidate wins a kernel's row where it is WORTH faster than the rules' config by the second time, and was faster in
+the screening already, which is another sample: the best of many is partly luck. A kernel wins `auto`'s row where it is
+so much faster than what the rules take. What the rules do as well is no winner: the rules answer there, and on all
+batches that nobody timed. Winners of the table that is there stay where their code is still the same and nobody timed
+their key again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from compare.tune import records
 from compare.tune.space import DEFAULT
 from compare.workloads import Workload
 
-WORTH = 1.03  # two timings of one code differ by 1%, and the best of many is partly luck
+WORTH = 1.03  # two timings of one code differ by 1%
 AUTO = "auto"
 # static_grid has one captured config for every batch, so that no batch has one of its own
 WITH_WINNERS = frozenset(registry.RUNGS) - {AUTO, "static_grid"}
@@ -35,9 +36,10 @@ CHOSEN = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that `
 
 @dataclass(frozen=True, order=True)
 class Timed:
-    """A candidate's second time on a row."""
+    """A candidate's second time on a row, and its screening."""
 
     us: float
+    screen_us: float = field(compare=False)
     config: Any = field(compare=False)
 
 
@@ -65,7 +67,7 @@ class Fitted:
             if name not in self.kernels:
                 continue
             if line["status"] == "ok" and "final_us" in line and (config := self._config(name, line["config"])):
-                found.setdefault((row, name), {})[policy] = Timed(line["final_us"], config)
+                found.setdefault((row, name), {})[policy] = Timed(line["final_us"], line["screen_us"], config)
         for row in rows:
             if not row.asked:
                 mine = {k: found[row.label, k] for k in self.kernels if DEFAULT.name in found.get((row.label, k), {})}
@@ -76,8 +78,9 @@ class Fitted:
         """timed: by kernel and policy."""
         takes: dict[str, Timed] = {}
         for kernel, by_policy in timed.items():
-            best, rules = min(by_policy.values()), by_policy[DEFAULT.name]
-            self.rules.setdefault(kernel, []).append(rules.us / best.us)
+            rules = by_policy[DEFAULT.name]
+            best = min(one for one in by_policy.values() if one.screen_us <= rules.screen_us)
+            self.rules.setdefault(kernel, []).append(rules.us / min(by_policy.values()).us)
             takes[kernel] = best if rules.us >= WORTH * best.us else rules
         configs = {kernel: one for kernel, one in takes.items() if one is not timed[kernel][DEFAULT.name]}
         theirs = self._rules_us(row, timed)

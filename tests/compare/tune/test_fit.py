@@ -79,6 +79,12 @@ def test_a_faster_config_wins_its_kernel_and_the_fastest_kernel_the_row():
     assert len(found) == 2
 
 
+def test_what_was_slower_in_the_screening_was_lucky_the_second_time():
+    row = ROWS[0]
+    lucky = changed(row, "triton/q_block", 50.0, num_warps=8) | {"screen_us": 101.0}
+    assert not fitted([*rules(), lucky]).winners
+
+
 def test_a_row_on_which_the_rules_pick_has_no_time_gets_no_kernel():
     """They are those that take long: of what was timed the fastest may be far from the best."""
     row = next(row for row in ROWS if takes(row) == "parallel_softmax")
