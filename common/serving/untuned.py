@@ -164,6 +164,12 @@ def one_launch(s: Situation, config: Any) -> bool:
     return config.num_segments <= 2 and not idle
 
 
+def _many_blocks(s: Situation) -> bool:
+    """Chunks alone, whose Q Blocks of 128 rows fill the units twice: 29 of 42 tokens over 24k keys took an H100 2665 us in
+    q_block, 3729 in unpaged. Not beside decodes, which nothing cuts there: 11 of 26 over 58k keys 1324 for 208."""
+    return not s.stats.num_decodes and s.stats.num_tokens * s.shape.num_query_heads > 128 * 256
+
+
 def takes(kernel: str) -> Callable[[Situation], str]:
     return lambda s: kernel
 
@@ -195,7 +201,7 @@ PROMPTS = (
     ),
     Rule(
         "few programs over long contexts: unpaged has the segments that q_block lacks",
-        lambda s: s.programs <= 256 and s.keys >= 16 * s.queries,
+        lambda s: s.programs <= 256 and s.keys >= 16 * s.queries and not _many_blocks(s),
         takes("unpaged"),
         "tuning",
     ),
