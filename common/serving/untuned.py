@@ -165,8 +165,8 @@ def one_launch(s: Situation, config: Any) -> bool:
 
 
 def _many_blocks(s: Situation) -> bool:
-    """Chunks alone, whose Q Blocks of 128 rows fill the units twice: 29 of 42 tokens over 24k keys took an H100 2665 us in
-    q_block, 3729 in unpaged. Not beside decodes, which nothing cuts there: 11 of 26 over 58k keys 1324 for 208."""
+    """Chunks alone, whose Q Blocks of 128 rows fill the units twice: 29 of 42 tokens over 24k keys took an H100 2665 us
+    in q_block, 3729 in unpaged. Not beside decodes, which nothing cuts there: 11 of 26 over 58k keys 1324 for 208."""
     return not s.stats.num_decodes and s.stats.num_tokens * s.shape.num_query_heads > 128 * 256
 
 

@@ -178,9 +178,10 @@ class RemoteSeat:
     facts: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
     _actor: Any = None
+    _facts: Any = None
 
     def start(self) -> None:
-        """Ask for the actor; returns at once."""
+        """Ask for the actor and its facts, which take 10 s and more; returns at once, so that seats start together."""
         ray = self.cluster._ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -192,10 +193,11 @@ class RemoteSeat:
         here = NodeAffinitySchedulingStrategy(self.node.id, soft=False)
         actor = ray.remote(Seat).options(num_cpus=1, max_restarts=0, scheduling_strategy=here, **alone)
         self._actor = actor.remote(self.name, self.timed, kind)
+        self._facts = self._actor.facts.remote()
 
     def begin(self, limit_s: float = START_LIMIT_S) -> dict[str, Any]:
         """Its facts, and the work opened where there is one. Raises Lost, also where the seat is not fit."""
-        self.facts = self._ask("facts", limit_s)
+        self.facts = self._answer(self._facts, limit_s)
         if self.facts["unfit"]:
             raise Lost(self.facts["unfit"])
         return self.facts
@@ -243,10 +245,13 @@ class RemoteSeat:
             self._ask("close", 10.0)
 
     def _ask(self, method: str, limit_s: float, *arguments: Any) -> Any:
+        return self._answer(getattr(self._actor, method).remote(*arguments), limit_s)
+
+    def _answer(self, asked: Any, limit_s: float) -> Any:
         ray = self.cluster._ray
         with self._heard():
             try:
-                return ray.get(getattr(self._actor, method).remote(*arguments), timeout=limit_s)
+                return ray.get(asked, timeout=limit_s)
             except ray.exceptions.GetTimeoutError:
                 busy = f"no answer within {limit_s:.0f} s: other work of the cluster may have this seat's place"
                 raise Lost(busy) from None
