@@ -118,7 +118,7 @@ def _segments_kernel(
     min_block_m: hl.constexpr,
     block_q: hl.constexpr,
     num_segments: int,
-    longest_query: hl.constexpr,
+    longest_query: int,
     by_sequence: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # the next line makes this a dependent launch as well, so it must wait for what ran before it
@@ -163,7 +163,7 @@ def _segments_kernel(
             first = (block - (div(query_start, block_q) + seq)) * block_q
 
         query_len = query_start_loc[seq + 1] - query_start
-        if (first < query_len) & (query_len <= longest_query):
+        if (first < query_len) & (query_len <= int32(longest_query)):
             context_len = seq_len - query_len
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
@@ -199,7 +199,7 @@ def _segments_kernel(
                     store_rows(out, row, head, live, normalise(total, l, kv_head, f))
                     store_lse(lse, row, head, live, m, l)
                 else:
-                    place = seq * longest_query + token if by_sequence else row
+                    place = seq * int32(longest_query) + token if by_sequence else row
                     store_partial((partial_acc, partial_m, partial_l), segment, place, head, live, m, l, total)
 
 

@@ -76,7 +76,7 @@ def _reduce_segments_kernel(
     num_segments: int,
     slots: hl.constexpr,
     shortest_query: hl.constexpr,
-    longest_query: hl.constexpr,
+    longest_query: int,
     by_sequence: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the segments; every program waits, so that this launch ends after theirs
@@ -109,7 +109,7 @@ def _reduce_segments_kernel(
             token = place - query_start
 
         query_len = query_start_loc[seq + 1] - query_start
-        if (token < query_len) & (query_len >= shortest_query) & (query_len <= longest_query):
+        if (token < query_len) & (query_len >= shortest_query) & (query_len <= int32(longest_query)):
             row = (query_start + token).to(torch.int64)
             seq_len = seq_lens[seq]
             first = div(token, block_q) * block_q

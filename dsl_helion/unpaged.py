@@ -147,7 +147,7 @@ def _unpaged_kernel(
     short: hl.constexpr,
     sequences: hl.constexpr,
     source: hl.constexpr,
-    num_segments: hl.constexpr,
+    num_segments: int,
     slack: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
@@ -235,7 +235,7 @@ def _unpaged_kernel(
                     )  # fmt: skip
                     acc = finish_here(acc, seq) if slack > 0 else acc
                 total = narrow(acc, value_size)
-            if num_segments == 1 or used <= 1:
+            if partial_acc is None or used <= 1:
                 writes = real & (segment == 0)
                 store_rows(out, query_start + token, head, writes, normalise(total, l, kv_head, f))
                 store_lse(lse, query_start + token, head, writes, m, l)
