@@ -16,15 +16,17 @@ import fnmatch
 import functools
 import json
 import math
+import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from compare import stats
@@ -295,7 +297,7 @@ def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COLOURS = {Change.REGRESS: "red", Change.STATUS_CHANGED: "red", Change.AMBIGUOUS: "yellow", Change.IMPROVED: "green"}
-WIDTH = 112  # columns in a pipe, where rich takes 80 and cuts
+WIDTH = 112  # columns that the table takes; also in a pipe, where rich takes 80 and cuts
 
 
 def options(new: argparse.ArgumentParser) -> None:
@@ -339,13 +341,9 @@ def summary(found: Sequence[Difference]) -> str:
     return f"{len(found)} cells: " + ", ".join(f"{counts[change]} {change}" for change in Change if counts[change])
 
 
-def table(found: Sequence[Difference], everything: bool) -> Table:
-    """A line a cell, regressions first, the largest first; unchanged ones only where everything is asked for."""
-    view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title, right in (("change", False), ("row", False), ("kernel", False), ("before", True), ("after", True)):
-        view.add_column(title, justify="right" if right else "left", no_wrap=True)
-    view.add_column("time, 99% interval", justify="right", no_wrap=True)
-    view.add_column("what changed")
+def _told(found: Sequence[Difference], everything: bool) -> Iterator[tuple[str, ...]]:
+    """What is said of a cell: change, row, kernel, before, after, ratio, what changed; regressions first, the largest
+    first. Unchanged cells only where everything is asked for."""
     order = list(Change)
     several = len({d.gpu for d in found}) > 1
     for d in sorted(found, key=lambda d: (order.index(d.change), -d.ratio.ratio if d.ratio else 0.0)):
@@ -354,8 +352,29 @@ def table(found: Sequence[Difference], everything: bool) -> Table:
             kernel = f"{d.gpu}: {d.kernel}" if several else d.kernel
             nothing = d.same_fingerprint and d.change is not Change.SAME
             why = "; ".join(d.why) or "nothing" * nothing
-            view.add_row(change, d.workload.label, kernel, _end(d, 0), _end(d, 1), _ratio(d), why)
+            yield change, *map(escape, (d.workload.label, kernel, _end(d, 0), _end(d, 1), _ratio(d), why))
+
+
+def table(found: Sequence[Difference], everything: bool) -> Table:
+    """A line a cell."""
+    view = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title, right in (("change", False), ("row", False), ("kernel", False), ("before", True), ("after", True)):
+        view.add_column(title, justify="right" if right else "left", no_wrap=True)
+    view.add_column("time, 99% interval", justify="right", no_wrap=True)
+    view.add_column("what changed")
+    for row in _told(found, everything):
+        view.add_row(*row)
     return view
+
+
+def lines(found: Sequence[Difference], everything: bool) -> Iterator[str]:
+    """Of a cell two or three lines, for a window that the table does not fit."""
+    for change, row, kernel, before, after, ratio, why in _told(found, everything):
+        ends = " -> ".join(filter(None, (before, after)))
+        yield f"{change}  {row}  {kernel}"
+        yield f"  {', '.join(filter(None, (ends, ratio)))}"
+        if why:
+            yield f"  {why}"
 
 
 def _end(d: Difference, after: int) -> str:
@@ -382,7 +401,8 @@ def _plain(d: Difference) -> dict[str, Any]:
 def show(before: RunData, after: RunData, found: Sequence[Difference], noise_said: str, everything: bool) -> None:
     """Print what changed around the runs, the cells that changed, and the count."""
     console = Console()
-    console.width = max(console.width, WIDTH)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
     plain = functools.partial(console.print, markup=False, highlight=False)
     for run in (before, after):
         if run.note:
@@ -393,8 +413,11 @@ def show(before: RunData, after: RunData, found: Sequence[Difference], noise_sai
     plain(f"between the runs: {'; '.join(changes) or 'nothing changed'}")
     plain(f"{alike} of {len(common)} common cells have one fingerprint; {noise_said}")
     shown = table(found, everything)
-    if shown.row_count:
+    if shown.row_count and console.width >= WIDTH:
         console.print(shown)
+    elif shown.row_count:
+        for line in lines(found, everything):
+            console.print(line, highlight=False)
     plain(summary(found))
 
 
