@@ -70,6 +70,12 @@ def _many_short(s: Situation) -> bool:
 
 q_block = Rules(
     Rule(
+        "decodes of one tile: nothing to load ahead",
+        lambda s: s.few_rows and s.keys <= s.decode_keys(128),
+        lambda s: _q_block(_decode_tile(s, 128), num_stages=1),
+        "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0",
+    ),
+    Rule(
         "decodes: 128 keys keep most bytes in flight",
         lambda s: s.few_rows,
         lambda s: _q_block(_decode_tile(s, 128)),

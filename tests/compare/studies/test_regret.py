@@ -46,6 +46,19 @@ def test_a_row_counts_where_auto_and_another_were_timed_twice(folder):
     assert second.regret == 0.0  # auto is one of those that it is compared with
 
 
+def test_one_config_under_two_names_is_one_candidate_with_the_least_of_its_times(folder):
+    log, config = folder / "candidates.jsonl", {"block_m": 16}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if line["kernel"] == "triton/auto" and line["row"] == ROWS[0].label:
+            line["config"] = {"kernel": "q_block", "config": config, "path": "p", "provenance": "untuned default"}
+        elif line["kernel"] == "triton/q_block" and line["policy"] == DEFAULT.name:
+            line["config"] = config
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first = regret.judged(folder)[0]
+    assert (first.us, first.best_us, first.regret) == (10.0, 10.0, 0.0)
+
+
 def _planned(folder, **policies):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"policies": policies}))
