@@ -20,6 +20,7 @@ import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its workers: commands are tested as in a pipe
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
