@@ -205,6 +205,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     if s.tma and s.small and s.usual:
         segments = untuned.few_blocks(s)
         found = Tile(64, 64, 4, 3) if segments else Tile(128, 64, 4, 2)
+        if s.narrow and s.stored_in_8_bits:  # 55 of 172 tokens over 39k keys on an H100: 6.7 ms, in two stages 7.8
+            found = found._replace(num_stages=3)
     if s.mfma and not gpu.fp8_products and s.small and not s.narrow:
         found = found._replace(tile_size=16)  # gfx90a, 32 keys: 258 registers, one program a unit
     prefill = unpaged_kernel.Prefill(*found, num_segments=max(segments, 1), overlap=s.tma, **untuned.copying(s))
