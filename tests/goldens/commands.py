@@ -58,7 +58,7 @@ def meaning(command: str) -> dict[str, Any]:
             command_line.main(shlex.split(command))
         except Parsed as parsed:
             text = json.dumps(vars(parsed.args[0]), default=str, sort_keys=True)
-            return json.loads(text.replace(f"{test_docs.ROOT}/", ""))
+            return json.loads(text.replace(f"{test_docs.ROOT}/", ""), parse_constant=str)  # --max-time inf is no JSON
         except SystemExit as left:
             return {"refused": left.code}
     raise AssertionError(f"{command}: found a command without a parser, which was run")
