@@ -107,10 +107,11 @@ def test_no_contract_lets_nonsense_pass(wrong, dtype, softcap):
             assert not check(out, lse, batch, features, contract, expected).ok, f"{length} keys under {contract}"
 
 
-# One key of 2,605, one percent of a scale, and what the weakest contract allows by its words.
+# One key of 2,605, one percent of a scale, and what the weakest contract allows by its words: a sum in bf16 may be off
+# by 3% there (3/8 u in each of 41 tiles), which the 13 keys of a partial page are not.
 ALLOWED_BY_IT = {
     "last_key_dropped", "first_key_dropped", "segment_boundary_key_dropped", "key_counted_in_two_segments",
-    "scale_one_percent_off", "accumulator_in_bf16", "probabilities_in_e4m3", "tf32_undeclared",
+    "scale_one_percent_off", "accumulator_in_bf16", "probabilities_in_e4m3", "tf32_undeclared", "partial_page_dropped",
 }  # fmt: skip
 BUGS = [mutant for mutant in MUTANTS if mutant.name not in ALLOWED_BY_IT]
 
