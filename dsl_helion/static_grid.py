@@ -22,7 +22,6 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from dsl_helion import planned_grid
-from dsl_helion.arithmetic import div
 from dsl_helion.binding import (
     Gather,
     fits,
@@ -172,8 +171,6 @@ def _attend_items_kernel(
                 context_len = seq_len - query_len
                 query_pos = context_len + token
                 row = query_start + token
-                query_row = query_start + q_block * block_q
-                real_rows = torch.minimum(query_len - q_block * block_q, hl.full([], block_q, dtype=torch.int32))
                 part_row = hl.arange(block_m)
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
@@ -205,18 +202,10 @@ def _attend_items_kernel(
                     hl.store(partial_m, [at], m, extra_mask=live)
                     hl.store(partial_l, [at], l, extra_mask=live)
                     if to_slot < end:
-                        first_program = div(begin + snap, per_program)
                         write_record(
-                            records,
-                            first_record + program,
-                            div(end - snap - 1, per_program) - first_program,
-                            program - first_program,
-                            partial_row + (2 * first_program + 1) * part_rows,
-                            part_rows,
-                            query_row,
-                            real_rows * queries_per_kv,
-                            kv_head,
-                        )
+                            records, first_record + program, program, begin, end, snap, per_program, query_start,
+                            query_len, q_block, kv_head, partial_row, block_m, queries_per_kv,
+                        )  # fmt: skip
             slot = end
 
 

@@ -12,7 +12,7 @@ import helion
 import helion.language as hl
 import torch
 
-from dsl_helion.arithmetic import cdiv, div, int32
+from dsl_helion.arithmetic import cdiv
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.merge_parts import write_record
@@ -112,18 +112,10 @@ def _pieces_kernel(
                 hl.store(pieces, [at, 9], torch.where((from_slot == begin) & (to_slot == end), -1, part))
                 hl.store(pieces, [at, 10], refused.to(torch.int32))
                 if to_slot < end:
-                    first_program = div(begin + snap, per_program)
                     write_record(
-                        records,
-                        program,
-                        div(end - snap - 1, per_program) - first_program,
-                        program - first_program,
-                        first_row + (2 * first_program + 1) * block_m,
-                        int32(block_m),
-                        query_start + q_block * block_q,
-                        torch.minimum(query_len - q_block * block_q, int32(block_q)) * queries_per_kv,
-                        kv_head,
-                    )
+                        records, program, program, begin, end, snap, per_program, query_start, query_len,
+                        q_block, kv_head, first_row, block_m, queries_per_kv,
+                    )  # fmt: skip
             at = at + real.to(torch.int32)
             slot = end
         shares[program, 1] = at

@@ -199,17 +199,10 @@ def _attend_items_kernel(
                 tl.store(m_ptr + at, m, mask=live)
                 tl.store(l_ptr + at, l, mask=live)
                 if to_slot < end:
-                    first_program = (begin + snap) // per_program
                     write_record(
-                        record_ptr,
-                        (end - snap - 1) // per_program - first_program,
-                        program - first_program,
-                        FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
-                        BLOCK_M,
-                        query_start + q_block * BLOCK_Q,
-                        tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
-                        kv_head,
-                    )
+                        record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
+                        FIRST_ROW, BLOCK_M, QUERIES_PER_KV,
+                    )  # fmt: skip
         slot = end
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both

@@ -95,17 +95,10 @@ def _pieces_kernel(
             tl.store(piece_ptr + 9, tl.where(whole, -1, row))
             tl.store(piece_ptr + 10, refused.to(tl.int32))
             if to_slot < end:
-                first_program = (begin + snap) // per_program
                 write_record(
-                    record_ptr,
-                    (end - snap - 1) // per_program - first_program,
-                    program - first_program,
-                    FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
-                    BLOCK_M,
-                    query_start + q_block * BLOCK_Q,
-                    tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
-                    kv_head,
-                )
+                    record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
+                    FIRST_ROW, BLOCK_M, QUERIES_PER_KV,
+                )  # fmt: skip
             at += 1
         slot = end
     tl.store(shares_ptr + 2 * program + 1, at)
