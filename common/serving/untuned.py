@@ -121,7 +121,7 @@ def short_rows(s: Situation, found: Tile) -> Tile:
 
 def dealt(s: Situation, found: Tile, slots: int) -> int:
     """Segments of short queries: as many as end soonest."""
-    most = min(s.keys // (2 * found.tile_size), 32)
+    most = min(s.keys // (2 * found.tile_size), 64)
     return splits(s.q_blocks(found.block_m), slots, cdiv(s.keys, found.tile_size), most, s.evenness)
 
 

@@ -68,10 +68,11 @@ def short_queries(s: Situation) -> Config | None:
 def chunk(s: Situation) -> Config | None:
     """A chunk of few tokens over a long context, read by pages: two programs of 64 rows a unit.
 
-    64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens lose
-    (103 for 97). Where 256 rows at most read a key, Q Blocks may fill the units twice, for a copy reads and
-    writes as much as they read: 29 times 42 tokens of 336 rows over 24k keys are 2236 us, copied 3729. Shorter contexts, which nobody measured, are cut as well: 64 tokens over 1024 keys are 32 programs of
-    16 tiles, and a copy before them.
+    64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens
+    lose (103 for 97). Where 256 rows at most read a key, Q Blocks may fill the units twice, for a copy reads and
+    writes as much as they read: 29 times 42 tokens of 336 rows over 24k keys are 2236 us, copied 3729. Shorter
+    contexts, which nobody measured, are cut as well: 64 tokens over 1024 keys are 32 programs of 16 tiles, and a
+    copy before them.
     """
     q_blocks, least = s.long_blocks(64), max(1024, 4 * s.queries)
     most = 2 * s.units if s.rows <= 256 else s.units // 2
