@@ -78,7 +78,7 @@ class Situation:
     def prompt_keys(self) -> int:
         """What the longest of the `prompts` has, at most about: twice their mean, were all keys theirs. Ten prompts
         beside one decode of 58k keys are not told by the longest sequence, but 58k keys in all can't be of them."""
-        return max(min(self.keys, 2 * self.stats.total_seq_len // self.prompts), self.queries)
+        return max(min(self.keys, 2 * self.stats.total_seq_len // self.prompts), self.queries, 1)
 
     @property
     def short(self) -> bool:

@@ -21,7 +21,7 @@ TABLES: dict[str, list[Line]] = {
     if part != "of"
 }
 RESIDENT, RESIDENT_MFMA = 3, 4  # programs of a decode that a unit holds: on an H200 156 registers and 39 KB each
-KEYS, TALL = 64, 1.75  # of a prompt's tile; what a tile of 128 rows takes, in tiles of 64
+KEYS = 64  # of a prompt's tile
 SEGMENT = 1024  # keys: where segments are shorter, what starts and merges them costs more than they gain
 
 
@@ -161,16 +161,12 @@ def even(s: Situation, parts: int) -> bool:
 
 
 def few_blocks(s: Situation, parts: int) -> int:
-    """Segments of a prompt in Q Blocks of 64 rows, where they end sooner than as many rows by 128; 0: they don't, as
-    where those are two a unit.
+    """Segments of a prompt with fewer Q Blocks of 128 rows than two a unit, in Q Blocks of half; 0: it has enough.
 
-    One prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many. Prompts that fill the units take 1.09 to 1.17
-    times as long by 64 rows (tuning of the H100: t25, t13, t41, t38), so a tile of 128 is TALL of 64.
+    One prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many; four of 512 of one KV head, 256 Q Blocks of
+    128, 68 us on an H200 in twice as many.
     """
-    slots, tiles, blocks = 2 * s.units, cdiv(s.prompt_keys, KEYS), s.long_blocks(128)
-    segments = cut(s, 64, slots, parts)
-    ended = ends(s.long_blocks(64), slots, tiles, segments, _causal(s))
-    return segments if blocks < slots and ended < TALL * ends(blocks, slots, tiles, 1, _causal(s)) else 0
+    return 0 if s.long_blocks(128) >= 2 * s.units else cut(s, 64, 2 * s.units, parts)
 
 
 def copying(s: Situation) -> dict[str, Any]:
