@@ -26,6 +26,27 @@ DESCRIPTOR = "{descriptor}"  # the word of a command for which the number of the
 _living: set[subprocess.Popen[bytes]] = set()
 
 
+def cores() -> int:
+    """How many cores this process may use: those of its affinity where the system has one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_to(part: int, of: int) -> None:
+    """Take the part-th of `of` equal parts of this process's cores, for all its threads and all children to come.
+
+    Nothing where the system has no affinity, or fewer cores than parts.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    ours = sorted(os.sched_getaffinity(0))
+    share = len(ours) // of
+    if not share:
+        return
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has just ended
+            os.sched_setaffinity(int(thread), ours[part * share : (part + 1) * share])
+
+
 @atexit.register
 def end_all() -> None:
     """Kill every process that was started here and has not been ended: those of other threads too."""

@@ -134,7 +134,7 @@ class Cluster:
         found = []
         for node, count in wanted:
             where = node.host if hosts.count(node.host) == 1 else f"{node.host}.{node.id[:6]}"
-            found += [RemoteSeat(self, node, f"{where}:{number}", timed, pretended) for number in range(count)]
+            found += [RemoteSeat(self, node, f"{where}:{n}", timed, pretended, (n, count)) for n in range(count)]
         return found
 
 
@@ -173,6 +173,7 @@ class RemoteSeat:
     name: str
     timed: bool
     pretended: bool = False
+    part: tuple[int, int] = (0, 1)
     work: Work | None = None
     silence_s: float = 3600.0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -192,7 +193,7 @@ class RemoteSeat:
         kind = self.node.kind if self.pretended else None
         here = NodeAffinitySchedulingStrategy(self.node.id, soft=False)
         actor = ray.remote(Seat).options(num_cpus=1, max_restarts=0, scheduling_strategy=here, **alone)
-        self._actor = actor.remote(self.name, self.timed, kind)
+        self._actor = actor.remote(self.name, self.timed, kind, self.part)
         self._facts = self._actor.facts.remote()
 
     def begin(self, limit_s: float = START_LIMIT_S) -> dict[str, Any]:

@@ -16,6 +16,14 @@ class Share:
     lost: list[str] = field(default_factory=list)
 
 
+def longest_first(times: Sequence[float]) -> list[int]:
+    """Numbers of rows, the longest first: no seat begins it while the others end, and what all repeat is the shortest.
+
+    In `peers` on two H100s q32k took 84 s of 307, and one seat began it when the other had its last row.
+    """
+    return sorted(range(len(times)), key=lambda number: -times[number])
+
+
 def cut(costs: Sequence[int], seats: int, most: int) -> list[Share]:
     """All rows, in order, a row whole. costs: cells of each row. most: cells of a share, one row at least.
 

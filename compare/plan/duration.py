@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from common.process import cores
 from compare.plan.plan import Plan
 
 # Seconds of a cell beside its launches: import, trace, compile, reference.
@@ -25,7 +24,7 @@ def seconds(plan: Plan) -> float:
         plan.seconds(cell) + (INTERPRETED_S.get(cell.kernel.split("/")[0], 0.5) if beside is None else beside)
         for cell in runnable
     )
-    return work / min(os.cpu_count() or 1, MODEL_LANES) if plan.modelled else work
+    return work / min(cores(), MODEL_LANES) if plan.modelled else work
 
 
 def in_words(s: float) -> str:

@@ -36,6 +36,7 @@ from compare.run.command import Run
 from compare.run.options import Options
 from compare.run.rows import CHUNK_CELLS
 from compare.run.seated import SeatedRows
+from compare.workloads.cost import floor_us
 
 REPEATS = "repeats.jsonl"
 CPU = "cpu"
@@ -206,7 +207,8 @@ class Fleet:
         ours = self.found.of.get(kind, []) or muster.cores(self.cluster, len(plan.jobs), self.tell, but=busy)
         plans = [replace(plan, software=seat.facts["software"]) for seat in ours]
         run = self._run(kind, plans[0] if plans else plan, [other.fingerprints for other in plans[1:]])
-        rows = [number for number, job in enumerate(plan.jobs) if not _is_done(run, job)]
+        left = [number for number, job in enumerate(plan.jobs) if not _is_done(run, job)]
+        rows = [left[at] for at in shares.longest_first([_floor_us(plan, number) for number in left])]
         most = CHUNK_CELLS if kind in self.found.of else 1
         dealt = shares.cut([len(plan.jobs[number].cells) for number in rows], len(ours), most)
         dealt = [Share(tuple(rows[at] for at in share.rows)) for share in dealt]
@@ -257,6 +259,12 @@ class Fleet:
         done = [part.run.folder for part in self.parts if (part.run.folder / "cells.jsonl").stat().st_size]
         if len(done) > 1:
             print(report.write(merge.merge([runs.read(one) for one in done], folder)))
+
+
+def _floor_us(plan: Plan, number: int) -> float:
+    """What no kernel can be faster than in this row; 0 where no GPU is meant, or its peaks are not known."""
+    gpu = plan.situation.target
+    return (gpu and floor_us(plan.jobs[number].workload, gpu)) or 0.0
 
 
 def _is_done(run: Run, job: Job) -> bool:

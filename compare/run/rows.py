@@ -7,12 +7,12 @@ static facts are read, before its first round; then each process in turn times t
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from common.process import cores
 from compare.competitors.registry import base, is_own
 from compare.plan.job import Cell, Job
 from compare.plan.plan import Plan
@@ -87,7 +87,7 @@ class Rows:
             facts = StaticFacts([], now.target, limit_s, where.heuristics, alone=now.measure)
             stack.callback(facts.close)
             if self.plan.modelled:
-                crews = [self._crew(0, show, "model") for _ in range(min(os.cpu_count() or 1, lanes))]
+                crews = [self._crew(0, show, "model") for _ in range(min(cores(), lanes))]
             else:
                 crews = [self._crew(p, show) for p in range(self.plan.contract.processes) if self._left(p, every)]
             for crew in crews:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.process import Child, Lost
+from common.process import Child, Lost, cores
 from compare.process import children
 from compare.process.crew import environment
 from compare.workloads import Workload
@@ -29,7 +28,7 @@ def ahead(
 ) -> tuple[int, list[str]]:
     """Fill the cache for every distinct shape and features of the rows: (how many compiled, what the others said)."""
     distinct = {json.dumps([w.to_dict()["shape"], w.to_dict()["ask"], w.style, w.new_kv]): w for w in workloads}
-    lanes = max((os.cpu_count() or 1) - CORES_LEFT, 1)
+    lanes = max(cores() - CORES_LEFT, 1)
     task = {
         "workloads": [_small(row).to_dict() for row in distinct.values()],
         "kernels": list(kernels),

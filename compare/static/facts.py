@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from common.gpus import Gpu
+from common.process import cores
 from compare.competitors.registry import is_own
 from compare.plan.job import Cell
 from compare.process.pool import Jobs, Pool, in_order
@@ -31,7 +31,7 @@ class StaticFacts:
         self, cells: Iterable[Cell], gpu: Gpu | None, limit_s: float, heuristics: str = "tree", alone: bool = False
     ) -> None:
         self._gpu, self._limit_s, self._heuristics = gpu, limit_s, heuristics
-        cpus = os.cpu_count() or 1
+        cpus = cores()
         many = min(cpus - ALONE_CPUS_KEPT, MAX_ALONE) if alone else min(cpus // CPUS_PER_LANE, MAX_LANES)
         self._most = max(many, 1)
         self._jobs: Jobs[Asked] = Jobs(growing=True, of=in_order)

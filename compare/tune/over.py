@@ -145,7 +145,10 @@ def main(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _tuned(arguments: argparse.Namespace, argv: list[str], gpu: Any, seats: Sequence[RemoteSeat]) -> int:
     beside = Counter(seat.node.id for seat in seats)
-    cores = {seat.name: max((arguments.cores or seat.facts["cores"]) // beside[seat.node.id], 1) for seat in seats}
+    cores = {
+        seat.name: max(arguments.cores // beside[seat.node.id], 1) if arguments.cores else seat.facts["cores"]
+        for seat in seats
+    }
     whole = Machine(gpu, tuple(seat.name for seat in seats), sum(cores.values()))
     run = tune.Tuning(arguments, argv, whole)
     if not run.plan or not run.rows:

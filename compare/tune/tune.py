@@ -16,7 +16,6 @@ import argparse
 import datetime
 import hashlib
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import UnknownGpu, resolve
+from common.process import cores
 from common.spec import SpecError
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, ending
@@ -238,7 +238,7 @@ def machine(arguments: argparse.Namespace) -> Machine | None:
     wanted = len(here) if arguments.gpus == "all" else int(arguments.gpus)
     if not 1 <= wanted <= len(here):
         raise GrammarError(f"--gpus: found {arguments.gpus}, allowed 1 to {len(here)} or all")
-    return Machine(now.target, tuple(here[:wanted]), arguments.cores or os.cpu_count() or 1)
+    return Machine(now.target, tuple(here[:wanted]), arguments.cores or cores())
 
 
 def _main(arguments: argparse.Namespace, argv: list[str]) -> int:

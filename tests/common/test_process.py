@@ -113,3 +113,35 @@ def test_once_with_a_limit_keeps_what_was_said():
     with pytest.raises(Lost, match="no answer within 4 s") as found:
         process.once([sys.executable, "-c", source], os.environ, b"", 4.0)
     assert found.value.log_tail == "said\n"
+
+
+PARTS = """
+import os, threading
+from common.process import cores, keep_to
+before, resting = cores(), threading.Event()
+thread = threading.Thread(target=resting.wait)
+thread.start()
+keep_to({part}, {of})
+print(before, cores(), sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(thread.native_id)))
+resting.set()
+"""
+
+
+def kept(part, of):
+    source = PARTS.format(part=part, of=of)
+    told = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
+    before, after, rest = told.split(" ", 2)
+    own, other = rest.strip().removesuffix("]").split("] [")
+    assert own.removeprefix("[") == other  # threads that were there before, too
+    return int(before), int(after), set(map(int, other.split(", ")))
+
+
+@pytest.mark.skipif(process.cores() < 2, reason="one core has no parts")
+def test_parts_of_the_cores_are_equal_and_apart():
+    (before, first, ours), (_, second, others) = kept(0, 2), kept(1, 2)
+    assert first == second == before // 2 and not ours & others
+
+
+def test_more_parts_than_cores_leave_all_cores_to_each():
+    before, after, _ = kept(0, process.cores() + 1)
+    assert before == after

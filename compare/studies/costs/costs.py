@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from rich.console import Console
 
 from common import gpus
 from common.gpus import Gpu
+from common.process import cores
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
@@ -88,11 +88,10 @@ def table(rows: Sequence[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
 
 def processor() -> str:
     """What the CPU calls itself, and how many cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.processor() or platform.machine()}, {cores} cores"
+    return f"{model or platform.processor() or platform.machine()}, {cores()} cores"
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Asked:
 
 
 def _compile(asked: Asked) -> Iterator[dict[str, Any]]:
-    lanes = max((os.cpu_count() or 1) // CORES_PER_LANE, 1)
+    lanes = max(cores() // CORES_PER_LANE, 1)
     own = [kernel for kernel in asked.kernels if not kernel.endswith("/auto")]
     options = {"here": asked.here, "repeats": asked.repeats, "lanes": lanes}
     yield from compile_cost.measure(own, COMPILED, asked.gpu, **options)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 import warnings
 from collections import Counter
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common import gpus
+from common.process import cores
 from common.spec import SpecError
 from common.spec.toolchain import dotted, toolchain
 from compare.competitors import registry
@@ -166,7 +166,7 @@ def main(asked: argparse.Namespace) -> int:
         say(error)
         return USAGE
     task = {"gpu": meant.name, "device": "cuda", "workload": workload.to_dict(), "limit_s": asked.limit}
-    lanes, deadline = asked.jobs or max(min((os.cpu_count() or 2) // 2, 8), 1), begin + min(asked.budget, 10**9)
+    lanes, deadline = asked.jobs or max(min(cores() // 2, 8), 1), begin + min(asked.budget, 10**9)
 
     def lane() -> Lane:
         return Lane(children.command(children.STRESS), task, deadline, silence_s=SILENCE_S)

@@ -34,6 +34,7 @@ from rich.progress import Progress
 
 from common import gpus
 from common.gpus import Gpu
+from common.process import cores
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, USAGE, say, terminable
 from compare.record import folder as run_folder
@@ -255,7 +256,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--targets", default=",".join(TARGETS), help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--kernels", default=KERNELS, help="globs of kernel ids")
     parser.add_argument("--out", type=Path, default=DATA, help="the data file; page and scripts lie beside it")
-    parser.add_argument("--lanes", type=int, default=min(os.cpu_count() or 1, 2))
+    parser.add_argument("--lanes", type=int, default=min(cores(), 2))
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one config may compile")
     parser.add_argument("--render", action="store_true", help="write the page from the lines that are there")
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from compare.fleet.shares import cut
+from compare.fleet.shares import cut, longest_first
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 500])
@@ -27,3 +27,7 @@ def test_shares_get_smaller_and_end_with_single_rows():
 def test_no_share_has_more_cells_than_are_compiled_ahead_but_for_a_row_that_has():
     shares = cut([5, 30, 5, 5, 5], 1, 16)
     assert [share.rows for share in shares] == [(0,), (1,), (2,), (3,), (4,)]
+
+
+def test_the_longest_row_comes_first_and_equal_ones_stay_in_order():
+    assert longest_first([1.0, 9.0, 0.0, 9.0, 1.0]) == [1, 3, 0, 4, 2]
