@@ -16,11 +16,13 @@ from typing import Any
 
 from rich.console import Console
 
+from common import versions
 from common.gpus import UnknownGpu
 from common.spec import SpecError
 from compare.analysis import diff, runs
 from compare.analysis.cells import combined
 from compare.analysis.diff import Incomparable
+from compare.competitors import registry
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.fleet.cluster import NoFleet
@@ -236,6 +238,8 @@ def _main(options: Options) -> int:
     if options.shown.list or options.shown.dry_run:
         print("\n".join(listing(chosen) if options.shown.list else dry_run(plan)))
         return OK
+    if now.target is None and any(registry.is_own(cell.kernel) for cell in plan.cells):
+        versions.ensure("compare", interpreted=True)  # else every cell says it
     print(now.line, flush=True)
     if options.where.require_gpu and not now.measure:
         print(f"--require-gpu: {options.where.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)

@@ -222,6 +222,15 @@ def test_an_entry_point_refuses_what_is_absent_in_one_line(tmp_path, entry, name
     assert re.fullmatch(rf"{name}: found none, needed \S+: pip install '{name}\S+'\n", done.stderr)
 
 
+def test_a_run_without_a_gpu_refuses_a_triton_too_old_for_its_interpreter_in_one_line(tmp_path):
+    package(tmp_path, "triton", "3.6.0")
+    wanted = ("--kernels", "triton/q_block", "--workload", "q1s20", "--out", "out")
+    done = run(tmp_path, "-m", "compare.run", *wanted, CUDA_VISIBLE_DEVICES="-1")
+    assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "out").exists()
+    (said,) = [line for line in done.stderr.splitlines() if "untested" not in line]
+    assert re.fullmatch(r"triton: found 3\.6\.0, needed >=3\.7,\S+: pip install 'triton>=3\.7,\S+'", said)
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_entry_point_says_in_one_line_that_a_set_is_untested(tmp_path, entry):
     package(tmp_path, "triton", "99.1.0")
