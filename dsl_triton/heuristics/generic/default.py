@@ -117,6 +117,12 @@ q_block = Rules(
         lambda s: _q_block(_rows(s), num_stages=1),
         "53 prompts of up to 348: 377 us for 415",
     ),
+    Rule(
+        "prompts of one tile: nothing to load ahead",
+        lambda s: s.tma and s.keys <= _rows(s).tile_size,
+        lambda s: _q_block(_rows(s), num_stages=1),
+        "10 prompts of 24 of 56 heads on an H100: 6.9 us, in two stages 8.0",
+    ),
     Rule("prompts: the rows and keys that registers hold", always, lambda s: _q_block(_rows(s))),
 )
 
