@@ -35,7 +35,7 @@ gpu:  ## all that is measured on the GPU that is here, with PYTHON as it is; goe
 test:  ## the tests of every day, on JOBS=2 processes
 	@$(RUN) -m pytest -m "$(if $(LANE),lane,not slow)" -n $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
 
-test-slow:  ## the tests that take minutes, and those of the newest torch
+test-slow:  ## the tests that take minutes, hours in all; ARGS='--part 1/8' is an eighth; then those of the newest torch
 	@$(RUN) -m pytest -m slow -n $(JOBS) --dist loadgroup $(ARGS)
 	@$(MAKE) --no-print-directory test LANE=newest-torch
 

@@ -168,13 +168,15 @@ def planted(batch: PagedBatch, features: Features) -> None:
     """All mass lies on a few keys, as many in each KV head as V has lanes, and each has a lane of V to itself.
 
     So a key that is lost or seen twice is a lane that is wrong by nearly all of itself: under any precision, which lets
-    one of 4,500 like keys pass. The heads have other keys, of `_edges`.
+    one of 4,500 like keys pass. The heads have other keys, of `_edges`. V is 0 elsewhere: of P = e^-10 alone a kernel
+    that rounds P to fp16 behind its division would keep too little (1.3 of the budget).
     """
     _logits(lambda key, seq_len: torch.zeros_like(key))(batch, features)
     heads, lanes = batch.shape.num_kv_heads, batch.shape.value_lanes
     alone = torch.eye(lanes, device=batch.device)
     for seq, (_, seq_len) in enumerate(_lens(batch)):
         keys = _edges(seq_len, batch.shape.block_size)[: heads * lanes]
+        _set(batch.by_token()[1], _slots(batch, seq, range(seq_len)), torch.zeros(seq_len, lanes, device=batch.device))
         for head in range(heads):
             page, slot = _slots(batch, seq, keys[head::heads])
             for cache, values in zip(batch.by_token(), (10.0 * _eighths(batch)[None], alone[: len(page)]), strict=True):

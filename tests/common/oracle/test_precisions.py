@@ -15,7 +15,7 @@ from common.cases.trial import Trial
 from common.kit.levels import LONG_PLANTED
 from common.mutants import MUTANTS
 from common.mutants.emulation import Schedule, emulate
-from common.mutants.right import Rounded, exp2_by_polynomial
+from common.mutants.right import RIGHT, Rounded, exp2_by_polynomial
 from common.oracle.reference import gather, reference
 from common.oracle.rounding import EXP2_POLYNOMIAL
 from common.oracle.tolerance import check, sum_error
@@ -145,6 +145,20 @@ def test_one_key_of_4500_is_seen_under_the_weakest_contract_where_it_is_planted(
         emulate(trial.batch, trial.features, trial.out, Schedule(64, 4, FP8), lse=trial.lse, edits=edit)
         passed += [name] if trial.judge(WEAKEST, expected).ok else []
     assert len(edits) == 1 + len(ONE_KEY) and passed == ["right"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [HALF, B, torch.float32], ids=str)
+def test_no_right_kernel_is_rejected_where_keys_are_planted(dtype):
+    """P that is rounded behind its division is smaller by the number of planted keys."""
+    trial = Trial.of(LONG_PLANTED.but(dtype=dtype))
+    expected = reference(trial.batch, trial.features)
+    wrong = {}
+    for right in RIGHT:
+        right.launch(trial.batch, trial.features, trial.out, trial.lse)
+        if not (found := trial.judge(right.contract, expected)).ok:
+            wrong[right.name] = found.reason
+    assert wrong == {}
 
 
 def test_the_polynomial_is_the_published_one():
