@@ -106,17 +106,17 @@ def _copy_kernel(
 _copy = kernel(_copy_kernel)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, lens=None) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, head_size].
 
     Before the first key that a window shows to any row, and behind a sequence's last, its tiles are zeros.
-    scales: as copied_scales gives them. lens: in place of seq_lens, 0 for sequences that are not copied.
+    scales: as copied_scales gives them.
     """
     shape, tile_size = batch.shape, config.tile_size
     gather, page_rows = gather_form(config.gather, batch, tile_size)
     args = (
         cache_view(batch.key_cache, gather, page_rows), cache_view(batch.value_cache, gather, page_rows),
-        batch.block_table, batch.query_start_loc, batch.seq_lens if lens is None else lens, key, value, *scales,
+        batch.block_table, batch.query_start_loc, batch.seq_lens, key, value, *scales,
         bundle(features),
         shape.num_kv_heads, shape.block_size, page_rows, gather, SHORT_QUERY, SEQUENCES,
         min(tiles * shape.num_kv_heads, config.copy_programs),

@@ -8,7 +8,7 @@ from common.spec.kernel import new_tokens
 from common.spec.metadata import SHORT_QUERY, cdiv
 from dsl_helion.arithmetic import int32
 from dsl_helion.binding import cache_view, loadable, value_dtype
-from dsl_helion.primitives import add_products, base2_scale, dequantise, finish_here, logits, softmax_step
+from dsl_helion.primitives import base2_scale, dequantise, logits, softmax_step
 
 
 def masked_tile(i, left, lo, full_hi):
@@ -37,14 +37,6 @@ def attend_block(
     key there are those of others, or NaN, not zeros. They have at least tile_size rows: a masked tile that would end
     behind the last begins earlier, for plain loads have no bounds, and of its rows only its own keys count.
     """
-    tile = row, kv_head, tile_size, masked, foreign
-    s = block_scores(j, q, query_pos, seq_len, softmax_scale, f, r, keys, key_scales, *tile)
-    v, scales = block_values(j, q, seq_len, f, keys, values, value_scales, *tile)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
-
-
-def _rows_of_block(j, keys, row, kv_head, tile_size, masked, foreign):
-    """Index of tile j in keys or values, and the positions of its keys."""
     key_pos = j * int32(tile_size) + hl.arange(tile_size)
     at = [row + j * tile_size + hl.arange(tile_size), slice(None)]  # in 64 bits: lanes of all rows may exceed 2^31
     if foreign:
@@ -53,44 +45,18 @@ def _rows_of_block(j, keys, row, kv_head, tile_size, masked, foreign):
             begin = torch.minimum(begin, hl.full([], keys.size(0) - tile_size, dtype=torch.int32))
             key_pos = begin - row + hl.arange(tile_size)
         at = [begin + hl.arange(tile_size), kv_head, slice(None)]
-    return at, key_pos
-
-
-def block_scores(
-    j, q, query_pos, seq_len, softmax_scale, f, r, keys, key_scales, row, kv_head, tile_size, masked, foreign
-):  # fmt: skip
-    """Scores of tile j, -inf where a row does not see a key or another sequence has it."""
-    at, key_pos = _rows_of_block(j, keys, row, kv_head, tile_size, masked, foreign)
     k = dequantise(hl.load(keys, at), q.dtype)
     scales = load_copied_scales(key_scales, row + j * tile_size, tile_size)
     s = logits(q, k, scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked)
-    if masked and foreign:
-        own = (key_pos >= j * tile_size) & (key_pos < seq_len)
-        s = torch.where(own.unsqueeze(0), s, float("-inf"))
-    return s
-
-
-def block_values(j, q, seq_len, f, keys, values, value_scales, row, kv_head, tile_size, masked, foreign):
-    """V of tile j as an operand, and its scales; zeros for the keys of others."""
-    at, key_pos = _rows_of_block(j, keys, row, kv_head, tile_size, masked, foreign)
     dtype = value_dtype(q.dtype, f["value_token_scales"] is not None)
     if masked and foreign:
         own = (key_pos >= j * tile_size) & (key_pos < seq_len)
+        s = torch.where(own.unsqueeze(0), s, float("-inf"))
         v = dequantise(hl.load(values, at, extra_mask=own.unsqueeze(1)), dtype)
     else:
         v = dequantise(hl.load(values, at), dtype)
-    return v, load_copied_scales(value_scales, row + j * tile_size, tile_size)
-
-
-def add_block(
-    j, q, s, m, l, acc, alpha, seq, seq_len, softmax_scale, f, r, keys, values, value_scales, row, kv_head, tile_size,
-    masked, foreign,
-):  # fmt: skip
-    """What attend_block does behind raise_maxima, of a tile without masks. Returns the new l and acc."""
-    tile = row, kv_head, tile_size, masked, foreign
-    v, scales = block_values(j, q, seq_len, f, keys, values, value_scales, *tile)
-    l, acc = add_products(s, v, scales, m, l, acc, alpha, base2_scale(softmax_scale, f, r), f)
-    return l, finish_here(acc, seq)
+    scales = load_copied_scales(value_scales, row + j * tile_size, tile_size)
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, masked)
 
 
 def tile_sources(

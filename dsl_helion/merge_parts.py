@@ -11,7 +11,7 @@ import helion.language as hl
 import torch
 
 from common.spec import AttentionShape
-from dsl_helion.arithmetic import cdiv, div, mod
+from dsl_helion.arithmetic import cdiv, div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.primitives import normalise, store_lse, store_rows
@@ -61,13 +61,20 @@ def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) ->
     )
 
 
-def write_record(records, record, cuts, which, first_row, part_rows, query_row, real_rows, kv_head):
-    hl.store(records, [record, 0], cuts)
-    hl.store(records, [record, 1], which)
-    hl.store(records, [record, 2], first_row)
-    hl.store(records, [record, 3], part_rows)
-    hl.store(records, [record, 4], query_row)
-    hl.store(records, [record, 5], real_rows)
+def write_record(
+    records, record, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head, first_row,
+    block_m, queries_per_kv,
+):  # fmt: skip
+    """The record of the cut behind `program`, inside the item of slots [begin, end) (tile_schedule.interval)."""
+    block_q = block_m // queries_per_kv
+    first_program = div(begin + snap, per_program)
+    real_tokens = torch.minimum(query_len - q_block * block_q, int32(block_q))
+    hl.store(records, [record, 0], div(end - snap - 1, per_program) - first_program)
+    hl.store(records, [record, 1], program - first_program)
+    hl.store(records, [record, 2], first_row + (2 * first_program + 1) * int32(block_m))
+    hl.store(records, [record, 3], int32(block_m))
+    hl.store(records, [record, 4], query_start + q_block * block_q)
+    hl.store(records, [record, 5], real_tokens * queries_per_kv)
     hl.store(records, [record, 6], kv_head)
 
 

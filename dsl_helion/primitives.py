@@ -274,36 +274,6 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     return m_new, l, acc
 
 
-def raise_maxima(s, m, base2, slack):
-    """softmax_step with slack, up to where sums may be rescaled: m stays until some row's maximum exceeds the one that
-    it counts from by so many bits. Returns m, what sums are multiplied by if any has grown, and whether.
-
-    In parts, for a branch lowers in a kernel alone: there `if grown > 0: acc = acc * alpha.unsqueeze(1)`.
-    """
-    m_new = torch.maximum(m, s.amax(1) * base2)
-    grown = (m_new > m + slack).to(torch.int32).amax(0)
-    m_new = torch.where(grown > 0, m_new, m)
-    return m_new, torch.exp2(m - m_new), grown
-
-
-def add_products(s, v, value_scales, m, l, acc, alpha, base2, f):
-    """The rest of it: l, and acc [block_m, value_size], which counts from m already, with a tile that has no mask."""
-    p = torch.exp2(s * base2 - m.unsqueeze(1))
-    l = l * alpha + p.sum(1)
-    if f["value_token_scales"] is not None:
-        p = p * value_scales.unsqueeze(0)
-    dtype = product_dtype(v.dtype)
-    return l, hl.dot(dequantise(p.to(v.dtype), dtype), widen(dequantise(v, dtype), acc.size(1)), acc=acc)
-
-
-def finish_here(acc, number):
-    """acc: a use that has Triton wait for its product at once, not in the next tile, and costs nothing: it is never
-    true, which LLVM finds out. Where a branch lies between a product's beginning and its end, ptxas serialises all
-    products of a kernel, each with a wait of its own (C7515). number: any int32 of the program.
-    """
-    return torch.where((number & 1) > 1, 0.0, acc)
-
-
 def attend_tile(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
     r, key_cache, value_cache, block_table, block_size, page_rows, gather, tile_size, masked,

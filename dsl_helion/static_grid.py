@@ -22,7 +22,6 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from dsl_helion import planned_grid
-from dsl_helion.arithmetic import div
 from dsl_helion.binding import (
     Gather,
     fits,
@@ -72,43 +71,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Copied:
-    """How long queries are served whose keys are copied out of their pages first, as unpaged.py does.
-
-    programs: 0 copies nothing. longer: than so many query tokens, at least SHORT_QUERY. keys: of all such sequences
-    together that the scratch holds (1 GiB is 262,144 of 8 heads of 128 in bf16); the others are read through their
-    pages. gather, copy_programs, matrix_instr, slack: as unpaged.Prefill says.
-    """
-
-    block_m: int = 32
-    tile_size: int = 32
-    programs: int = 0
-    snap: int = 1
-    gather: Gather = "page"
-    num_warps: int = 4
-    num_stages: int = 2
-    matrix_instr: int = 0
-    whole: int = 0
-    longer: int = SHORT_QUERY
-    keys: int = 131072
-    copy_programs: int = 1024
-    slack: int = 0
-
-
-@dataclass(frozen=True)
 class Config:
     """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
 
     planned: programs read their pieces from a plan of the step, made once for its layers (`prepare`), in place of
-    finding them; the classes of the next two are served then. drafts: short queries whose rows are more than a Q Block
-    of `decode` has, in larger ones; 0 programs leave them to decode.
+    finding them.
     """
 
     decode: Part = Part(16, 32, 4)
     prefill: Part = Part(32, 32, 3)
     planned: bool = False
-    drafts: Part = Part(32, 32, 0)
-    copied: Copied = Copied()
 
 
 DEFAULT = Config()
@@ -199,8 +171,6 @@ def _attend_items_kernel(
                 context_len = seq_len - query_len
                 query_pos = context_len + token
                 row = query_start + token
-                query_row = query_start + q_block * block_q
-                real_rows = torch.minimum(query_len - q_block * block_q, hl.full([], block_q, dtype=torch.int32))
                 part_row = hl.arange(block_m)
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
@@ -232,18 +202,10 @@ def _attend_items_kernel(
                     hl.store(partial_m, [at], m, extra_mask=live)
                     hl.store(partial_l, [at], l, extra_mask=live)
                     if to_slot < end:
-                        first_program = div(begin + snap, per_program)
                         write_record(
-                            records,
-                            first_record + program,
-                            div(end - snap - 1, per_program) - first_program,
-                            program - first_program,
-                            partial_row + (2 * first_program + 1) * part_rows,
-                            part_rows,
-                            query_row,
-                            real_rows * queries_per_kv,
-                            kv_head,
-                        )
+                            records, first_record + program, program, begin, end, snap, per_program, query_start,
+                            query_len, q_block, kv_head, partial_row, block_m, queries_per_kv,
+                        )  # fmt: skip
             slot = end
 
 
@@ -312,7 +274,7 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
         if found > most:
             raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
     shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
-    for part in (config.decode, config.prefill, config.drafts, config.copied):
+    for part in (config.decode, config.prefill):
         items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
         slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
         if slots >= 2**31 - part.programs:

@@ -4,9 +4,6 @@ Grid: the programs of the launch that is planned. Each finds its share of the li
 by itself in every layer (tile_schedule.py), and leaves a list of pieces, and a record of the cut where its last one
 goes on in the next program. A piece stands where its item's number in the line says, one further for each program
 before, so no sum over programs is needed.
-
-Of long queries those whose keys have room in a scratch may be a class of their own: copy_pages.py copies their keys out
-of the pages, a region of whole tiles a sequence, one behind the other.
 """
 
 from dataclasses import dataclass
@@ -15,20 +12,17 @@ import helion
 import helion.language as hl
 import torch
 
-from dsl_helion.arithmetic import cdiv, div, int32
+from dsl_helion.arithmetic import cdiv
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
-from dsl_helion.masks import kv_tile_range
 from dsl_helion.merge_parts import write_record
 from dsl_helion.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
 
 # of a piece, int32: its sequence and KV head, the Q Block's first token in the sequence, the sequence's first query
 # row, query tokens and keys (0 where it is refused), tiles [start, stop), whether the item begins with them, the
-# scratch row of its part (-1 where it is the whole item), whether the sequence is refused, and what a tile's number
-# lacks to its number in the scratch of copied keys
+# scratch row of its part (-1 where it is the whole item), and whether the sequence is refused
 FIELDS = (
     "seq", "kv_head", "first", "query_start", "query_len", "seq_len", "start", "stop", "begins", "part", "refused",
-    "region",
 )  # fmt: skip
 PIECE = len(FIELDS)
 
@@ -37,21 +31,6 @@ PIECE = len(FIELDS)
 class _Plan:
     num_warps: int = 4
     num_stages: int = 1
-
-
-def regions_of(seq, query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, tiles, f, tile_size, longer):
-    """Of sequences [seqs]: `region` (FIELDS), whether their keys are copied, and how many they are then, else 0.
-
-    Copied are those of more than `longer` query tokens whose regions lie within `tiles` tiles.
-    """
-    there = seq < num_seqs
-    _, query_len, seq_len, _ = sequence_at(seq, there, query_start_loc, seq_lens, num_tokens, max_keys)
-    context_len = seq_len - query_len
-    _, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, tile_size, there)
-    count = torch.where((query_len > longer) & (seq_len > 0), hi - lo, 0)
-    end = hl.cumsum(count, 0)
-    copied = (count > 0) & (end <= tiles)
-    return end - count - lo, copied, torch.where(copied, seq_len, 0)
 
 
 def number_of(seq, kv_head, q_block, query_len, index, items, block_q):
@@ -68,13 +47,11 @@ def _pieces_kernel(
     pieces: torch.Tensor,  # i32 [most, PIECE]
     shares: torch.Tensor,  # i32 [programs, 2]: a program's first piece, and the one behind its last
     records: torch.Tensor,  # i32 [programs, RECORD]
-    lens: torch.Tensor,  # i32 [num_seqs]: keys of the sequences that are copied, 0 for the others; unless copied unread
     overflow: torch.Tensor,  # i32 [1]
     query_start_loc: torch.Tensor,  # i32 [num_seqs + 1]
     seq_lens: torch.Tensor,  # i32 [num_seqs]
     num_tokens: int,
     max_keys: int,
-    tiles: int,  # of the scratch of copied keys
     f: dict,
     num_kv_heads: hl.constexpr,
     queries_per_kv: hl.constexpr,
@@ -87,29 +64,14 @@ def _pieces_kernel(
     max_snap: hl.constexpr,
     whole: hl.constexpr,
     first_row: hl.constexpr,
-    copied: hl.constexpr,
-    longer: hl.constexpr,
-    copy_tile: hl.constexpr,
 ) -> None:
     num_seqs = seq_lens.size(0)
     most = pieces.size(0)  # there is room for; query_start_loc that does not rise could make more
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
-        index = hl.arange(seqs)
-        chosen = index < num_seqs
-        region = torch.zeros_like(index)
-        if longer > 0:
-            region, fits, kept = regions_of(
-                index, query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, tiles, f, copy_tile, longer
-            )
-            if copied:
-                hl.store(lens, [index], kept, extra_mask=chosen & (program == 0))
-                chosen = fits
-            else:
-                chosen = ~fits
         ends, length, uncut, refused_any, items = line_of(
             query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q,
-            tile_size, seqs, programs, whole, chosen,
+            tile_size, seqs, programs, whole,
         )  # fmt: skip
         slot, stop, per_program, snap = interval(program, length, programs, max_snap)
         records[program, 0] = 0
@@ -121,7 +83,7 @@ def _pieces_kernel(
             tile_size,
         )  # fmt: skip
         _, first_len, _, _refused = sequence_at(first_seq, None, query_start_loc, seq_lens, num_tokens, max_keys)
-        at = number_of(first_seq, first_head, first_block, first_len, index, items, block_q) + program
+        at = number_of(first_seq, first_head, first_block, first_len, hl.arange(seqs), items, block_q) + program
         at = torch.where(slot < stop, at, 0)
         shares[program, 0] = at
         while slot < stop:
@@ -149,20 +111,11 @@ def _pieces_kernel(
                 hl.store(pieces, [at, 8], begins)
                 hl.store(pieces, [at, 9], torch.where((from_slot == begin) & (to_slot == end), -1, part))
                 hl.store(pieces, [at, 10], refused.to(torch.int32))
-                hl.store(pieces, [at, 11], torch.where(index == seq, region, 0).sum(0).to(torch.int32))
                 if to_slot < end:
-                    first_program = div(begin + snap, per_program)
                     write_record(
-                        records,
-                        program,
-                        div(end - snap - 1, per_program) - first_program,
-                        program - first_program,
-                        first_row + (2 * first_program + 1) * block_m,
-                        int32(block_m),
-                        query_start + q_block * block_q,
-                        torch.minimum(query_len - q_block * block_q, int32(block_q)) * queries_per_kv,
-                        kv_head,
-                    )
+                        records, program, program, begin, end, snap, per_program, query_start, query_len,
+                        q_block, kv_head, first_row, block_m, queries_per_kv,
+                    )  # fmt: skip
             at = at + real.to(torch.int32)
             slot = end
         shares[program, 1] = at
@@ -171,16 +124,15 @@ def _pieces_kernel(
 _pieces = kernel(_pieces_kernel)
 
 
-def make_pieces(plan, kind, batch, features, tiles, overflow, seqs, longer, copy_tile) -> None:
-    """Fill a kind's pieces, shares and records in `plan` (planned_grid.py), and the lengths of what is copied."""
+def make_pieces(plan, kind, batch, features, overflow, seqs) -> None:
+    """Fill a kind's pieces, shares and records in `plan` (planned_grid.py)."""
     shape, part = batch.shape, kind.part
     end = kind.first_record + part.programs
     args = (
         plan.pieces[kind.first_piece : kind.first_piece + kind.most], plan.shares[kind.first_record : end],
-        plan.records[kind.first_record : end], plan.lens, overflow, batch.query_start_loc, batch.seq_lens,
-        batch.num_tokens, batch.block_table.shape[1] * shape.block_size, tiles, bundle(features),
+        plan.records[kind.first_record : end], overflow, batch.query_start_loc, batch.seq_lens,
+        batch.num_tokens, batch.block_table.shape[1] * shape.block_size, bundle(features),
         shape.num_kv_heads, shape.queries_per_kv, kind.block_m, part.tile_size, helion.next_power_of_2(seqs),
-        kind.shortest, kind.longest, part.programs, part.snap, part.whole, kind.first_row, kind.copied, longer,
-        copy_tile,
+        kind.shortest, kind.longest, part.programs, part.snap, part.whole, kind.first_row,
     )  # fmt: skip
     run(_pieces, _Plan(), args)

@@ -57,10 +57,10 @@ def sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, there=None):
 
 def line_of(
     query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q, tile_size,
-    seqs, programs, whole, chosen=None,
+    seqs, programs, whole,
 ):  # fmt: skip
     """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, in
-    a slot each; whether a sequence was refused; how many items each sequence has. chosen: of the class those that are.
+    a slot each; whether a sequence was refused; how many items each sequence has.
 
     They do where every item has a program of its own and the longest has at most `whole` slots more than a program's
     even share: a piece costs its program a search, first loads that nothing hides and a part to merge.
@@ -69,8 +69,6 @@ def line_of(
     _, query_len, seq_len, refused = sequence_at(seq, seq < num_seqs, query_start_loc, seq_lens, num_tokens, max_keys)
     pair, slots = sequence_slots(seq, query_len, seq_len, f, block_q, tile_size, seq < num_seqs)
     served = (query_len >= shortest) & (query_len <= longest)
-    if chosen is not None:
-        served = served & chosen
     items = torch.where(served, cdiv(query_len, block_q) * num_kv_heads, 0)
     slots = torch.where(served, slots * num_kv_heads, 0)
     longest_item = torch.where(served, torch.minimum(pair, cdiv(seq_len, tile_size)), 0).amax(0)

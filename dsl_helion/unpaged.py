@@ -33,7 +33,6 @@ from dsl_helion.binding import (
     fits,
     gather_form,
     held,
-    is_fp8,
     kernel,
     loadable,
     matrix_instrs,
@@ -42,17 +41,14 @@ from dsl_helion.binding import (
     smallest_block_m,
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
-from dsl_helion.dense_tiles import add_block, attend_block, block_scores, masked_tile, tile_sources
+from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_helion.features import SEAMS, bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
-    base2_scale,
-    finish_here,
     load_rows,
     normalise,
     q_block_rows,
-    raise_maxima,
     softmax_init,
     store_lse,
     store_partial,
@@ -74,8 +70,6 @@ class Prefill:
     gather: how the copy reads the pages (binding.Gather); the next form where it does not apply.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
-    slack: bits by which a row's maximum may grow before its sums are rescaled (primitives.raise_maxima); 0: none. Of
-    the tiles without masks.
     """
 
     block_m: int = 32
@@ -88,7 +82,6 @@ class Prefill:
     copy_programs: int = 1024
     matrix_instr: int = 0
     new_kv: bool = False
-    slack: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,6 @@ def _unpaged_kernel(
     sequences: hl.constexpr,
     source: hl.constexpr,
     num_segments: int,
-    slack: hl.constexpr,
 ) -> None:
     hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
     num_seqs = seq_lens.size(0)
@@ -212,28 +204,16 @@ def _unpaged_kernel(
                 total = finished(narrow(acc, value_size), values, f, r)
             else:
                 for j_full in hl.grid(full_start, full_stop):
-                    if slack == 0:
-                        m, l, acc = attend_block(
-                            j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
-                            value_scales, row, kv_head, tile_size, False, source == "new",
-                        )  # fmt: skip
-                    else:
-                        tile = row, kv_head, tile_size, False, source == "new"
-                        s = block_scores(j_full, q, query_pos, seq_len, softmax_scale, f, r, keys, key_scales, *tile)
-                        m, alpha, grown = raise_maxima(s, m, base2_scale(softmax_scale, f, r), slack)
-                        if grown > 0:
-                            acc = acc * alpha.unsqueeze(1)
-                        l, acc = add_block(
-                            j_full, q, s, m, l, acc, alpha, seq, seq_len, softmax_scale, f, r, keys, values,
-                            value_scales, *tile,
-                        )  # fmt: skip
+                    m, l, acc = attend_block(
+                        j_full, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
+                        value_scales, row, kv_head, tile_size, False, source == "new",
+                    )  # fmt: skip
                 for i_edge in hl.grid(0, full_start - start + stop - full_stop):
                     j_edge = masked_tile(i_edge, full_start - start, start, full_stop)
                     m, l, acc = attend_block(
                         j_edge, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales,
                         value_scales, row, kv_head, tile_size, True, source == "new",
                     )  # fmt: skip
-                    acc = finish_here(acc, seq) if slack > 0 else acc
                 total = narrow(acc, value_size)
             if partial_acc is None or used <= 1:
                 writes = real & (segment == 0)
@@ -303,14 +283,12 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
-    slack = 0 if is_fp8(shape.dtype) else config.slack  # P in fp8 has a range of its own
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
             *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
-            slack,
         )  # fmt: skip
         with beside(workspace.side if source == "context" else None):
             run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=table is None)

@@ -107,16 +107,14 @@ def _copy_kernel(
         seq, begin, total = find_region(at, query_start_loc_ptr, seq_lens_ptr, num_seqs, f, TILE_SIZE, SHORT)
 
 
-def copy_pages(batch, features, key, value, scales, tiles, config, lens=None) -> None:
+def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
     """Fill the regions that begin within `tiles` tiles of key and value [num_kv_heads * tiles * tile_size, HEAD_PADDED]
 
-    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them. lens: in place of
-    seq_lens, 0 for sequences that are not copied.
+    Behind a sequence's last key its last tile is zeros. scales: as copied_scales gives them.
     """
     shape = batch.shape
     _copy_kernel[(min(tiles * shape.num_kv_heads, config.copy_programs),)](
-        batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc,
-        batch.seq_lens if lens is None else lens,
+        batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         key, value, *scales, batch.num_seqs, tiles, bundle(features),
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,

@@ -34,13 +34,13 @@ def load_copied_scales(scales_ptr, row, TILE_SIZE: tl.constexpr):
 def attend_block(
     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r, keys, values, key_scales_ptr, value_scales_ptr, row,
     column,
-    TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr, SLACK: tl.constexpr,
+    TILE_SIZE: tl.constexpr, MASKED: tl.constexpr, FOREIGN: tl.constexpr,
 ):  # fmt: skip
     """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
 
     key_scales_ptr, value_scales_ptr: of the same rows, where a stored element has one for its token; else None.
 
-    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros. SLACK: of softmax_step.
+    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
     """
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
     s = products(q, k)
@@ -51,12 +51,7 @@ def attend_block(
     if MASKED and FOREIGN:
         v = tl.where(tl.expand_dims(key_pos < seq_len, 1), v, 0.0)
     scales = load_copied_scales(value_scales_ptr, row, TILE_SIZE)
-    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED, SLACK)
-
-
-def copied_blocks(key: torch.Tensor, value: torch.Tensor, tile_size: int) -> tuple[TensorDescriptor, ...]:
-    """Descriptors of a scratch of copied keys, [rows, lanes] each, a tile a block."""
-    return tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
+    return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
 
 
 def tile_sources(
@@ -66,7 +61,7 @@ def tile_sources(
 
     new_kv: the step's new K and V in place of a copy, where there are such.
     """
-    copied = copied_blocks(key, value, tile_size)
+    copied = tuple(TensorDescriptor.from_tensor(tensor, [tile_size, tensor.shape[1]]) for tensor in (key, value))
     new = _new_blocks(batch, features, tile_size) if new_kv else None
     if new is not None:
         return {"context": copied, "new": new}, 0

@@ -56,13 +56,19 @@ def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) ->
 
 
 @triton.jit
-def write_record(record_ptr, cuts, which, first_row, part_rows, query_row, real_rows, kv_head):
-    tl.store(record_ptr, cuts)
-    tl.store(record_ptr + 1, which)
-    tl.store(record_ptr + 2, first_row)
-    tl.store(record_ptr + 3, part_rows)
-    tl.store(record_ptr + 4, query_row)
-    tl.store(record_ptr + 5, real_rows)
+def write_record(
+    record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
+    FIRST_ROW: tl.constexpr, BLOCK_M: tl.constexpr, QUERIES_PER_KV: tl.constexpr,
+):  # fmt: skip
+    """The record of the cut behind `program`, inside the item of slots [begin, end) (tile_schedule.interval)."""
+    BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
+    first_program = (begin + snap) // per_program
+    tl.store(record_ptr, (end - snap - 1) // per_program - first_program)
+    tl.store(record_ptr + 1, program - first_program)
+    tl.store(record_ptr + 2, FIRST_ROW + (2 * first_program + 1) * BLOCK_M)
+    tl.store(record_ptr + 3, BLOCK_M)
+    tl.store(record_ptr + 4, query_start + q_block * BLOCK_Q)
+    tl.store(record_ptr + 5, tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV)
     tl.store(record_ptr + 6, kv_head)
 
 

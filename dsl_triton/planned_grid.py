@@ -1,14 +1,7 @@
 """A static grid over the pieces of a step's plan (ours): static_grid.py with its schedule made once for all layers.
 
 Grid: Config's programs, whatever the batch. A program reads its list (step_pieces.py) and searches nothing, so what a
-Q Block needs is all that its registers hold. That leaves room for classes of sequences with launches of their own:
-
-    copied   long queries whose keys have room in a scratch: copied once, then read by descriptors as in unpaged.py
-    prefill  the other long queries, through their pages
-    drafts   short queries of more rows than a Q Block of decodes has
-    decode   the other short ones, through their pages
-
-and the merge of what items were cut into. Each launch begins while the one before it runs.
+Q Block needs is all that its registers hold. Launches as there: long queries, short ones, and the merge.
 """
 
 from dataclasses import dataclass
@@ -19,11 +12,9 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, copied_scales
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
-from dsl_triton.binding import padded, smallest_block_m, strides
-from dsl_triton.copy_pages import copy_pages
-from dsl_triton.dense_tiles import attend_block, copied_blocks, masked_tile
+from common.spec.kernel import Capacity
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
+from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import RECORD, merge_parts
@@ -34,18 +25,14 @@ from dsl_triton.step_pieces import PIECE, make_pieces
 
 @dataclass(frozen=True)
 class Plan:
-    """What a step's plan says, int32, and the scratch of copied keys. Zeros: no other call's scratch lies over them.
+    """What a step's plan says, int32. Zeros: no other call's scratch lies over them.
 
-    shares: the first piece of a program, and the one behind its last. lens: keys of the sequences that are copied.
+    shares: the first piece of a program, and the one behind its last.
     """
 
     pieces: torch.Tensor  # [pieces, PIECE]
     shares: torch.Tensor  # [programs, 2]
     records: torch.Tensor  # [programs, RECORD]
-    lens: torch.Tensor  # [num_seqs]
-    key: torch.Tensor  # [num_kv_heads * tiles * tile_size, HEAD_PADDED], the query's dtype
-    value: torch.Tensor  # [num_kv_heads * tiles * tile_size, VALUE_PADDED]
-    scales: torch.Tensor  # f32 [2, num_kv_heads * tiles * tile_size]: of K and of V; [2, 0] beside a cache of 16 bits
 
 
 class Kind(NamedTuple):
@@ -55,7 +42,6 @@ class Kind(NamedTuple):
     """
 
     part: Any
-    copied: bool
     shortest: int
     longest: int
     block_m: int
@@ -65,13 +51,9 @@ class Kind(NamedTuple):
     first_row: int
 
 
-@triton.jit(do_not_specialize=["tiles"])
+@triton.jit
 def _attend_pieces_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
-    keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED]; None unless COPIED
-    values,  # the same of V
-    key_scales_ptr,  # f32 [num_kv_heads * tiles * TILE_SIZE] or None
-    value_scales_ptr,  # the same of V
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]
     block_table_ptr,  # i32 or i64 [num_seqs, max_blocks]
@@ -82,21 +64,17 @@ def _attend_pieces_kernel(
     l_ptr,  # f32 [rows]
     pieces_ptr,  # i32 [pieces, PIECE]
     shares_ptr,  # i32 [programs, 2]
-    tiles,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
     QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, COPIED: tl.constexpr, SLACK: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     at = tl.load(shares_ptr + 2 * tl.program_id(0))
     stop_at = tl.load(shares_ptr + 2 * tl.program_id(0) + 1)
-    if OVERLAP and COPIED:
-        tl.extra.cuda.gdc_wait()  # for the copy
     while at < stop_at:
         piece_ptr = pieces_ptr + at * PIECE
         seq = tl.load(piece_ptr)
@@ -119,47 +97,29 @@ def _attend_pieces_kernel(
         row = query_start + token
         q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
-        if COPIED:
-            m, l, acc = softmax_init(f, head, live, 1 - begins, seq_len, q, VALUE_SIZE)
-            base = (kv_head * tiles + tl.load(piece_ptr + 11)) * TILE_SIZE
-            for j in range(full_start, full_stop):
-                m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_scales_ptr, value_scales_ptr, base + j * TILE_SIZE, 0,
-                    TILE_SIZE, MASKED=False, FOREIGN=False, SLACK=SLACK,
-                )  # fmt: skip
-            for i in range(0, full_start - start + stop - full_stop):
-                j = masked_tile(i, full_start - start, start, full_stop)
-                m, l, acc = attend_block(
-                    j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
-                    keys, values, key_scales_ptr, value_scales_ptr, base + j * TILE_SIZE, 0,
-                    TILE_SIZE, MASKED=True, FOREIGN=False, SLACK=SLACK,
-                )  # fmt: skip
-            acc = narrow(acc, VALUE_SIZE)
-        else:
-            full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache_ptr, f, BLOCK_M)
-            q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, 1 - begins, seq_len, q, VALUE_SIZE)
-            table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-            for j in range(start, full_start):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
-            for j in range(full_start, full_stop):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
-                )  # fmt: skip
-            for j in range(full_stop, stop):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
-            acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
+        full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache_ptr, f, BLOCK_M)
+        q, r = query_operand(q, r, key_cache_ptr)
+        m, l, acc = softmax_init(f, head, live, 1 - begins, seq_len, q, VALUE_SIZE)
+        table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
+        for j in range(start, full_start):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+            )  # fmt: skip
+        for j in range(full_start, full_stop):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
+            )  # fmt: skip
+        for j in range(full_stop, stop):
+            m, l, acc = attend_runs(
+                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
+            )  # fmt: skip
+        acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         # read again what the loops then need not hold: 255 registers of 128 rows
         kv_head = tl.load(piece_ptr + 1)
         query_start = tl.load(piece_ptr + 3)
@@ -185,66 +145,40 @@ def _attend_pieces_kernel(
 def kinds(shape: AttentionShape, config: Any, num_tokens: int, num_seqs: int) -> list[Kind]:
     """The classes of a config (static_grid.Config) for a capacity, in the order of their query tokens: those of fewer
     tokens than a kind's shortest, and only those, have no such sequence."""
-    short = SHORT_QUERY
-    if config.drafts.programs:
-        short = min(_block_m(shape, config.decode) // shape.queries_per_kv, SHORT_QUERY)
-    classes = [
-        (config.decode, 1, short),
-        (config.drafts, short + 1, SHORT_QUERY),
-        (config.prefill, SHORT_QUERY + 1, ANY_QUERY),
-        (config.copied, config.copied.longer + 1, ANY_QUERY),
-    ]
+    classes = [(config.decode, 1, SHORT_QUERY), (config.prefill, SHORT_QUERY + 1, ANY_QUERY)]
     found, piece, record, row = [], 0, 0, 0
     for part, shortest, longest in classes:
-        if part.programs and shortest <= longest:
-            block_m = _block_m(shape, part)
-            blocks = num_tokens // (block_m // shape.queries_per_kv) + min(num_seqs, num_tokens // shortest)
-            most = blocks * shape.num_kv_heads + part.programs
-            found.append(Kind(part, part is config.copied, shortest, longest, block_m, most, piece, record, row))
-            piece, record, row = piece + most, record + part.programs, row + 2 * part.programs * block_m
+        block_m = max(part.block_m, smallest_block_m(shape))
+        blocks = num_tokens // (block_m // shape.queries_per_kv) + min(num_seqs, num_tokens // shortest)
+        most = blocks * shape.num_kv_heads + part.programs
+        found.append(Kind(part, shortest, longest, block_m, most, piece, record, row))
+        piece, record, row = piece + most, record + part.programs, row + 2 * part.programs * block_m
     return found
 
 
 def make_plan(shape: AttentionShape, capacity: Capacity, config: Any) -> tuple[Plan, int]:
-    """Room for the plan of any batch up to a capacity, and for the keys that config.copied says; rows of all parts."""
+    """Room for the plan of any batch up to a capacity; rows of all parts."""
     last = kinds(shape, config, capacity.num_tokens, capacity.num_seqs)[-1]
-    programs, tiles = last.first_record + last.part.programs, 0
-    if config.copied.programs:
-        longest = min(capacity.num_seqs, capacity.num_tokens // (config.copied.longer + 1))
-        tiles = cdiv(min(config.copied.keys, capacity.num_keys), config.copied.tile_size) + longest
-    rows, device = max(shape.num_kv_heads * tiles * config.copied.tile_size, 1), capacity.device
-    scales = rows if shape.cache_dtype.itemsize == 1 else 0
-    ints = {"dtype": torch.int32, "device": device}
+    programs, ints = last.first_record + last.part.programs, {"dtype": torch.int32, "device": capacity.device}
     plan = Plan(
         torch.zeros((last.first_piece + last.most, PIECE.value), **ints),
         torch.zeros((programs, 2), **ints),
         torch.zeros((programs, RECORD), **ints),
-        torch.zeros(max(capacity.num_seqs, 1), **ints),
-        torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=device),
-        torch.empty((rows, padded(shape.value_lanes)), dtype=shape.dtype, device=device),
-        torch.empty((2, scales), dtype=torch.float32, device=device),
     )
     return plan, last.first_row + 2 * last.part.programs * last.block_m
 
 
 def prepare(batch: PagedBatch, features: Features, config: Any, workspace: Any) -> None:
     """Fill the workspace's plan with the pieces of this step, a launch a kind of sequences that it may have."""
-    copied, tiles = config.copied, _tiles(batch.shape, config, workspace.plan)
-    longer = copied.longer if copied.programs else 0
     for kind in _met(batch, config, workspace):
-        seqs = workspace.num_seqs
-        make_pieces(workspace.plan, kind, batch, features, tiles, workspace.overflow, seqs, longer, copied.tile_size)
+        make_pieces(workspace.plan, kind, batch, features, workspace.overflow, workspace.num_seqs)
 
 
 def attend(batch, features, out, config, workspace, lse) -> None:
     """Write out (and lse) of every query token, by the plan of this step."""
-    plan, met = workspace.plan, _met(batch, config, workspace)
-    scales, tiles = copied_scales(features, plan.scales), _tiles(batch.shape, config, plan)
-    if met[-1].copied:
-        lens = plan.lens[: batch.num_seqs]
-        copy_pages(batch, features, plan.key, plan.value, scales, tiles, config.copied, lens)
+    met = _met(batch, config, workspace)
     for number, kind in enumerate(reversed(met)):
-        _attend_kind(batch, features, out, config, workspace, lse, kind, scales, tiles, number > 0 or kind.copied)
+        _attend_kind(batch, features, out, config, workspace, lse, kind, number > 0)
     programs = met[-1].first_record + met[-1].part.programs
     merge_parts(batch, features, out, workspace, programs, lse, config.overlap)
 
@@ -258,28 +192,18 @@ def _met(batch: PagedBatch, config: Any, workspace: Any) -> list[Kind]:
     ]
 
 
-def _tiles(shape: AttentionShape, config: Any, plan: Plan) -> int:
-    return plan.key.shape[0] // (shape.num_kv_heads * config.copied.tile_size)
-
-
-def _attend_kind(batch, features, out, config, workspace, lse, kind, scales, tiles, behind) -> None:
+def _attend_kind(batch, features, out, config, workspace, lse, kind, behind) -> None:
     shape, part, plan = batch.shape, kind.part, workspace.plan
     _attend_pieces_kernel[(part.programs,)](
-        batch.query, *(copied_blocks(plan.key, plan.value, part.tile_size) if kind.copied else (None, None)), *scales,
-        batch.key_cache, batch.value_cache, batch.block_table, out, lse, workspace.acc, workspace.m, workspace.l,
-        plan.pieces[kind.first_piece :], plan.shares[kind.first_record :], tiles, batch.softmax_scale,
-        bundle(features), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse,
+        workspace.acc, workspace.m, workspace.l, plan.pieces[kind.first_piece :], plan.shares[kind.first_record :],
+        batch.softmax_scale, bundle(features), batch.query.stride(), batch.key_cache.stride(), value_strides(batch),
         batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
         QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, BLOCK_M=kind.block_m, TILE_SIZE=part.tile_size,
-        RUN=1 if kind.copied else run_length(part.gather, batch, part.tile_size), COPIED=kind.copied,
-        SLACK=part.slack if kind.copied else 0, OVERLAP=config.overlap,
+        RUN=run_length(part.gather, batch, part.tile_size), OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,
         **({"launch_pdl": True} if config.overlap and behind else {}),
-        **({"maxnreg": part.registers} if not kind.copied and part.registers else {}),
-        **({"matrix_instr_nonkdim": part.matrix_instr} if not kind.copied and part.matrix_instr else {}),
+        **({"maxnreg": part.registers} if part.registers else {}),
+        **({"matrix_instr_nonkdim": part.matrix_instr} if part.matrix_instr else {}),
     )  # fmt: skip
-
-
-def _block_m(shape: AttentionShape, part: Any) -> int:
-    return max(part.block_m, smallest_block_m(shape))

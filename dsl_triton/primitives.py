@@ -220,7 +220,7 @@ def base2_scale(softmax_scale, f, r):
 
 
 @triton.jit
-def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr, SLACK: tl.constexpr = 0):
+def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
     """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six and the
@@ -228,53 +228,24 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
     Where P becomes fp8, m stays below the maximum by as many bits as P may exceed 1: small P keep their mantissa, and
     sums, sinks and LSE need no correction, for all of them count from m. So far below, an exponent has 2^-21 of error,
     too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is multiplied, until `finished`.
-
-    SLACK: without masks, sums stay as they are until some row's maximum exceeds the one that it counts from by so many
-    bits, P then being at most 2^SLACK: 150 of 670 instructions of a tile of 128 rows x 64 keys on sm_90 are then passed
-    over. 0, or P with a range of its own (above): rescaled with every tile.
     """
-    LAZY: tl.constexpr = SLACK > 0 and not MASKED and not v.dtype.is_fp8() and not r.row_scale.dtype.is_floating()
     m_new = tl.max(s, 1) * base2
     if v.dtype.is_fp8():
         m_new -= probability_bits(v.dtype)
     m_new = tl.maximum(m, m_new)
-    if LAZY:
-        grown = tl.max((m_new > m + SLACK).to(tl.int32), 0)
-        if grown > 0:
-            alpha = tl.exp2(m - m_new)
-            m = m_new
-            l = l * alpha
-            acc = acc * tl.expand_dims(alpha, 1)
-        m_new = m
     shift = m_new
     if MASKED:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * base2 - tl.expand_dims(shift, 1))
-    if LAZY:
-        l += tl.sum(p, 1)
-    else:
-        alpha = tl.exp2(m - shift)
-        l = l * alpha + tl.sum(p, 1)
+    alpha = tl.exp2(m - shift)
+    l = l * alpha + tl.sum(p, 1)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
     p, v = factor(p.to(v.dtype), v.shape[0]), factor(widen(v, acc.shape[1]), v.shape[0])
-    if not LAZY:
-        acc = acc * tl.expand_dims(alpha, 1)
-    acc = tl.dot(p, v, acc, input_precision="ieee")
-    if SLACK > 0:
-        acc = finish_here(acc)
+    acc = tl.dot(p, v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
-
-
-@triton.jit
-def finish_here(acc):
-    """acc: a use that has Triton wait for its product at once, not in the next tile, and costs nothing: it is never
-    true, which LLVM finds out. Where a branch lies between a product's beginning and its end, ptxas serialises all
-    products of a kernel, each with a wait of its own (C7515).
-    """
-    return tl.where((tl.program_id(0) & 1) > 1, 0.0, acc)
 
 
 @triton.jit

@@ -70,44 +70,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Copied:
-    """How long queries are served whose keys are copied out of their pages first, as unpaged.py does.
-
-    programs: 0 copies nothing. longer: than so many query tokens, at least SHORT_QUERY. keys: of all such sequences
-    together that the scratch holds (1 GiB is 262,144 of 8 heads of 128 in bf16); the others are read through their
-    pages. copy_programs, overlap, slack: as unpaged.Prefill says.
-    """
-
-    block_m: int = 32
-    tile_size: int = 32
-    programs: int = 0
-    snap: int = 1
-    num_warps: int = 4
-    num_stages: int = 2
-    whole: int = 0
-    longer: int = SHORT_QUERY
-    keys: int = 131072
-    copy_programs: int = 1024
-    overlap: bool = False
-    slack: int = 0
-
-
-@dataclass(frozen=True)
 class Config:
     """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
 
     overlap: a launch begins while the one before it runs (programmatic dependent launch: NVIDIA from sm_90 on).
     planned: programs read their pieces from a plan of the step, made once for its layers (`prepare`), in place of
-    finding them; the classes of the next two are served then. drafts: short queries whose rows are more than a Q Block
-    of `decode` has, in larger ones; 0 programs leave them to decode.
+    finding them.
     """
 
     decode: Part = Part(16, 32, 4)
     prefill: Part = Part(32, 32, 3, gather="run")
     overlap: bool = False
     planned: bool = False
-    drafts: Part = Part(32, 32, 0)
-    copied: Copied = Copied()
 
 
 DEFAULT = Config()
@@ -225,17 +199,10 @@ def _attend_items_kernel(
                 tl.store(m_ptr + at, m, mask=live)
                 tl.store(l_ptr + at, l, mask=live)
                 if to_slot < end:
-                    first_program = (begin + snap) // per_program
                     write_record(
-                        record_ptr,
-                        (end - snap - 1) // per_program - first_program,
-                        program - first_program,
-                        FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
-                        BLOCK_M,
-                        query_start + q_block * BLOCK_Q,
-                        tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
-                        kv_head,
-                    )
+                        record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
+                        FIRST_ROW, BLOCK_M, QUERIES_PER_KV,
+                    )  # fmt: skip
         slot = end
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both
@@ -303,7 +270,7 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
         if found > most:
             raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
     shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
-    for part in (config.decode, config.prefill, config.drafts, config.copied):
+    for part in (config.decode, config.prefill):
         items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
         slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
         if slots >= 2**31 - part.programs:

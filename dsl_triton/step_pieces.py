@@ -4,47 +4,22 @@ Grid: the programs of the launch that is planned. Each finds its share of the li
 by itself in every layer (tile_schedule.py), and leaves a list of pieces, and a record of the cut where its last one
 goes on in the next program. A piece stands where its item's number in the line says, one further for each program
 before, so no sum over programs is needed.
-
-Of long queries those whose keys have room in a scratch may be a class of their own: copy_pages.py copies their keys out
-of the pages, a region of whole tiles a sequence, one behind the other.
 """
 
 import triton
 import triton.language as tl
 
 from dsl_triton.features import bundle
-from dsl_triton.masks import kv_tile_range
 from dsl_triton.merge_parts import RECORD, write_record
 from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of, q_block_range, sequence_at
 
 # of a piece, int32: its sequence and KV head, the Q Block's first token in the sequence, the sequence's first query
 # row, query tokens and keys (0 where it is refused), tiles [start, stop), whether the item begins with them, the
-# scratch row of its part (-1 where it is the whole item), whether the sequence is refused, and what a tile's number
-# lacks to its number in the scratch of copied keys
+# scratch row of its part (-1 where it is the whole item), and whether the sequence is refused
 FIELDS = (
     "seq", "kv_head", "first", "query_start", "query_len", "seq_len", "start", "stop", "begins", "part", "refused",
-    "region",
 )  # fmt: skip
 PIECE = tl.constexpr(len(FIELDS))
-
-
-@triton.jit
-def regions_of(
-    seq, query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, tiles, f,
-    TILE_SIZE: tl.constexpr, LONGER: tl.constexpr,
-):  # fmt: skip
-    """Of sequences [SEQS]: `region` (FIELDS), whether their keys are copied, and how many they are then, else 0.
-
-    Copied are those of more than LONGER query tokens whose regions lie within `tiles` tiles.
-    """
-    there = seq < num_seqs
-    _, query_len, seq_len, _ = sequence_at(seq, there, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
-    context_len = seq_len - query_len
-    _, _, lo, _, _, hi = kv_tile_range(seq, context_len, seq_len - 1, seq_len, f, TILE_SIZE, there)
-    count = tl.where((query_len > LONGER) & (seq_len > 0), hi - lo, 0)
-    end = tl.cumsum(count, 0)
-    copied = (count > 0) & (end <= tiles)
-    return end - count - lo, copied, tl.where(copied, seq_len, 0)
 
 
 @triton.jit
@@ -57,43 +32,28 @@ def number_of(seq, kv_head, q_block, query_len, index, items, BLOCK_Q: tl.conste
     return tl.sum(tl.where(index < seq, items, 0), 0) + kv_head * blocks + 2 * pair + second.to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "tiles", "most"])
+@triton.jit(do_not_specialize=["num_seqs", "num_tokens", "max_keys", "most"])
 def _pieces_kernel(
     pieces_ptr,  # i32 [most, PIECE]
     shares_ptr,  # i32 [programs, 2]: a program's first piece, and the one behind its last
     records_ptr,  # i32 [programs, RECORD]
-    lens_ptr,  # i32 [num_seqs]: keys of the sequences that are copied, 0 for the others; not written unless COPIED
     overflow_ptr,  # i32 [1]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
     num_tokens,
     max_keys,
-    tiles,  # of the scratch of copied keys
     most,  # pieces that there is room for; query_start_loc that does not rise could make more
     f,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
     SEQS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, PROGRAMS: tl.constexpr, SNAP: tl.constexpr,
-    WHOLE: tl.constexpr, FIRST_ROW: tl.constexpr, COPIED: tl.constexpr, LONGER: tl.constexpr, COPY_TILE: tl.constexpr,
-    RECORD: tl.constexpr,
+    WHOLE: tl.constexpr, FIRST_ROW: tl.constexpr, RECORD: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     program = tl.program_id(0)
-    index = tl.arange(0, SEQS)
-    chosen = index < num_seqs
-    region = index * 0
-    if LONGER > 0:
-        region, copied, lens = regions_of(
-            index, query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, tiles, f, COPY_TILE, LONGER
-        )
-        if COPIED:
-            tl.store(lens_ptr + index, lens, mask=chosen & (program == 0))
-            chosen = copied
-        else:
-            chosen = copied == 0
     ends, length, uncut, refused_any, items = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
-        NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS, PROGRAMS, WHOLE, chosen,
+        NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS, PROGRAMS, WHOLE,
     )  # fmt: skip
     slot, stop, per_program, snap = interval(program, length, PROGRAMS, SNAP)
     record_ptr = records_ptr + program * RECORD
@@ -107,7 +67,7 @@ def _pieces_kernel(
             slot, ends, uncut, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys, f, BLOCK_Q, TILE_SIZE
         )
         _, query_len, _, _ = sequence_at(seq, True, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys)
-        at = number_of(seq, kv_head, q_block, query_len, index, items, BLOCK_Q) + program
+        at = number_of(seq, kv_head, q_block, query_len, tl.arange(0, SEQS), items, BLOCK_Q) + program
     tl.store(shares_ptr + 2 * program, at)
     while slot < stop:
         seq, kv_head, q_block, begin, end = item_at(
@@ -134,34 +94,26 @@ def _pieces_kernel(
             tl.store(piece_ptr + 8, (from_slot == begin).to(tl.int32))
             tl.store(piece_ptr + 9, tl.where(whole, -1, row))
             tl.store(piece_ptr + 10, refused.to(tl.int32))
-            tl.store(piece_ptr + 11, tl.sum(tl.where(index == seq, region, 0), 0))
             if to_slot < end:
-                first_program = (begin + snap) // per_program
                 write_record(
-                    record_ptr,
-                    (end - snap - 1) // per_program - first_program,
-                    program - first_program,
-                    FIRST_ROW + (2 * first_program + 1) * BLOCK_M,
-                    BLOCK_M,
-                    query_start + q_block * BLOCK_Q,
-                    tl.minimum(query_len - q_block * BLOCK_Q, BLOCK_Q) * QUERIES_PER_KV,
-                    kv_head,
-                )
+                    record_ptr, program, begin, end, snap, per_program, query_start, query_len, q_block, kv_head,
+                    FIRST_ROW, BLOCK_M, QUERIES_PER_KV,
+                )  # fmt: skip
             at += 1
         slot = end
     tl.store(shares_ptr + 2 * program + 1, at)
 
 
-def make_pieces(plan, kind, batch, features, tiles, overflow, seqs, longer, copy_tile) -> None:
-    """Fill a kind's pieces, shares and records in `plan` (planned_grid.py), and the lengths of what is copied."""
+def make_pieces(plan, kind, batch, features, overflow, seqs) -> None:
+    """Fill a kind's pieces, shares and records in `plan` (planned_grid.py)."""
     shape, part, programs = batch.shape, kind.part, kind.part.programs
     records = plan.records[kind.first_record : kind.first_record + programs]
     _pieces_kernel[(programs,)](
-        plan.pieces[kind.first_piece :], plan.shares[kind.first_record :], records, plan.lens, overflow,
+        plan.pieces[kind.first_piece :], plan.shares[kind.first_record :], records, overflow,
         batch.query_start_loc, batch.seq_lens, batch.num_seqs, batch.num_tokens,
-        batch.block_table.shape[1] * shape.block_size, tiles, kind.most, bundle(features),
+        batch.block_table.shape[1] * shape.block_size, kind.most, bundle(features),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, BLOCK_M=kind.block_m,
         TILE_SIZE=part.tile_size, SEQS=triton.next_power_of_2(seqs), SHORTEST=kind.shortest, LONGEST=kind.longest,
-        PROGRAMS=programs, SNAP=part.snap, WHOLE=part.whole, FIRST_ROW=kind.first_row, COPIED=kind.copied,
-        LONGER=longer, COPY_TILE=copy_tile, RECORD=RECORD, num_warps=4,
+        PROGRAMS=programs, SNAP=part.snap, WHOLE=part.whole, FIRST_ROW=kind.first_row, RECORD=RECORD,
+        num_warps=4,
     )  # fmt: skip

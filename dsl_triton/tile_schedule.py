@@ -61,10 +61,10 @@ def sequence_slots(seq, query_len, seq_len, f, BLOCK_Q: tl.constexpr, TILE_SIZE:
 def line_of(
     query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
     NUM_KV_HEADS: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, BLOCK_Q: tl.constexpr,
-    TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, PROGRAMS: tl.constexpr, WHOLE: tl.constexpr, chosen=True,
+    TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, PROGRAMS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether items stay whole, in
-    a slot each; whether a sequence was refused; how many items each sequence has. chosen: of the class those that are.
+    a slot each; whether a sequence was refused; how many items each sequence has.
 
     They do where every item has a program of its own and the longest has at most WHOLE slots more than a program's even
     share: a piece costs its program a search, first loads that nothing hides and a part to merge. 32 decodes of 512
@@ -75,7 +75,7 @@ def line_of(
         seq, seq < num_seqs, query_start_loc_ptr, seq_lens_ptr, num_tokens, max_keys
     )
     pair, slots = sequence_slots(seq, query_len, seq_len, f, BLOCK_Q, TILE_SIZE, seq < num_seqs)
-    served = (query_len >= SHORTEST) & (query_len <= LONGEST) & chosen
+    served = (query_len >= SHORTEST) & (query_len <= LONGEST)
     items = tl.where(served, tl.cdiv(query_len, BLOCK_Q) * NUM_KV_HEADS, 0)
     slots = tl.where(served, slots * NUM_KV_HEADS, 0)
     longest = tl.max(tl.where(served, tl.minimum(pair, tl.cdiv(seq_len, TILE_SIZE)), 0), 0)

@@ -57,7 +57,6 @@ class Prefill:
     heads_fastest: programs that start together work on the KV heads of one Q Block, not on Q Blocks of one KV head.
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
-    slack: bits by which a row's maximum may grow before its sums are rescaled (primitives.softmax_step); 0: none.
     """
 
     block_m: int = 32
@@ -69,7 +68,6 @@ class Prefill:
     copy_programs: int = 1024
     overlap: bool = False
     new_kv: bool = False
-    slack: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def _unpaged_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr, SLACK: tl.constexpr,
+    NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
@@ -202,14 +200,14 @@ def _unpaged_kernel(
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, MASKED=False, FOREIGN=False, SLACK=SLACK,
+                    TILE_SIZE, MASKED=False, FOREIGN=False,
                 )  # fmt: skip
             for i in range(0, full_start - start + stop - full_stop):
                 j = masked_tile(i, full_start - start, start, full_stop)
                 m, l, acc = attend_block(
                     j, q, m, l, acc, query_pos, seq_len, softmax_scale, f, r,
                     keys, values, key_scales_ptr, value_scales_ptr, row + j * TILE_SIZE, column,
-                    TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new", SLACK=SLACK,
+                    TILE_SIZE, MASKED=True, FOREIGN=SOURCE == "new",
                 )  # fmt: skip
             acc = narrow(acc, VALUE_SIZE)
         place = query_start + token
@@ -291,7 +289,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, NUM_SEGMENTS=segments, HEADS_FASTEST=config.heads_fastest,
-                OVERLAP=overlap, SLACK=config.slack, num_warps=config.num_warps, num_stages=config.num_stages,
+                OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages,
                 **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
     if segments > 1:

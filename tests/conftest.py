@@ -16,6 +16,7 @@ if (
 ):  # the workers share the cores: threads of theirs would only queue behind each other
     os.environ["OMP_NUM_THREADS"] = "1"
 
+import pytest
 import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -24,6 +25,7 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its workers: commands
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import parts
 from common import interpreter
 from process_groups import pytest_xdist_make_scheduler  # noqa: F401  a hook
 
@@ -38,6 +40,20 @@ def pytest_addoption(parser):
     parser.addoption(
         "--conformance-out", metavar="FILE", help="write what conformance tests saw, for compare.studies.capability"
     )
+    parser.addoption("--part", metavar="I/N", help="of the tests that were chosen the I-th of N parts, dealt evenly")
+
+
+def pytest_configure(config):
+    if config.getoption("--part"):
+        parts.read(config.getoption("--part"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Behind the choice by -m and -k: parts of what that left."""
+    if config.getoption("--part"):
+        items[:], others = parts.dealt(items, *parts.read(config.getoption("--part")))
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish():

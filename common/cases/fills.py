@@ -8,7 +8,7 @@ alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from common.cases.batch import fill_new_tokens
 from common.oracle.visibility import Sight
 from common.spec import Features, PagedBatch
-from common.spec.metadata import lens_of
+from common.spec.metadata import cdiv, lens_of
 from common.spec.quantise import fill_where
 
 Fill = Callable[[PagedBatch, Features], None]
@@ -32,15 +32,21 @@ def _live(batch: PagedBatch) -> Tensor:
     return batch.query[: int(batch.query_start_loc[-1])]
 
 
-def _slots(batch: PagedBatch, seq: int, keys: range) -> tuple[Tensor, Tensor]:
+def _slots(batch: PagedBatch, seq: int, keys: Sequence[int]) -> tuple[Tensor, Tensor]:
     """(page, slot) of some keys of one sequence."""
-    position = torch.arange(keys.start, keys.stop, device=batch.device)
+    position = torch.tensor(keys, dtype=torch.long, device=batch.device)
     return batch.block_table[seq].long()[position // batch.shape.block_size], position % batch.shape.block_size
 
 
 def _set(cache: Tensor, where: tuple[Tensor, Tensor], values: Tensor) -> None:
     """cache[page, slot] = values [keys, lanes], the same in every head."""
     cache[where] = values.to(cache.dtype).view(-1, 1, *cache.shape[3:]).expand_as(cache[where])
+
+
+def _eighths(batch: PagedBatch) -> Tensor:
+    """[head_size]: the K that gives a query of ones a logit of 1, from eight lanes."""
+    size = batch.shape.head_size
+    return (torch.arange(size, device=batch.device) % (size // 8) == 0).float() / (8 * batch.softmax_scale)
 
 
 def _logits(logit_of: Callable[[Tensor, int], Tensor]) -> Fill:
@@ -54,8 +60,7 @@ def _logits(logit_of: Callable[[Tensor, int], Tensor]) -> Fill:
 
     def fill(batch: PagedBatch, features: Features) -> None:
         _live(batch).fill_(1.0)
-        size = batch.shape.head_size
-        lanes = (torch.arange(size, device=batch.device) % (size // 8) == 0).float() / (8 * batch.softmax_scale)
+        lanes = _eighths(batch)
         for seq, (_, seq_len) in enumerate(_lens(batch)):
             logits = logit_of(torch.arange(seq_len, device=batch.device).float(), seq_len)
             _set(batch.by_token()[0], _slots(batch, seq, range(seq_len)), (logits[:, None] * lanes).bfloat16())
@@ -143,6 +148,38 @@ def holes(batch: PagedBatch, features: Features) -> None:
     hole = torch.rand(value.shape, generator=generator).to(value.device) < 1 / 3
     # bytes, for torch masks none of fp8; a zero is all zeros in each type
     value.view(torch.uint8 if value.element_size() == 1 else torch.int16).masked_fill_(hole, 0)
+
+
+def _edges(seq_len: int, page: int) -> list[int]:
+    """All keys, those first at which kernels lose or repeat one: both ends, edges of a page and of segments of whole
+    tiles; then the middle, the quarters, and so on."""
+    edges = [0, seq_len, seq_len // page * page, page]
+    for tile in (16, 32, 64, 128):
+        edges += [cdiv(cdiv(seq_len, tile), parts) * tile * n for parts in (2, 3, 4, 8, 16) for n in (1, parts - 1)]
+    found = [key for edge in edges for key in (edge - 1, edge) if 0 <= key < seq_len]
+    step = seq_len
+    while step > 1:
+        step = cdiv(step, 2)
+        found += range(step, seq_len, step)
+    return list(dict.fromkeys([*found, *range(seq_len)]))
+
+
+def planted(batch: PagedBatch, features: Features) -> None:
+    """All mass lies on a few keys, as many in each KV head as V has lanes, and each has a lane of V to itself.
+
+    So a key that is lost or seen twice is a lane that is wrong by nearly all of itself: under any precision, which lets
+    one of 4,500 like keys pass. The heads have other keys, of `_edges`.
+    """
+    _logits(lambda key, seq_len: torch.zeros_like(key))(batch, features)
+    heads, lanes = batch.shape.num_kv_heads, batch.shape.value_lanes
+    alone = torch.eye(lanes, device=batch.device)
+    for seq, (_, seq_len) in enumerate(_lens(batch)):
+        keys = _edges(seq_len, batch.shape.block_size)[: heads * lanes]
+        for head in range(heads):
+            page, slot = _slots(batch, seq, keys[head::heads])
+            for cache, values in zip(batch.by_token(), (10.0 * _eighths(batch)[None], alone[: len(page)]), strict=True):
+                cache[page, slot, head] = values.to(cache.dtype).view(-1, *cache.shape[3:])
+    fill_new_tokens([batch])
 
 
 INVISIBLE: dict[str, Fill] = {

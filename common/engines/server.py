@@ -18,9 +18,10 @@ from common.serving.points import Point, points, prompts
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
-from common.spec.metadata import SHORT_QUERY
+from common.spec.metadata import SHORT_QUERY, cdiv
 
 LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for where nobody says; an engine's limit may be 128 k
+TABLE_TOKENS = 128  # vLLM's block tables have columns for a multiple of so many tokens
 log = logging.getLogger("diptych.engines")
 
 
@@ -60,6 +61,7 @@ class Server:
     bytes_needed: int = 0
     seconds: float = 0.0  # of all warm-ups
     warmed: int = 0  # launches of all warm-ups
+    table_widths: dict[int, int] = field(default_factory=dict)  # columns of block tables, by page, where an engine says
     _workspace: torch.Tensor | None = None
     _plans: dict[Kind, Plan] = field(default_factory=dict)
     _steps: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)  # by plan: the last step, layers that ran
@@ -106,6 +108,11 @@ class Server:
             shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
             typical_seq_len=self.typical_seq_len, workspace=self.workspace,
         )  # fmt: skip
+
+    def table_width(self, page: int) -> int:
+        """Columns of an engine's block tables: compilers tell apart whether 16 divides them."""
+        pages, beside = cdiv(self.limits.max_seq_len, page), max(TABLE_TOKENS // page, 1)
+        return self.table_widths.get(page, cdiv(pages, beside) * beside)
 
     def warm(self, plan: Plan, new_kv: bool, **tensors: Any) -> None:
         """Compile what `options.warm` says, once for a plan, by launches over sequences without tokens.

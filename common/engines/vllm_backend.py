@@ -39,12 +39,18 @@ def server_of(config: Any, device: torch.device | None = None) -> Server:
             del _servers[key]
     known = _servers.get(id(config))
     if known is None:
-        scheduler, model = config.scheduler_config, config.model_config
-        limits = Limits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len)
         place = device or torch.empty(0).device if config.device_config is None else config.device_config.device
-        made = Server(Options.of(), limits, torch.empty(0, device=place).device)
+        made = Server(Options.of(), limits_of(config), torch.empty(0, device=place).device)
         known = _servers[id(config)] = weakref.ref(config), made
     return known[1]
+
+
+def limits_of(config: Any) -> Limits:
+    """Of an engine's steps. Chunked attention makes a sequence of each chunk that a prompt's new tokens lie in."""
+    tokens, seqs = config.scheduler_config.max_num_batched_tokens, config.scheduler_config.max_num_seqs
+    if chunk := getattr(config.model_config, "attention_chunk_size", None):
+        seqs = 2 * seqs + tokens // chunk  # q tokens lie in at most 2 + (q - 2) // chunk
+    return Limits(tokens, seqs, config.model_config.max_model_len)
 
 
 @dataclass
@@ -69,10 +75,21 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
     """Full graphs for decodes and for verifications of one length; batches with prompts run between partial graphs."""
 
     supports_update_block_table: bool = True
+    requires_block_table_width: ClassVar[bool] = True
 
-    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        kv_cache_spec: Any,
+        layer_names: list[str],
+        vllm_config: Any,
+        device: torch.device,
+        block_table_width: int | None = None,
+    ) -> None:
+        """block_table_width: columns of the tables to come, which newer engines (0.33) say."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+        if block_table_width is not None:
+            server_of(vllm_config).table_widths[kv_cache_spec.block_size] = block_table_width
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
@@ -89,7 +106,7 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
         starts = step.query_start_loc_cpu
         ones = step.num_reqs if step.max_query_len == 1 else decodes(starts[1:] - starts[:-1])
         return Metadata(
-            step.num_actual_tokens, step.max_query_len, int(step.max_seq_len), ones, step.query_start_loc,
+            step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len), ones, step.query_start_loc,
             step.seq_lens, step.block_table_tensor, step.slot_mapping,
         )  # fmt: skip
 
@@ -200,9 +217,9 @@ class Impl(AttentionImpl[Metadata]):
             raise UnsupportedFeature("diptych", f"attn_type {attn_type}", AttentionType.DECODER)
         if kv_cache_dtype not in (*PLAIN, *FP8):
             raise SpecError("kv_cache_dtype", kv_cache_dtype, ", ".join((*PLAIN, *FP8)))
-        parallel = config.parallel_config
-        if getattr(parallel, "decode_context_parallel_size", 1) > 1:
-            raise UnsupportedFeature("diptych", "decode_context_parallel_size", "1")
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if (found := getattr(config.parallel_config, name, 1)) > 1:
+                raise UnsupportedFeature("diptych", f"{name} {found}", "1")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
@@ -237,14 +254,15 @@ class Impl(AttentionImpl[Metadata]):
         key_cache, value_cache = views(kv_cache, self.head_size, self.stored)
         if self.stored != self.dtype:
             scales = {"key_scale": layer._k_scale, "value_scale": layer._v_scale}
+            if any(one.numel() != 1 for one in scales.values()):
+                raise UnsupportedFeature("diptych", "scales per head of an fp8 cache", "a scale a layer")
             self.features = replace(self.features, **{name: one.reshape(-1)[:1] for name, one in scales.items()})
         self.shape = self._shape(key_cache.shape[1])
         plan = self.server.plan(self.shape, self.features, key_cache, value_cache)
         self._cache, self._views, self._plan = kv_cache, (key_cache, value_cache), plan
         if not _capturing(kv_cache.device):
-            limits = self.server.limits
-            width = -(-limits.max_seq_len // self.shape.block_size) if table is None else table.shape[1]
-            stand_in = torch.zeros(limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
+            width = self.server.table_width(self.shape.block_size) if table is None else table.shape[1]
+            stand_in = torch.zeros(self.server.limits.max_seqs, width, dtype=torch.int32, device=kv_cache.device)
             tensors = {"key_cache": key_cache, "value_cache": value_cache, "block_table": stand_in}
             self.server.warm(plan, new_kv=not self.shares_cache, **tensors)
         return plan

@@ -19,6 +19,7 @@ import torch
 from common.cases.ask import PLAIN
 from common.cases.axes import axes_case, num_axes, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
+from common.cases.fills import planted
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.kit.possible import ensure_in_range, ensure_possible
@@ -28,13 +29,14 @@ from common.spec.paged_batch import DTYPES
 _TWO_HEADS = {"heads": (2, 1)}
 # Longer than any case that is not large, and scratch that a longer batch left behind.
 LONG = named("keys-4500", lens=((1, 4500), (1, 40)), **_TWO_HEADS)
+LONG_PLANTED = named("keys-4500-planted", lens=((1, 4500), (3, 300), (1, 40)), head_size=128, fill=planted)
 AFTER_LONGER = named("scratch-after-longer", lens=decodes(45, 20), **_TWO_HEADS)
 AFTER_MORE = named("scratch-after-more", lens=decodes(45, 20), **_TWO_HEADS)
 BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the same process
     AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
-KIT_CASES = tuple(case for case in (*CASES, LONG, AFTER_LONGER, AFTER_MORE) if case.refused is None)
+KIT_CASES = tuple(case for case in (*CASES, LONG, LONG_PLANTED, AFTER_LONGER, AFTER_MORE) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (
@@ -45,7 +47,7 @@ SMOKE = (
     "page-id-beyond-16-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
     "window-1", "window-page", "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15",
     "softcap-50-logits-4400", "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small",
-    "everything-at-once", "keys-4500", "scratch-after-longer", "scratch-after-more",
+    "everything-at-once", "keys-4500", "keys-4500-planted", "scratch-after-longer", "scratch-after-more",
 )  # fmt: skip
 LEVELS = ("smoke", "full")
 

@@ -136,7 +136,7 @@ class Family:
         """
         if "batch_invariant" in needs:
             stats = INVARIANT
-        stats = seen(shape, decided_by(stats), sees)
+        stats = seen(decided_by(stats), sees)
         if gpu is not None and gpu.units < 1:
             gpu = _of_one_unit(gpu)
         key = (shape, stats, gpu and gpu.name, needs, heuristics)

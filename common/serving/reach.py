@@ -91,7 +91,7 @@ class Reach:
         return found
 
     def _named(self, stats: BatchStats, sees: int) -> Choice:
-        return self.family.named(self.kernel, self.shape, seen(self.shape, stats, sees), gpu_of(self.device))
+        return self.family.named(self.kernel, self.shape, seen(stats, sees), gpu_of(self.device))
 
     def _config_at(self, stats: BatchStats, sees: int) -> Choice:
         choice = self._named(stats, sees)

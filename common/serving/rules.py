@@ -66,7 +66,19 @@ class Situation:
 
     @property
     def keys(self) -> int:
+        """Of the longest sequence; 0: not told (`untuned.beside_prompts`)."""
         return self.stats.max_seq_len
+
+    @property
+    def prompts(self) -> int:
+        """Sequences that are no decodes."""
+        return max(self.stats.num_seqs - self.stats.num_decodes, 1)
+
+    @property
+    def prompt_keys(self) -> int:
+        """What the longest of the `prompts` has, at most about: twice their mean, were all keys theirs. Ten prompts
+        beside one decode of 58k keys are not told by the longest sequence, but 58k keys in all can't be of them."""
+        return max(min(self.keys, 2 * self.stats.total_seq_len // self.prompts), self.queries, 1)
 
     @property
     def short(self) -> bool:
@@ -90,6 +102,24 @@ class Situation:
     def q_blocks(self, rows: int) -> int:
         """Programs of Q Blocks of so many rows, without segments."""
         return self.programs * cdiv(self.rows, rows)
+
+    def long_blocks(self, rows: int) -> int:
+        """Programs of Q Blocks of so many rows for all queries of more than SHORT_QUERY tokens, without segments.
+
+        Counted as kernels cut: whole tokens a Q Block, a rest in each sequence. 66 tokens of ratio 6 are seven Q Blocks
+        of 64 rows, of ten tokens each; by rows alone they would be six, and segments overflow their wave.
+        """
+        return self.long_parts(max(rows // self.shape.queries_per_kv, 1)) * self.shape.num_kv_heads
+
+    def long_parts(self, tokens: int) -> int:
+        """Of the prompts, each cut into parts of so many tokens and a rest; at most, where lengths differ."""
+        in_all = max(self.stats.num_tokens - self.stats.num_decodes, 1)
+        return min(self.prompts * cdiv(self.queries, tokens), in_all // tokens + self.prompts)
+
+    @property
+    def evenness(self) -> float:
+        """Keys of the mean sequence, as a share of the longest's."""
+        return min(self.stats.total_seq_len / (max(self.stats.num_seqs, 1) * max(self.keys, 1)), 1.0)
 
     @cached_property
     def lanes(self) -> int:
@@ -179,23 +209,34 @@ class Situation:
         return 32 if wanted >= 32 and 32 * self.row_bytes <= 16 * KIB else 16
 
 
-def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS) -> int:
+def ends(programs: int, slots: int, tiles: int, segments: int, evenness: float = 1.0) -> float:
+    """When the slot is done that ends last, in tiles: its tiles, a start for each of its programs, and one merge where
+    there are several segments.
+
+    Equal programs take `ceil(programs n / slots)` waves of `ceil(tiles / n)`. Of unequal ones (evenness: of the mean
+    sequence, as a share of the longest) the next begins where one ends: the mean slot's tiles, and half of a program
+    more (list scheduling, Graham 1969: at most a whole one). So 6 times 16 tokens over 2,300 to 4,674 keys take four
+    segments a Q Block, 49 us on an H100, where one wave of two, the longest of which decides, takes 53.
+    """
+    programs, slots = max(programs, 1) * segments, max(slots, 1)
+    each, waves = cdiv(max(tiles, 1), segments), cdiv(programs, slots)
+    span = waves * each
+    if waves > 1 and evenness < 1:
+        span = min(span, (evenness * programs / slots + 0.5) * each)
+    return span + waves * START + (MERGE if segments > 1 else 0)
+
+
+def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS, evenness: float = 1.0) -> int:
     """How many segments a sequence's `tiles` are dealt to, so that `programs` times as many end soonest on `slots`.
 
-    Waves of programs, each the tiles of a segment and its start, and one merge where there are several:
-    `ceil(programs n / slots) (ceil(tiles / n) + START) + MERGE`. Flash-Decoding's split of keys (Dao et al., 2023) with
-    FlashAttention's count of waves (num_splits_heuristic), but with what a program and a merge cost in place of a
-    share of full waves: 85% full is no gain where tiles are few. Bytes in flight need no term: slots are full or a
-    wave is one. Of numbers that a choice may have (`choice.few_segments`): the fewest within WORTH of the soonest.
+    Flash-Decoding's split of keys (Dao et al., 2023) with FlashAttention's count of waves (num_splits_heuristic), but
+    with what a program and a merge cost in place of a share of full waves: 85% full is no gain where tiles are few.
+    Bytes in flight need no term: slots are full or a wave is one. Of numbers that a choice may have
+    (`choice.few_segments`): the fewest within WORTH of the soonest.
     """
-    programs, slots, tiles = max(programs, 1), max(slots, 1), max(tiles, 1)
-
-    def ends(n: int) -> int:
-        return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (MERGE if n > 1 else 0)
-
     allowed = [n for n in GRID if n <= max(min(tiles, most), 1)]
-    soonest = min(map(ends, allowed))
-    return next(n for n in allowed if ends(n) <= WORTH * soonest)
+    after = [ends(programs, slots, tiles, n, evenness) for n in allowed]
+    return next(n for n, end in zip(allowed, after, strict=True) if end <= WORTH * min(after))
 
 
 def filling(programs: int, slots: int, keys: int, least: int, most: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.serving.grid import few_keys
-from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, filling, power_of_two, splits
+from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, ends, filling, power_of_two, splits
 from common.spec.metadata import cdiv
 
 Line = tuple[str, int, int, int, int, str]  # facts, then a Tile, then what was seen
@@ -21,6 +21,7 @@ TABLES: dict[str, list[Line]] = {
     if part != "of"
 }
 RESIDENT, RESIDENT_MFMA = 3, 4  # programs of a decode that a unit holds: on an H200 156 registers and 39 KB each
+KEYS = 64  # of a prompt's tile
 SEGMENT = 1024  # keys: where segments are shorter, what starts and merges them costs more than they gain
 
 
@@ -50,6 +51,18 @@ def tile(s: Situation, part: str, own: Sequence[Line] = ()) -> Tile:
 def in_matrix(s: Situation, found: Tile) -> Tile:
     """By MFMA no more warps than Q Blocks have matrices of 32 rows."""
     return found._replace(num_warps=min(found.num_warps, max(found.block_m // 32, 1))) if s.mfma else found
+
+
+def in_flight(s: Situation, found: Tile, segments: int = 1) -> Tile:
+    """Over 8 bits, where (stages - 1) // 2 tiles are ahead, no more stages than a program's tiles use: the rest is
+    shared memory that other programs lack. 32 KB are a tile of 128 keys, four of which leave a unit one program.
+
+    2 of 8 tokens over 81 keys on an H100: 5.4 us in one stage, 6.0 in four, 7.0 in five.
+    """
+    if not (s.ahead and s.keys):
+        return found
+    tiles = cdiv(cdiv(s.keys, found.tile_size), segments)
+    return found._replace(num_stages=min(found.num_stages, 2 * tiles - 1))
 
 
 # Segments.
@@ -100,14 +113,16 @@ def within(s: Situation, segments: int, keys: int) -> int:
 
 
 def short_rows(s: Situation, found: Tile) -> Tile:
-    """Q Blocks of as many rows as a sequence has."""
-    return found._replace(block_m=max(min(found.block_m, power_of_two(s.rows)), 16))
+    """Q Blocks of as many rows as a sequence has. Up to 32 rows of 256 lanes take 4 warps, 248 registers and 86 KB, so
+    that a unit holds two; 64 rows by 4 warps spill 53 words, by 8 none (static facts, sm_90)."""
+    found = found._replace(block_m=max(min(found.block_m, power_of_two(s.rows)), 16))
+    return found._replace(num_warps=4) if s.tall and found.block_m <= 32 else found
 
 
 def dealt(s: Situation, found: Tile, slots: int) -> int:
     """Segments of short queries: as many as end soonest."""
-    most = min(s.keys // (2 * found.tile_size), 32)
-    return splits(s.q_blocks(found.block_m), slots, cdiv(s.keys, found.tile_size), most)
+    most = min(s.keys // (2 * found.tile_size), 64)
+    return splits(s.q_blocks(found.block_m), slots, cdiv(s.keys, found.tile_size), most, s.evenness)
 
 
 def of_eight_bits(s: Situation, a_unit: float) -> int:
@@ -125,15 +140,33 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
     return min(max(cdiv(int(a_unit * s.units), s.programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
 
 
-def few_blocks(s: Situation) -> int:
+def cut(s: Situation, rows: int, slots: int, parts: int) -> int:
+    """Segments of a prompt's Q Blocks of so many rows, of 512 keys at least; twice that beside decodes, which fill what
+    half of the units or more leave idle. parts: query tokens that leave partial results, times segments."""
+    least = SEGMENT if s.stats.num_decodes and 2 * s.long_blocks(rows) > s.units else SEGMENT // 2
+    most = min(s.prompt_keys // least, parts // max(s.stats.num_tokens, 1), 16)
+    return splits(s.long_blocks(rows), slots, cdiv(s.prompt_keys, KEYS), most, _causal(s))
+
+
+def _causal(s: Situation) -> float:
+    """Evenness of a prompt's Q Blocks: the first sees its context alone, the last all keys."""
+    return min(s.evenness * s.keys / s.prompt_keys, 1.0) * (1 - s.queries / (2 * s.prompt_keys))
+
+
+def even(s: Situation, parts: int) -> bool:
+    """Whether Q Blocks of 64 rows fill the units and end within a quarter of when their segments would."""
+    slots, tiles, blocks = 2 * s.units, cdiv(s.prompt_keys, KEYS), s.long_blocks(64)
+    whole, parted = (ends(blocks, slots, tiles, n, _causal(s)) for n in (1, cut(s, 64, slots, parts)))
+    return blocks >= slots and whole <= 1.25 * parted
+
+
+def few_blocks(s: Situation, parts: int) -> int:
     """Segments of a prompt with fewer Q Blocks of 128 rows than two a unit, in Q Blocks of half; 0: it has enough.
 
-    One prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many.
+    One prompt of 512: 22.0 us in Q Blocks of 128, 15.9 in twice as many; four of 512 of one KV head, 256 Q Blocks of
+    128, 68 us on an H200 in twice as many.
     """
-    rows = s.stats.num_tokens * s.shape.num_query_heads
-    if rows // 128 >= 2 * s.units:
-        return 0
-    return filling(rows // 64, 2 * s.units, s.keys, SEGMENT, 16)
+    return 0 if s.long_blocks(128) >= 2 * s.units else cut(s, 64, 2 * s.units, parts)
 
 
 def copying(s: Situation) -> dict[str, Any]:
@@ -149,7 +182,7 @@ def beside_prompts(s: Situation, parallel_softmax: Callable[..., Any]) -> Any:
     """
     if not s.short:
         split = 0 < s.stats.num_decodes * s.shape.num_kv_heads < 2 * s.units
-        s = s.of(num_seqs=max(s.stats.num_decodes, 1), max_seq_len=s.keys if split else 1)
+        s = s.of(num_seqs=max(s.stats.num_decodes, 1), max_seq_len=s.keys if split else 0)
     return parallel_softmax(s.shape, s.of(max_query_len=1).stats, s.gpu)
 
 
@@ -168,6 +201,12 @@ def _many_blocks(s: Situation) -> bool:
     """Chunks alone, whose Q Blocks of 128 rows fill the units twice: 29 of 42 tokens over 24k keys took an H100 2665 us
     in q_block, 3729 in unpaged. Not beside decodes, which nothing cuts there: 11 of 26 over 58k keys 1324 for 208."""
     return not s.stats.num_decodes and s.stats.num_tokens * s.shape.num_query_heads > 128 * 256
+
+
+def copies(s: Situation) -> bool:
+    """Whether PROMPTS give unpaged the batch: decodes need segments for shorter contexts than chunks do."""
+    long = s.keys >= (4 if s.stats.num_decodes else 16) * s.queries
+    return s.rows > 512 or (s.programs <= 256 and long and not _many_blocks(s))
 
 
 def takes(kernel: str) -> Callable[[Situation], str]:
@@ -201,7 +240,7 @@ PROMPTS = (
     ),
     Rule(
         "few programs over long contexts: unpaged has the segments that q_block lacks",
-        lambda s: s.programs <= 256 and s.keys >= 16 * s.queries and not _many_blocks(s),
+        copies,
         takes("unpaged"),
         "tuning",
     ),

@@ -119,7 +119,7 @@ def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
 def _stats(lens: Lens, shape: AttentionShape, ask: Ask) -> tuple[BatchStats, BatchStats]:
     """Of the batch, and as its choice is asked for."""
     told = BatchStats.of(lens)
-    return told, seen(shape, decided_by(told), ask.sees)
+    return told, seen(decided_by(told), ask.sees)
 
 
 def _heading(text: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | None) -> list[str]:

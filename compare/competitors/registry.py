@@ -203,7 +203,7 @@ def default_config(
         choice = kernel.choose(shape, stats, gpu, needs, heuristics, sees)
         return choice, "tree" if choice.measured else "heuristics"
     if gpu is not None and (kernel_id in OWN or kernel_id in _DERIVED):
-        stats = seen(shape, stats, sees)
+        stats = seen(stats, sees)
         family, name = kernel_id.split("/")
         rung = Rung(importlib.import_module(f"{_PACKAGES[family]}.auto").FAMILY, heuristics)
         choice = rung.choice(_DERIVED.get(kernel_id, name), shape, stats, gpu)

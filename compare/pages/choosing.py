@@ -117,6 +117,10 @@ def _code_met(rows: _Rows) -> str:
     return ", ".join(f"{row['specialisations']} in {row['compile_cpu_s']:.0f} s" for row in rows)
 
 
+def _warm_up(rows: _Rows) -> str:
+    return ", ".join(f"{row['warm_s']:.1f}" for row in rows if row["state"] == "warm")
+
+
 def _timed(rows: _Rows) -> str:
     return f"{sum(row['timed'] for row in rows):,}" if rows else ""
 
@@ -129,6 +133,8 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
     ("compile", "compiling: first call of a later process", _median("warm", "first")),
     ("compile", "compiling: one more dtype in it", _median("warm", "next")),
     ("trace", "compiling: specialisations of `auto` over {steps:,} steps of a trace", _code_met),
+    ("server", "a server: warm-up of {points} points in a later process, seconds", _warm_up),
+    ("server", "a server: code that calls behind the warm-up waited for", _range("later", "{}")),
     ("host", "host: the DSL's own launch, µs", _range("launch", "{:.0f}")),
     ("host", "host: the public call, µs", _range("call", "{:.1f}")),
     ("host", "host: a graph, µs", _range("graph", "{:.1f}")),
@@ -140,7 +146,7 @@ _LINES: tuple[tuple[str, str, Callable[[_Rows], str]], ...] = (
 
 def beside(had: Committed) -> str:
     """What compiling, the host and tuning cost in each DSL; a part that nobody measured has no line."""
-    of = {part: had.cost(part) for part in ("compile", "trace", "tuning")} | {"host": had.hosts}
+    of = {part: had.cost(part) for part in ("compile", "trace", "server", "tuning")} | {"host": had.hosts}
     body = []
     for part, words, shown in _LINES:
         if rows := of[part]:
@@ -268,7 +274,26 @@ def compiling(had: Committed) -> str:
         parts += [f"`{trace}` ({steps[0]['trace']}; {steps[0]['ran_on']}):", table(header, body)]
     else:
         parts.append(missing(trace))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_starts(had)])
+
+
+def _starts(had: Committed) -> list[str]:
+    """A server's warm-up in a first and a later process, and what calls behind it met; empty where nobody measured."""
+    found = had.cost("server")
+    if not found:
+        return []
+    command = f"python -m compare study costs --gpu {had.results.name} --out DIR --only server"
+    counts = ("launches", "generated", "loaded", "compiled", "later", "unmet")
+    body = [
+        [f"`{r['kernel']}`, {r['state']}", f"{r['warm_s']:.1f}", *(str(r[name]) for name in counts),
+         f"{r['host_us']:.1f}"]
+        for r in found
+    ]  # fmt: skip
+    header = [
+        "", "warm-up s", "launches", "generated", "from disk", "compiled", "code met later", "calls unmet",
+        "host µs a call",
+    ]  # fmt: skip
+    return [f"`{command}`, {found[0]['points']} points; {found[0]['ran_on']}:", table(header, body)]
 
 
 def launches(had: Committed) -> str:

@@ -11,6 +11,7 @@ WORKER = "compare.bench.worker"
 COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
+COST_SERVER = "compare.studies.costs.server"
 STRESS, MUTATION = "compare.studies.stress.child", "compare.studies.mutation.worker"
 ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
@@ -22,6 +23,7 @@ CHILDREN = (
     TUNE_HELION,
     COST_COMPILE,
     COST_TRACE,
+    COST_SERVER,
     STRESS,
     MUTATION,
     ENGINE,

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compare.analysis import regret
 from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
 from compare.competitors.registry import CALLED
@@ -36,7 +37,7 @@ class Loss:
 
     @property
     def regret(self) -> float:
-        return self.us / min(self.us, self.best_us) - 1
+        return regret.of(self.us, self.best_us)
 
 
 def _best(records: Sequence[Record]) -> float:

@@ -29,6 +29,7 @@ import numpy as np
 from common.gpus import Gpu, resolve
 from common.serving.grid import decided_by, on_grid
 from common.spec.metadata import BatchStats
+from compare.analysis import regret
 from compare.competitors import registry
 from compare.exits import NOTHING, OK
 from compare.record.folder import ROOT
@@ -162,12 +163,6 @@ class Fitted:
         return plain, with_residual
 
 
-def _figures(regrets: Sequence[float]) -> str:
-    ordered = sorted(regrets)
-    share = [statistics.fmean(ordered), ordered[min(int(0.9 * len(ordered)), len(ordered) - 1)], ordered[-1]]
-    return " | ".join(f"{100 * x:.1f}" for x in share)
-
-
 def page(points: Sequence[Point], gpu: Gpu) -> list[str]:
     """The whole document; empty where no row counts."""
     counted, known = [], groups(points)
@@ -194,23 +189,25 @@ def page(points: Sequence[Point], gpu: Gpu) -> list[str]:
         "| held out | decider | regret: mean % | p90 % | worst % |",
         "|---|---|---|---|---|",
     ]
-    lines.append(f"| in sample | rules on the grid | {_figures([_regret(g, grid) for g, grid, _ in counted])} |")
+    lines.append(f"| in sample | rules on the grid | {regret.spread([_regret(g, grid) for g, grid, _ in counted])} |")
     lines.append(
-        f"| in sample | rules from exact integers | {_figures([_regret(g, exact) for g, _, exact in counted])} |"
+        f"| in sample | rules from exact integers | {regret.spread([_regret(g, exact) for g, _, exact in counted])} |"
     )
     fitted, index = Fitted(points, gpu), {id(point): i for i, point in enumerate(points)}
     for what, fold in (("rows", _by_row(points)), ("shapes", _by_shape(points))):
         predicted = dict(zip(("formula", "formula and residual"), fitted.held_out(fold), strict=True))
         for name, us in predicted.items():
             ranked = [(g, np.argsort([us[index[id(p)]] for p in g])) for g, _, _ in counted]
-            lines.append(f"| {what} | {name} | {_figures([_regret(g, order[0]) for g, order in ranked])} |")
+            lines.append(f"| {what} | {name} | {regret.spread([_regret(g, order[0]) for g, order in ranked])} |")
             for first in (3, 5):
                 best = [min(_regret(g, i) for i in order[:first]) for g, order in ranked]
-                lines.append(f"| {what} | {name}, best of its first {first} | {_figures(best)} |")
+                lines.append(f"| {what} | {name}, best of its first {first} | {regret.spread(best)} |")
         us = predicted["formula and residual"]
         for promise in PROMISED:
             best = [_regret(g, _over(g, exact, [us[index[id(p)]] for p in g], promise)) for g, _, exact in counted]
-            lines.append(f"| {what} | rules unless the model promises {100 * (promise - 1):.0f}% | {_figures(best)} |")
+            lines.append(
+                f"| {what} | rules unless the model promises {100 * (promise - 1):.0f}% | {regret.spread(best)} |"
+            )
     return lines
 
 
@@ -255,7 +252,7 @@ def host(gpu: Gpu, repeat: int = 3) -> list[str]:
 
 
 def _regret(group: Sequence[Point], which: int) -> float:
-    return group[which].us / min(point.us for point in group) - 1
+    return regret.of(group[which].us, min(point.us for point in group))
 
 
 def _over(group: Sequence[Point], rule: int, us: Sequence[float], promise: float) -> int:

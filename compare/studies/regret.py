@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import UnknownGpu
+from compare.analysis import regret
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
 from compare.record import folder as run_folder
@@ -40,7 +40,6 @@ from compare.workloads.numbers import at_least_one, positive, seed
 HELP = "what auto loses on rows that nobody fitted to"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
 AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
-QUANTILE = 0.9
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Row:
 
     @property
     def regret(self) -> float:
-        return self.us / min(self.us, self.best_us) - 1
+        return regret.of(self.us, self.best_us)
 
 
 def options(new: argparse.ArgumentParser) -> None:
@@ -160,12 +159,6 @@ def _left(lines: Sequence[dict[str, Any]], dsl: str, planned: dict[str, list[Any
     return {row for row in {row for row, _ in became} if not all(through(row, kernel) for kernel in mine)}
 
 
-def _share(regrets: Sequence[float]) -> str:
-    ordered = sorted(regrets)
-    high = ordered[min(int(QUANTILE * len(ordered)), len(ordered) - 1)]
-    return f"{100 * statistics.fmean(ordered):.1f} | {100 * high:.1f} | {100 * ordered[-1]:.1f}"
-
-
 def table(folders: Sequence[Path]) -> list[str]:
     """Markdown: a line a class and `auto`, then a line a row, the worst first; empty where no row counts."""
     rows = [row for folder in folders for row in judged(folder)]
@@ -177,7 +170,7 @@ def table(folders: Sequence[Path]) -> list[str]:
         for kind in ("all", *tune.KINDS):
             regrets = [row.regret for row in mine if kind in ("all", row.kind)]
             if regrets:
-                lines.append(f"| {auto} | {kind} | {len(regrets)} | {_share(regrets)} |")
+                lines.append(f"| {auto} | {kind} | {len(regrets)} | {regret.spread(regrets)} |")
     lines += [
         "",
         "| row | auto | takes | us | best of the others | us | of | regret % |",

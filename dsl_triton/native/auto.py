@@ -13,7 +13,7 @@ from common.gpus import Gpu
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
-from common.serving.grid import decided_by
+from common.serving.grid import decided_by, seen
 from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
@@ -95,7 +95,7 @@ class NativeFamily(Family):
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            stats = decided_by(stats)
+            stats = seen(decided_by(stats), sees)
             if TAKES(shape, stats, gpu):
                 return _native(shape, stats, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)

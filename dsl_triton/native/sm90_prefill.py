@@ -30,6 +30,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
 from common.serving.grid import GRID
+from common.serving.rules import Situation
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
@@ -122,11 +123,11 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged).
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
-    long_tokens = stats.num_tokens - stats.num_decodes
-    items = max(long_tokens // _block_q(shape), 1) * shape.num_kv_heads * _groups(shape)
+    s = Situation(shape, stats, gpu)
+    items = s.long_parts(_block_q(shape)) * shape.num_kv_heads * _groups(shape)
     short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
     tile_size = 64 if short else most_keys(shape)
-    tiles = cdiv(stats.max_seq_len, tile_size)
+    tiles, most = cdiv(s.prompt_keys, tile_size), cdiv(stats.max_seq_len, tile_size)
     busy = stats.num_decodes * shape.num_kv_heads > gpu.units
     own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // gpu.units  # tiles in turn: half of a causal square
     one = busy or (stats.num_decodes > 0 and 2 * items > gpu.units)
@@ -136,7 +137,7 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
-    together = stats.num_decodes > 0 and not busy and tiles <= own
+    together = stats.num_decodes > 0 and not busy and most <= own
     stages = 2 * most_keys(shape) // tile_size
     return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
 

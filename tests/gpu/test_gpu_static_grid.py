@@ -19,22 +19,16 @@ TOKENS, SEQS, KEYS = 1024, 32, 4096
 BATCHES = 50
 
 
-def by_plan(kernel, config, units):
-    """The config with every class of a step's plan; `launch` makes the plan itself, in the graph."""
-    copied = kernel.Copied(128, 64, 2 * units, 2, longer=128, keys=TOKENS, copy_programs=8 * units)
-    return replace(config, planned=True, drafts=replace(config.decode, block_m=32), copied=copied)
-
-
-def captured(kernel_id, form="found"):
-    """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
+def captured(kernel_id, planned=False):
+    """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them, which makes the
+    step's plan itself where the config is `planned`."""
     try:
         kernel = registry.load(kernel_id)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
     batch = at_capacity([(TOKENS // SEQS, KEYS)] * SEQS, SHAPE, TOKENS, SEQS, KEYS, device="cuda")
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
-    if form == "planned":
-        config = by_plan(kernel, config, detect().units)
+    config = replace(config, planned=planned)
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2], device="cuda")
 
@@ -57,9 +51,9 @@ def results(outputs, run):
 
 
 @pytest.mark.parametrize("kernel_id", ["triton/static_grid", "helion/static_grid"])
-@pytest.mark.parametrize("form", ["found", "planned"])
-def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, form):
-    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, form)
+@pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
+def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, planned):
+    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, planned)
     generator = random.Random(11)
     for seed in range(BATCHES):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []

@@ -36,7 +36,7 @@ LEAVE = {
     "float32": (AttentionShape(32, 8, 128, 16, torch.float32), [(1, 8192)] * 32),
     "long-chunk": (LLAMA, [(256, 8192)]),
     "chunk-beside-a-decode": (LLAMA, [(64, 8192), (1, 100)]),
-    "short-context": (LLAMA, [(64, 2048)]),
+    "short-context": (LLAMA, [(64, 768)]),
 }
 NAMED = ("query-15-16-17", "everything-at-once", "window-page", "all-sequences-empty", "page-48")
 PLAIN = [case for case in CASES if case.name in NAMED]

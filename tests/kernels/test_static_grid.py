@@ -176,56 +176,18 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     judge(static_grid, batch, found, features)
 
 
-def planned(static_grid: ModuleType, **classes: Any) -> Any:
-    return replace(parts(static_grid), planned=True, **classes)
-
-
-def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl):
+@pytest.mark.parametrize("features", [PLAIN, Features(sliding_window=21, sinks=torch.arange(4.0))], ids=str)
+def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl, features):
     static_grid, generator = dsl.module("static_grid"), random.Random(9)
-    capacity, config = Capacity(TOKENS, SEQS, torch.device("cpu")), planned(static_grid)
+    capacity, config = Capacity(TOKENS, SEQS, torch.device("cpu")), replace(parts(static_grid), planned=True)
     workspace = static_grid.workspace(SHAPE, capacity, config)
     for seed in range(5):
         batch = at_capacity(random_lens(generator, TOKENS, SEQS, KEYS), SHAPE, TOKENS, SEQS, KEYS, seed=seed)
-        ready = static_grid.prepare(batch, PLAIN, config, workspace)
+        ready = static_grid.prepare(batch, features, config, workspace)
         for layer in (batch, batch.replace(query=batch.query.flip(0), key_cache=batch.value_cache)):
-            for mine, theirs in zip(run(static_grid, layer, config, ready), run(static_grid, layer), strict=True):
+            found = run(static_grid, layer, features=features)
+            for mine, theirs in zip(run(static_grid, layer, config, ready, features), found, strict=True):
                 assert torch.equal(bits(mine), bits(theirs)), f"seed {seed}"
-
-
-@pytest.mark.parametrize(
-    ("drafts", "copied"),
-    [(4, {}), (4, {"keys": 4096}), (0, {"keys": 96, "longer": 18, "slack": 8})],
-    ids=["drafts", "drafts-and-copied", "copied-as-far-as-there-is-room"],
-)
-@pytest.mark.parametrize("features", [Features(), Features(sliding_window=21, sinks=torch.arange(4.0))], ids=str)
-def test_classes_of_a_plan_are_right(dsl, drafts, copied, features):
-    static_grid = dsl.module("static_grid")
-    copy = static_grid.Copied(32, 16, 3 if copied else 0, copy_programs=3, **copied)
-    config = planned(static_grid, drafts=static_grid.Part(32, 16, drafts), copied=copy)
-    for lens in ([(1, 100), (20, 90), (13, 61), (14, 14)], [(19, 70), (2, 128), (21, 77), (0, 0), (5, 128)]):
-        batch = at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
-        workspace = static_grid.workspace(SHAPE, replace(Capacity.of(batch), num_keys=KEYS), config)
-        judge(static_grid, batch, run(static_grid, batch, config, workspace, features), features)
-        kinds = {kind.shortest for kind in met(dsl, batch, config)}
-        assert kinds == {1, 17} | ({9} if drafts else set()) | ({copy.longer + 1} if copied else set())
-
-
-def met(dsl, batch, config):
-    return dsl.module("planned_grid").kinds(batch.shape, config, batch.num_tokens, batch.num_seqs)
-
-
-@in_triton
-def test_keys_are_copied_where_they_have_room_and_others_are_read_in_their_pages(dsl):
-    static_grid = dsl.module("static_grid")
-    config = planned(static_grid, copied=static_grid.Copied(32, 16, 3, longer=18, keys=96, copy_programs=2))
-    batch = at_capacity([(1, 128), (19, 64), (18, 50), (19, 64)][:3], SHAPE, TOKENS, SEQS, KEYS)
-    workspace = static_grid.workspace(SHAPE, replace(Capacity.of(batch), num_keys=KEYS), config)
-    static_grid.prepare(batch, PLAIN, config, workspace)
-    assert workspace.plan.lens.tolist() == [0, 64, 0, 0, 0], "of more than `longer` tokens"
-    more = batch.replace(seq_lens=torch.tensor([1, 128, 128, 0, 0], dtype=torch.int32))
-    more = more.replace(query_start_loc=torch.tensor([0, 1, 20, 39, 39, 39], dtype=torch.int32))
-    static_grid.prepare(more, PLAIN, config, workspace)
-    assert workspace.plan.lens.tolist() == [0, 128, 0, 0, 0], "96 keys and a tile for each of two: no room for both"
 
 
 @in_triton
@@ -255,12 +217,11 @@ def beyond(batch, what: str):
 
 @pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
 @pytest.mark.parametrize("what", ["tokens", "keys"])
-@pytest.mark.parametrize("form", ["found", "planned"])
-def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, form, what, query_len):
+@pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
+def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, planned, what, query_len):
     static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)
-    copied = static_grid.Copied(32, 16, 3, keys=KEYS)
-    config = parts(static_grid) if form == "found" else planned(static_grid, copied=copied)
+    config = replace(parts(static_grid), planned=planned)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
     right = run(static_grid, batch, config, workspace)
     static_grid.check(workspace)

@@ -122,23 +122,6 @@ def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None)
         judge(dsl, batch, features, new_kv=new_kv)
 
 
-@pytest.mark.parametrize("growth", [0.0, 0.3, 3.0], ids=["never", "at-times", "with-every-tile"])
-def test_sums_are_kept_until_a_maximum_grows_by_the_slack(dsl, growth: float) -> None:
-    """Of keys that point along the query further and further, scores grow by that much a key: 8 bits are 5.5 of them.
-
-    A row whose first keys lie before its window has seen nothing for a tile, and one has a sink to begin with.
-    """
-    batch = make_batch(LENS, SHAPE)
-    batch.query.add_(1.0)
-    at = torch.arange(16)
-    for seq, (_, seq_len) in enumerate(LENS):
-        for index, block in enumerate(batch.block_table[seq, : -(-seq_len // 16)].tolist()):
-            batch.key_cache[block] += ((index * 16 + at) * growth / 4.0)[:, None, None]
-    sinks = torch.tensor([30.0, -1.0, 0.0, 3.0])
-    for features in (Features(), Features(sliding_window=19, sinks=sinks), Features(softcap=20.0)):
-        judge(dsl, batch, features, slack=8)
-
-
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
 @pytest.mark.parametrize("cache", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
 def test_scales_per_token_are_copied_beside_their_keys(dsl, cache: torch.dtype, num_keys: int) -> None:

@@ -3,11 +3,13 @@
     python -m compare study costs --gpu auto --out DIR                       what this machine can measure
     python -m compare study costs --gpu h200 --out DIR --only trace          1,000 steps through the compiler, no GPU
     python -m compare study costs --gpu h200 --out DIR --only tuning --tuned TUNE_RUN ...      from tuners' logs
+    python -m compare study costs --gpu auto --out DIR --only server         a warm-up of 56 points, and steps behind it
 
 Rows go to DIR/costs.jsonl as they come; every row has `cost`, `status` and what ran it, `table(rows, cost)` makes plain
-tables of them. Without the GPU the parts `host` and `launch` are left out and said so, and compile times are those of
-this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. Exit codes: 0; 1 a row failed; 2 usage; 3
-only parts that need the GPU, which is absent; 5 nothing selected; 130.
+tables of them. Without the GPU the parts `host`, `launch` and `server` are left out and said so, and compile times are
+those of this machine's CPU, compiling for the GPU that was named: rows carry `ran_on`. `server` is made when it is
+named; with both DSLs it takes 3 minutes. Exit codes: 0; 1 a row failed; 2 usage; 3 only parts that need the GPU, which
+is absent; 5 nothing selected; 130.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from compare.competitors import registry
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
 from compare.studies.costs import compile as compile_cost
-from compare.studies.costs import launch, tuning
+from compare.studies.costs import launch, server, tuning
 from compare.studies.costs import trace as trace_cost
 from compare.workloads import GrammarError, Workload, parse_lens
 from compare.workloads.trace import TraceError
 
 HELP = "compile time, host time, launches, memory, tuning: each DSL alike"
 
-PARTS = ("compile", "host", "launch", "scratch", "trace", "tuning")
+PARTS = ("compile", "host", "launch", "scratch", "trace", "tuning", "server")
 WITH_GPU, WITHOUT_GPU = ("compile", "host", "launch"), ("compile", "scratch", "trace")
-NEED_GPU = ("host", "launch")
+NEED_GPU = ("host", "launch", "server")
 KERNELS = "*/q_block,*/parallel_softmax,*/static_grid,*/unpaged,*/auto"  # under two minutes on an H200 and 16 cores
 BESIDE = ("baseline/flash_attn3", "baseline/vllm_triton")  # in `launch`, where they are here
 WORKLOADS = "32q1s2k,q2k"
@@ -54,6 +56,7 @@ COLUMNS = {  # of the tables, by part
     "host": ("dsl", "workload", "call", "plan", "launch", "graph", "kernel"),
     "launch": ("kernel", "workload", "kernels", "busy_us", "span_us", "host_us", "scratch_bytes", "hidden_bytes"),
     "scratch": ("kernel", "workload", "scratch_bytes"),
+    "server": ("kernel", "state", *server.FIELDS, "ran_on"),
     "tuning": (
         *("arm", "kernel", "rows", "candidates", "timed", "untuned", "to_90%_s", "to_95%_s", "to_99%_s", "covered_s"),
         *("spent_s", "across_rows", "across_untuned", "across_to_95%_s", "across_to_99%_s", "run"),
@@ -106,6 +109,7 @@ class Asked:
     trace: Path | None
     steps: int
     tuned: tuple[Path, ...]
+    out: Path
 
     @property
     def dsls(self) -> tuple[str, ...]:
@@ -147,8 +151,15 @@ def _tuning(asked: Asked) -> Iterator[dict[str, Any]]:
     yield from tuning.rows(asked.tuned)
 
 
+def _server(asked: Asked) -> Iterator[dict[str, Any]]:
+    """Of the DSLs that have not been measured at this commit."""
+    had = read(asked.out) if (asked.out / "costs.jsonl").is_file() else []
+    for dsl in server.left(had, asked.dsls, run_folder.commit(), asked.gpu):
+        yield from server.measure(dsl, asked.gpu)
+
+
 MEASURES: dict[str, Callable[[Asked], Iterator[dict[str, Any]]]] = dict(
-    zip(PARTS, (_compile, _host, _launch, _scratch, _trace, _tuning), strict=True)
+    zip(PARTS, (_compile, _host, _launch, _scratch, _trace, _tuning, _server), strict=True)
 )
 
 
@@ -180,7 +191,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)
     rows = tuple(Workload(text, parse_lens(text)) for text in arguments.workload.split(","))
-    rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned))
+    rest = (arguments.repeats, arguments.trace, arguments.steps, tuple(arguments.tuned), arguments.out)
     return Asked(gpu, gpu == here, kernels, rows, *rest)
 
 

@@ -55,7 +55,8 @@ def _decode_block(s: Situation) -> dict[str, Any]:
     keys, found = s.decode_keys(128), tile(s, "decode")
     if s.nvidia and s.programs <= 4 * s.units:
         found = found._replace(num_stages=max(found.num_stages, 3))
-    return _named(found._replace(tile_size=keys)) | {"gather": _decode_gather(s, keys)}
+    found = untuned.in_flight(s, found._replace(tile_size=keys))
+    return _named(found) | {"gather": _decode_gather(s, keys)}
 
 
 q_block = Rules(
@@ -91,8 +92,9 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
-    found = _named(tile(s, "decode")._replace(tile_size=keys)) | {"num_segments": untuned.within(s, segments, keys)}
-    return parallel_softmax_kernel.Config(**found, gather=_decode_gather(s, keys))
+    segments = untuned.within(s, segments, keys)
+    found = _named(untuned.in_flight(s, tile(s, "decode")._replace(tile_size=keys), segments))
+    return parallel_softmax_kernel.Config(**found, num_segments=segments, gather=_decode_gather(s, keys))
 
 
 parallel_softmax = Rules(
@@ -160,7 +162,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     if s.tma and s.small and s.usual:
         described = is_power_of_two(shape.head_size) and is_power_of_two(shape.value_lanes)
         long = s.wgmma and s.full and s.queries > 512 and s.keys > 8192
-        segments = untuned.few_blocks(s)
+        segments = untuned.few_blocks(s, unpaged_kernel.MOST_PARTS)
         found = found._replace(block_m=128 if described and not long else 64, tile_size=64)
         if segments:
             found = found._replace(block_m=64, num_stages=3)
@@ -168,6 +170,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
         found = found._replace(num_warps=8)
     elif s.wgmma and found.block_m == 128:
         found = found._replace(num_stages=3)  # heads of 256: four chunks of 512 over 2k keys 165 us for 203
+        segments = untuned.cut(s, found.block_m, s.units, unpaged_kernel.MOST_PARTS)
     copy = {"gather": "page", "num_segments": max(segments, 1)} | untuned.copying(s)
     return unpaged_kernel.Config(
         unpaged_kernel.Prefill(**_named(found), **copy), untuned.beside_prompts(s, parallel_softmax)

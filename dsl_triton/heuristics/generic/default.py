@@ -78,13 +78,19 @@ q_block = Rules(
     Rule(
         "decodes: 128 keys keep most bytes in flight",
         lambda s: s.few_rows,
-        lambda s: _q_block(_decode_tile(s, 128)),
+        lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 128))),
     ),
     Rule(
         "short queries over up to 32 keys: 16 rows by 16 keys",
         lambda s: s.short and s.keys <= 32 and s.tma,
         lambda s: q_block_kernel.Config(16, 16, 2, 1),
         "319 times 8 tokens over 21 keys on an H100: 15.0 us, by 64 rows and keys 22.6",
+    ),
+    Rule(
+        "short queries of 256 lanes: as many rows as a sequence has",
+        lambda s: s.short and s.tall,
+        lambda s: _q_block(untuned.short_rows(s, _rows(s))),
+        "static fact: 32 rows by 4 warps leave a unit two programs, 128 rows by 8 one",
     ),
     Rule(
         "prompts of thousands of tokens: 128 rows by 128 keys",
@@ -121,7 +127,8 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
-    return _in_segments(s, _decode_tile(s, keys)._replace(tile_size=keys), untuned.within(s, segments, keys))
+    segments = untuned.within(s, segments, keys)
+    return _in_segments(s, untuned.in_flight(s, _decode_tile(s, keys)._replace(tile_size=keys), segments), segments)
 
 
 parallel_softmax = Rules(
@@ -136,6 +143,12 @@ parallel_softmax = Rules(
         _many_short,
         lambda s: _in_segments(s, _rows(s)._replace(tile_size=16), 1),
         "tuning/tuneT: 58 prompts of 49: 26.3 us for 42.3",
+    ),
+    Rule(
+        "many short queries over up to 32 keys: a warp for 16 rows, by 16 keys",
+        page_runs.tiny,
+        lambda s: parallel_softmax_kernel.Config(16, 16, 1, num_warps=1, overlap=True, gather="run"),
+        "319 times 8 tokens over 21 keys on an H100: 9.9 us, by two warps in q_block 15.0, by 64 rows and keys 22.6",
     ),
     Rule("prompts: one segment", lambda s: not s.short, lambda s: _in_segments(s, _rows(s), 1)),
     Rule(
@@ -203,10 +216,12 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     s = Situation(shape, stats, gpu)
     found, segments = _rows(s), 0
     if s.tma and s.small and s.usual:
-        segments = untuned.few_blocks(s)
+        segments = untuned.few_blocks(s, unpaged_kernel.MOST_PARTS)
         found = Tile(64, 64, 4, 3) if segments else Tile(128, 64, 4, 2)
         if s.narrow and s.stored_in_8_bits:  # 55 of 172 tokens over 39k keys on an H100: 6.7 ms, in two stages 7.8
             found = found._replace(num_stages=3)
+    elif s.tall:  # of 8 warps, one a unit: 7 of 25 tokens over 4k keys of two heads are 28 programs of 64 tiles
+        segments = untuned.cut(s, found.block_m, s.units, unpaged_kernel.MOST_PARTS)
     if s.mfma and not gpu.fp8_products and s.small and not s.narrow:
         found = found._replace(tile_size=16)  # gfx90a, 32 keys: 258 registers, one program a unit
     prefill = unpaged_kernel.Prefill(*found, num_segments=max(segments, 1), overlap=s.tma, **untuned.copying(s))
@@ -245,10 +260,40 @@ def _one_launch(s: Situation) -> bool:
 
 
 def _three_a_unit(s: Situation) -> bool:
-    return s.few_rows and s.gpu is not None and s.tma and (2 < s.programs / s.units <= 3 or s.programs > 4 * s.units)
+    """Of more than two tiles: 88 decodes over 137 keys are 13.1 us in q_block, 16.2 here."""
+    fills = s.gpu is not None and (2 < s.programs / s.units <= 3 or s.programs > 4 * s.units)
+    return fills and s.few_rows and s.tma and s.keys > 256
+
+
+def _many_rows(s: Situation) -> bool:
+    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
+    return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
+
+
+def _read_by_few(s: Situation, rows: int) -> bool:
+    """Chunks over a context whose keys fewer than so many rows read, on the mean, and which need no segments.
+
+    A key that is copied is read and written once more, and saves a sixth of each tile of 64 rows after it. Where a
+    window ends what is read, `keys` are what is left of them (grid.seen).
+    """
+    if s.gpu is None or not (s.usual and s.small and s.stored_in_16_bits and s.keys > 512 and untuned.copies(s)):
+        return False
+    reading = s.rows * (s.prompt_keys - s.queries) / s.prompt_keys
+    return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, unpaged_kernel.MOST_PARTS)
+
+
+def _tiles_a_unit(s: Situation) -> float:
+    """Of 64 rows by 64 keys: about a microsecond each, where a launch more takes four."""
+    return s.long_blocks(64) * (s.prompt_keys - s.queries / 2) / untuned.KEYS / s.units
 
 
 auto_kernel = Rules(
+    Rule(
+        "many short queries over up to 32 keys: parallel_softmax, a warp for 16 rows",
+        lambda s: s.gpu is not None and page_runs.tiny(s),
+        untuned.takes("parallel_softmax"),
+        "319 times 8 tokens over 21 keys on an H100: 9.9 us, in q_block 15.0",
+    ),
     Rule(
         "decodes that even out at three programs a unit: parallel_softmax in one loop",
         lambda s: s.short and _one_launch(s) and _three_a_unit(s),
@@ -274,6 +319,24 @@ auto_kernel = Rules(
         lambda s: s.gpu is not None and _many_short(s),
         untuned.takes("parallel_softmax"),
         "tuning/tuneT: 58 prompts of 49: 26.3 us, in q_block 29.3",
+    ),
+    Rule(
+        "many prompts of 385 to 512 keys: unpaged, whose products are faster",
+        lambda s: s.gpu is not None and s.keys <= 512 and _many_rows(s),
+        untuned.takes("unpaged"),
+        "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
+    ),
+    Rule(
+        "chunks of little work over a short context or a window: one launch of q_block",
+        lambda s: _read_by_few(s, 2048) and _tiles_a_unit(s) < 64,
+        untuned.takes("q_block"),
+        "tuning of the H100: two of 159 tokens with a window of 1024 30.1 us, in unpaged 33.8",
+    ),
+    Rule(
+        "keys that few rows read: adjustable_tile, which copies none",
+        lambda s: _read_by_few(s, 800),
+        untuned.takes("adjustable_tile"),
+        "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
     ),
     *PROMPTS,
 )

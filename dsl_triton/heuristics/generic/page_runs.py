@@ -7,7 +7,7 @@ programs a unit on, and with less than 1024 keys a segment.
 
 import triton
 
-from common.serving.rules import Situation, filling
+from common.serving.rules import Situation, splits
 from common.spec.metadata import cdiv
 from dsl_triton.parallel_softmax import Config
 
@@ -19,6 +19,12 @@ def applies(s: Situation, lanes: int = 128) -> bool:
     two = s.shape.dtype.itemsize == 2 and s.shape.cache_dtype.itemsize == 2
     held = triton.next_power_of_2(s.lanes) == lanes
     return s.wgmma and two and held and s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
+
+
+def tiny(s: Situation) -> bool:
+    """Short queries over up to 32 keys, more of 16 rows than there are units: what a program needs to begin decides."""
+    small = s.usual and s.shape.queries_per_kv <= 16 and s.shape.block_size % 16 == 0
+    return s.short and s.tma and small and s.stored_in_16_bits and 0 < s.keys <= 32 and s.q_blocks(16) > s.units
 
 
 def decode(s: Situation) -> Config | None:
@@ -54,17 +60,23 @@ def short_queries(s: Situation) -> Config | None:
     stages = 3 if rows == 32 and q_blocks < 32 else 2
     rows = 64 if q_blocks < 32 else rows
     tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
-    segments = filling(q_blocks, per_unit * s.units, s.keys, 2 * tile_size, 32)
+    most = min(s.keys // (2 * tile_size), 64)
+    segments = splits(q_blocks, per_unit * s.units, cdiv(s.keys, tile_size), most, s.evenness)
     return Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run")
 
 
 def chunk(s: Situation) -> Config | None:
     """A chunk of few tokens over a long context, read by pages: two programs of 64 rows a unit.
 
-    64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens lose
-    (103 for 97).
+    64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens
+    lose (103 for 97). Where 256 rows at most read a key, Q Blocks may fill the units twice, for a copy reads and
+    writes as much as they read: 29 times 42 tokens of 336 rows over 24k keys are 2236 us, copied 3729. Shorter
+    contexts, which nobody measured, are cut as well: 64 tokens over 1024 keys are 32 programs of 16 tiles, and a
+    copy before them.
     """
-    q_blocks = s.q_blocks(64)
-    if not applies(s) or s.stats.num_decodes or 2 * q_blocks > s.units or s.keys < 4096:
+    q_blocks, least = s.long_blocks(64), max(1024, 4 * s.queries)
+    most = 2 * s.units if s.rows <= 256 else s.units // 2
+    if not applies(s) or s.stats.num_decodes or q_blocks > most or s.keys < least:
         return None
-    return Config(64, 64, filling(q_blocks, 2 * s.units, s.keys, 256, 16), num_stages=2, overlap=True, gather="run")
+    segments = splits(q_blocks, 2 * s.units, cdiv(s.keys, 64), min(s.keys // 256, 16), s.evenness)
+    return Config(64, 64, segments, num_stages=2, overlap=True, gather="run")

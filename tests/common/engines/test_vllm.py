@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import types
 
+import numpy
 import pytest
 import torch
 
@@ -225,6 +226,51 @@ def test_eight_bit_pages_are_written_and_read_with_the_layers_scales(adapter, mo
 def test_what_no_step_could_serve_is_refused_when_the_layer_is_made(adapter, monkeypatch, options, named):
     with pytest.raises(SpecError, match=named):
         layer(adapter, monkeypatch, config(), **options)
+
+
+@pytest.mark.parametrize("named", ["decode_context_parallel_size", "prefill_context_parallel_size"])
+def test_context_parallelism_is_refused_when_the_layer_is_made(adapter, monkeypatch, named):
+    engine = config()
+    setattr(engine.parallel_config, named, 2)
+    with pytest.raises(UnsupportedFeature, match=f"{named} 2"):
+        layer(adapter, monkeypatch, engine)
+
+
+def test_scales_per_head_are_not_read_as_the_first_heads(adapter, monkeypatch):
+    impl, of = layer(adapter, monkeypatch, config(torch.bfloat16), kv_cache_dtype="fp8")
+    of._k_scale = torch.ones(KV_HEADS)
+    with pytest.raises(UnsupportedFeature, match="scales per head"):
+        impl._bind(of, torch.zeros(3, KV_HEADS, PAGE, 2 * SIZE, dtype=torch.uint8), None)
+
+
+def test_chunks_of_prompts_are_sequences_of_a_step_and_their_counts_numpys(adapter, monkeypatch):
+    """vLLM splits a prompt at its chunks (Llama 4); there may be more of them than the engine has sequences."""
+    engine, draw = config(), torch.Generator().manual_seed(4)
+    engine.model_config.attention_chunk_size = PAGE
+    engine.scheduler_config.max_num_seqs = 2
+    impl, of = layer(adapter, monkeypatch, engine)
+    batch, common = step_of(adapter, [(1, 9), (3, 16), (16, 16), (16, 16), (2, 2)], draw)  # of two sequences
+    common.max_query_len = numpy.int32(16)
+    cache = empty_cache("0.33", batch.key_cache.shape[0])
+    key_cache, value_cache = adapter.views(cache, SIZE, torch.float32)
+    key_cache.copy_(torch.randn(key_cache.shape, generator=draw))
+    value_cache.copy_(torch.randn(value_cache.shape, generator=draw))
+    query, out = torch.randn(batch.num_tokens, HEADS, SIZE, generator=draw), torch.empty(batch.num_tokens, HEADS, SIZE)
+    impl.forward(of, query, None, None, cache, builder(adapter, engine).build(0, common), out)
+    asked = batch.replace(query=query, key_cache=key_cache, value_cache=value_cache, key=None, value=None)
+    torch.testing.assert_close(out, reference(asked, Features()).out.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("said", "width"), [(None, 8), (24, 24)])
+def test_the_warm_ups_table_is_as_wide_as_the_engines(adapter, monkeypatch, said, width):
+    """For 96 keys vLLM's tables have columns for 128; what 16 does not divide is other code."""
+    monkeypatch.setenv("DIPTYCH_WARM", "1")
+    engine, widths = config(), []
+    impl, of = layer(adapter, monkeypatch, engine)
+    adapter.MetadataBuilder(types.SimpleNamespace(block_size=PAGE), ["0"], engine, torch.device("cpu"), said)
+    monkeypatch.setattr(impl.server, "warm", lambda plan, block_table, **more: widths.append(block_table.shape[1]))
+    impl._bind(of, empty_cache("0.33", 3), None)
+    assert widths == [width]
 
 
 def test_a_feature_that_the_chosen_kernel_lacks_is_refused_by_its_name(adapter, monkeypatch):

@@ -177,23 +177,18 @@ def by_keys(choose=None):
         ([(1, 300)] * 8, 256, 320),
         ([(4, 4096)] * 8, 1000, 1536),
         ([(1, 4096)] * 8, 2**31 - 1, 4096),
-        ([(5, 4096)] * 8, 256, 4096),  # 20 rows
-        ([(1, 4096)] * 7 + [(128, 8192)], 256, 8192),
+        ([(5, 4096)] * 8, 256, 384),
+        ([(1, 4096)] * 7 + [(128, 8192)], 256, 512),
+        ([(4096, 4096)], 1024, 4096),
     ],
-    ids=["every-key", "one", "window", "shorter", "drafts", "widest", "two-q-blocks", "mixed"],
+    ids=["every-key", "one", "window", "shorter", "drafts", "widest", "two-q-blocks", "mixed", "prompt"],
 )
-def test_decodes_are_chosen_for_by_the_keys_that_they_see(lens, sees, keys):
+def test_a_batch_is_chosen_for_by_the_keys_that_it_sees(lens, sees, keys):
     stats = BatchStats.of(lens)
     assert by_keys().choose(SHAPE, stats, H200, sees=sees).config == keys
-    found = seen(SHAPE, stats, sees)
+    found = seen(stats, sees)
     assert found.max_seq_len <= stats.max_seq_len and found.total_seq_len <= stats.total_seq_len
     assert few_keys(found.max_seq_len) == keys
-
-
-def test_more_heads_a_key_than_a_q_block_has_rows_is_a_decode_still():
-    stats = BatchStats.of([(1, 4096)])
-    assert seen(AttentionShape(64, 1), stats, 256).max_seq_len == 384
-    assert seen(AttentionShape(64, 1), BatchStats.of([(2, 4096)]), 256).max_seq_len == 4096
 
 
 @pytest.mark.parametrize("features", [Features(sliding_window=9), Features(chunk=5, chunk_lookback=1), Features()])

@@ -23,9 +23,9 @@ def arguments(batch):
 
 @pytest.fixture
 def planned(monkeypatch):
-    """static_grid by a plan, with every class of it; the numbers of query tokens that plans were made for."""
-    part, copied = static_grid.Part(16, 16, 4), static_grid.Copied(32, 16, 3, copy_programs=2)
-    config = static_grid.Config(part, replace(part, block_m=32), False, True, replace(part, block_m=32), copied)
+    """static_grid by a plan; the numbers of query tokens that plans were made for."""
+    part = static_grid.Part(16, 16, 4)
+    config = static_grid.Config(part, replace(part, block_m=32), planned=True)
     monkeypatch.setattr(static_grid, "DEFAULT", config)  # what a CPU takes
     made, prepare = [], static_grid.planned_grid.prepare
 

@@ -84,6 +84,19 @@ def test_both_dsls_costs_stand_side_by_side(tmp_path):
     assert not [line for line in said if "host" in line or "specialisations" in line]
 
 
+def test_a_servers_start_stands_with_what_was_met_behind_it(tmp_path):
+    row = {"cost": "server", "kernel": "helion/auto", "state": "cold", "status": "ok", "ran_on": "a CPU, a GPU"}
+    row |= {"points": 56, "warm_s": 61.04, "launches": 15, "generated": 6, "loaded": 0, "compiled": 14, "later": 2}
+    row |= {"unmet": 1, "host_us": 12.34}
+    warm = row | {"state": "warm", "warm_s": 3.0, "generated": 0, "loaded": 6, "compiled": 0, "later": 0, "unmet": 0}
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "costs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (row, warm)))
+    had = Committed(tmp_path, ())
+    assert "| `helion/auto`, cold | 61.0 | 15 | 6 | 0 | 14 | 2 | 1 | 12.3 |" in choosing.compiling(had)
+    assert "| a server: warm-up of 56 points in a later process, seconds |  | 3.0 |" in choosing.beside(had)
+    assert "| a server: code that calls behind the warm-up waited for |  | 0 to 2 |" in choosing.beside(had)
+
+
 def test_a_broken_run_is_a_usage_error(results, tmp_path, capsys):
     (results / "peers" / "manifest.json").write_text("[]")
     page = tmp_path / "page.md"

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from triton import knobs
 
 from common.gpus import resolve
 from compare.__main__ import main as diptych
-from compare.studies.costs import compile, costs, launch, trace
+from compare.studies.costs import compile, costs, launch, server, trace
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
@@ -214,7 +215,7 @@ def test_a_step_that_needs_no_new_code_is_not_counted():
         ("--gpu h200 --kernels triton/nothing", 2, "triton/nothing"),
         ("--gpu h200 --repeats 0", 2, "--repeats: found 0"),
         ("--gpu h200 --tuned .", 2, "--tuned: found no candidates.jsonl"),
-        ("--gpu mi300 --only host,launch", 3, "is not here"),
+        ("--gpu mi300 --only host,launch,server", 3, "is not here"),
         ("--gpu mi300 --kernels baseline/sdpa", 5, "is not here"),
         ("--gpu h200 --only trace --trace nowhere.csv", 2, "nowhere.csv"),
     ],
@@ -240,3 +241,41 @@ def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
 def test_a_failed_row_stands_in_its_table_with_its_reason():
     failed = {"cost": "launch", "kernel": "x", "status": "crash", "reason": "why"}
     assert costs.table([failed], "launch") == [{"kernel": "x", "status": "crash", "reason": "why"}]
+
+
+@pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
+def test_a_servers_start_says_what_it_warmed_and_that_no_later_call_met_another(kernel, monkeypatch):
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    timed = []
+    task = {"kernel": kernel, "device": "cpu", "sizes": [1, 2], "lengths": [16, 24], "timed": [16, 24], "calls": 3}
+    said = server.answer(task, lambda call, calls: timed.append((call(), calls)) or 10.0 * len(timed))
+    assert said["points"] == 4 and said["launches"] > 0
+    assert (said["calls"], said["later"], said["unmet"]) == (2 * 5, 0, 0)  # 16, 17, 20, 21 and 24 keys
+    assert (said["host_us"], said["host_us_by_keys"], len(timed)) == (15.0, {16: 10.0, 24: 20.0}, 2)
+    assert set(server.FIELDS) <= set(said)
+
+
+def test_a_server_that_compiles_behind_its_warm_up_is_seen(monkeypatch):
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    compilers = server.Compilers()
+    for hit in (False, True, True):
+        knobs.compilation.listener(src=None, metadata={}, metadata_group={}, times=None, cache_hit=hit)
+    assert compilers.lap() == {"generated": 0, "loaded": 0, "compiled": 1, "read": 2}
+    assert not any(compilers.lap().values())
+
+
+def test_a_dsl_that_both_processes_measured_at_this_commit_is_left_out():
+    def rows(state, **other):
+        about = {"commit": "abc", "target": "h200", "status": "ok"}
+        return {"cost": "server", "kernel": "triton/auto", "state": state} | about | other
+
+    had = [rows("cold"), rows("warm", commit="older"), rows("warm", status="failed"), {"cost": "host", "status": "ok"}]
+    assert server.left(had, ["triton", "helion"], "abc", H200) == ["triton", "helion"]
+    assert server.left([*had, rows("warm")], ["triton", "helion"], "abc", H200) == ["helion"]
+
+
+def test_a_first_process_that_fails_is_the_last(monkeypatch):
+    monkeypatch.setattr(server, "fresh_process", lambda *_: {"reason": "exit 1: why"})
+    (row,) = server.measure("triton", H200)
+    assert (row["state"], row["status"], row["reason"]) == ("cold", "failed", "exit 1: why")
+    assert costs.table([row], "server") == [{"kernel": "triton/auto", "status": "failed", "reason": "exit 1: why"}]
