@@ -34,13 +34,15 @@ DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
+FEW_TILES = 4  # of 64 rows by 64 keys: below, its plan and its launch take longer than what they save
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys: the Gluon kernel",
-        lambda s: not s.short and s.keys > FEW_KEYS,
+        "prompts over more than 128 keys, four tiles a unit: the Gluon kernel",
+        lambda s: not s.short and s.keys > FEW_KEYS and default.tiles_a_unit(s) > FEW_TILES,
         lambda s: True,
-        "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512, 0.59 at 32q256, 0.73 at q8k",
+        "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
+        " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )
