@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from common import interpreter
 from common.spec import SpecError
 from common.versions import ensure
 
@@ -46,6 +47,7 @@ def kernel_of(kernel_id: str) -> Kernel:
     if dsl not in _FAMILIES or not all(map(str.isidentifier, name.split("."))):
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), "triton/KERNEL or helion/KERNEL, as triton/auto")
     ensure(dsl)
+    interpreter.install()  # without its repairs bf16 is multiplied as bit patterns, and nothing says so
     planner = name if name in _PLANNERS else "auto"
     try:
         module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")

@@ -153,6 +153,9 @@ def forward(
             raise UnsupportedFeature("diptych", name, "None")
     starts, ends = others.get("cu_seq_lens_q"), others.get("cu_seq_lens_k")
     packed = starts is not None and ends is not None
+    if packed and not (isinstance(starts, torch.Tensor) and isinstance(ends, torch.Tensor)):  # dicts in 5.20
+        found = f"{type(starts).__name__} and {type(ends).__name__}"
+        raise SpecError("cu_seq_lens_q, cu_seq_lens_k", found, "tensors, as transformers 5.24 gives them")
     # continuous batching says is_causal=False where a mask of its own, which is not looked at, is causal
     causal = getattr(module, "is_causal", True) if packed or is_causal is None else is_causal
     seen = None if packed else getattr(attention_mask, _SEEN, None)

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.serving.grid import few_keys
-from common.serving.rules import MERGE, MOST_SEGMENTS, Rule, Situation, always, ends, filling, power_of_two, splits
+from common.serving.rules import (
+    MERGE,
+    MOST_SEGMENTS,
+    START,
+    Rule,
+    Situation,
+    always,
+    ends,
+    filling,
+    power_of_two,
+    splits,
+)
 from common.spec.metadata import cdiv
 
 Line = tuple[str, int, int, int, int, str]  # facts, then a Tile, then what was seen
@@ -190,11 +201,16 @@ def beside_prompts(s: Situation, parallel_softmax: Callable[..., Any]) -> Any:
 
 
 def one_launch(s: Situation, config: Any) -> bool:
-    """Whether few segments are no gain over q_block, whose one launch takes less. Where its programs are fewer than the
-    units they are: 12 times 4 tokens of 64:8 heads over 3k keys are 96 programs of 24 tiles, in q_block half of FA3."""
-    long = cdiv(s.keys, config.tile_size) > 2 * MERGE
-    idle = config.num_segments > 1 and long and s.q_blocks(config.block_m) < s.units
-    return config.num_segments <= 2 and not idle
+    """Whether few segments are no gain over q_block, whose one launch takes less.
+
+    Where its programs are fewer than the units they are: 12 times 4 tokens of 64:8 heads over 3k keys are 96 programs
+    of 24 tiles, in q_block half of FA3. So they are of short queries over so many tiles that starts and the merge are a
+    tenth of them: `dealt` takes two segments for a tenth less alone.
+    """
+    tiles = cdiv(s.keys, config.tile_size)
+    idle = tiles > 2 * MERGE and s.q_blocks(config.block_m) < s.units
+    gains = not s.few_rows and tiles > 10 * (START + MERGE)
+    return config.num_segments <= 1 or (config.num_segments == 2 and not idle and not gains)
 
 
 def _many_blocks(s: Situation) -> bool:

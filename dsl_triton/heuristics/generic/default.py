@@ -147,7 +147,7 @@ def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.C
 parallel_softmax = Rules(
     Rule(
         "a chunk over a long context: read by pages, two programs a unit",
-        lambda s: not s.short and page_runs.chunk(s) is not None,
+        lambda s: page_runs.chunk(s) is not None,
         lambda s: page_runs.chunk(s),
         "sweeps/page_runs: 64 tokens over 8k keys 36.8 us for 48.6 copied",
     ),

@@ -76,7 +76,7 @@ def chunk(s: Situation) -> Config | None:
     """
     q_blocks, least = s.long_blocks(64), max(1024, 4 * s.queries)
     most = 2 * s.units if s.rows <= 256 else s.units // 2
-    if not applies(s) or s.stats.num_decodes or q_blocks > most or s.keys < least:
+    if s.short or not applies(s) or s.stats.num_decodes or q_blocks > most or s.keys < least:
         return None
     segments = splits(q_blocks, 2 * s.units, cdiv(s.keys, 64), min(s.keys // 256, 16), s.evenness)
     return Config(64, 64, segments, num_stages=2, overlap=True, gather="run")

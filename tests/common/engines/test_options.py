@@ -1,9 +1,11 @@
 """What a person sets for an adapter, and what is said where it is wrong."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
+import children
 import stand_in_vllm
 from common.engines import vllm
 from common.engines.options import Options, kernel_of
@@ -53,3 +55,27 @@ def test_the_plugin_registers_ours_and_says_once_where_a_version_was_never_tried
     assert stand_in_vllm.registered == {
         stand_in_vllm.AttentionBackendEnum.CUSTOM: "common.engines.vllm_backend.DiptychBackend"
     }
+
+
+_BF16 = """
+import torch
+from common.engines.options import kernel_of
+
+draw = torch.Generator().manual_seed(0)
+q, k, v = (torch.randn(1, 20, heads, 32, generator=draw).bfloat16() for heads in (4, 2, 2))
+pages = [torch.zeros(2, 16, 2, 32).bfloat16() for _ in range(2)]
+for cache, rows in zip(pages, (k, v)):
+    cache.flatten(0, 1)[:20] = rows[0]
+table, starts, lens = (torch.tensor(one, dtype=torch.int32) for one in ([[0, 1]], [0, 20], [20]))
+out = kernel_of("KERNEL").module.paged_attention(q[0], *pages, table, starts, lens, max_query_len=20, max_seq_len=20)
+given = (one.float().transpose(1, 2) for one in (q, k, v))
+wanted = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=True)
+print(float((out.float() - wanted[0].transpose(0, 1)).abs().max()))
+"""
+
+
+@pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
+def test_an_adapter_of_an_interpreted_process_repairs_the_interpreter_itself(kernel):
+    """A process of its own: here the tests have repaired it."""
+    environment = children.compiling(Path(__file__).resolve().parents[3], TRITON_INTERPRET="1")
+    assert children.answer(["-c", _BF16.replace("KERNEL", kernel)], environment) < 0.03

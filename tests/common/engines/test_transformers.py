@@ -69,6 +69,13 @@ def test_packed_sequences_are_apart_and_padding_behind_them_is_nobodys():
     torch.testing.assert_close(out[:, :8], torch.cat(parts, 1), rtol=1e-4, atol=1e-5)
 
 
+def test_lengths_by_kind_of_layer_are_refused():
+    """transformers 5.20's continuous batching has a dict of them."""
+    ends = {"full_attention": torch.tensor([0, 2])}
+    with pytest.raises(SpecError, match="cu_seq_lens_k: found Tensor and dict"):
+        adapter.forward(MODULE, *tensors(2, 2), None, cu_seq_lens_q=torch.tensor([0, 2]), cu_seq_lens_k=ends)
+
+
 @pytest.mark.parametrize(
     ("named", "options"),
     [("dropout", {"dropout": 0.1}), ("position_bias", {"position_bias": torch.zeros(1)}),
