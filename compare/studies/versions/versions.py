@@ -154,6 +154,7 @@ class Sweep:
         if whole[2]:  # torn: the command was killed while it wrote
             os.truncate(path, len(whole[0]) + len(whole[1]))
         self.lines = read_lines(path)
+        self.stopped = threading.Event()  # no further config is begun
         self._lock = threading.Lock()
 
     def drop_stale(self, current: dict[str, set[str]]) -> int:
@@ -183,10 +184,14 @@ class Sweep:
         """All subjects of one target in one child. step: called behind each."""
         left = self.missing(pair, gpu, wanted)
         jobs = [subject.job() for subject in left]
-        for subject, outcome in zip(left, compile_in_child(jobs, gpu, limit_s=self.limit_s), strict=True):
-            if not outcome.reason.endswith(INTERRUPTED_CHILD):
-                self.add(line_of(_by(pair, subject), gpu, subject, outcome))
-            step()
+        with contextlib.closing(compile_in_child(jobs, gpu, limit_s=self.limit_s)) as outcomes:  # the child ends too
+            for subject in left:
+                if self.stopped.is_set():
+                    return
+                outcome = next(outcomes)
+                if not outcome.reason.endswith(INTERRUPTED_CHILD):
+                    self.add(line_of(_by(pair, subject), gpu, subject, outcome))
+                step()
 
 
 def _by(pair: Pair, subject: Subject) -> Pair:
@@ -224,6 +229,9 @@ def _lanes(sweep: Sweep, pair: Pair, wanted: Wanted, lanes: int, step: Callable[
             thread.join()
     except KeyboardInterrupt:
         parts.clear()
+        sweep.stopped.set()
+        for thread in threads:  # a child that went on would fill a cache that is removed, and outlive the command
+            thread.join()
         raise
 
 

@@ -270,6 +270,23 @@ def test_a_compiler_that_was_ended_with_the_command_leaves_no_line(tmp_path, mon
     assert versions.Sweep(sweep.path, 1.0).missing(Pair("3.7.1", "1.5.0"), gpu, wanted) == wanted[:2]
 
 
+def test_a_command_that_is_ended_takes_its_compilers_along(tmp_path, monkeypatch):
+    """The config in hand is the last; the child is closed, not left behind."""
+    gpu, ended = gpus.resolve("mi350"), []
+
+    def compiled(jobs, gpu, limit_s):
+        try:
+            for job in jobs:
+                yield Outcome(job, "ok")
+        finally:
+            ended.append(gpu.arch)
+
+    monkeypatch.setattr(versions, "compile_in_child", compiled)
+    sweep = versions.Sweep(tmp_path / "lines.jsonl", 1.0)
+    sweep.compile(Pair("3.7.1"), gpu, subjects(gpu, ("triton/q_block",))[:3], sweep.stopped.set)
+    assert len(sweep.lines) == 1 and ended == ["gfx950"]
+
+
 def test_lanes_share_the_parts_and_only_helions_depend_on_helion(tmp_path, monkeypatch):
     kernels = registry.select("triton/naive,helion/naive")
     wanted = {gpus.resolve(name): subjects(gpus.resolve(name), kernels) for name in ("mi300", "h200")}
