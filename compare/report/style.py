@@ -8,6 +8,7 @@ stay texts: a page can search, scale and recolour them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def pyplot() -> Any:
 def save(figure: Any, path: Path) -> Path:
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None  # no date, no version
     figure.savefig(path, metadata=metadata, dpi=100)
+    if path.suffix == ".svg":
+        path.write_text(numbered(path.read_text(encoding="utf-8")), encoding="utf-8")
     pyplot().close(figure)
     return path
 
@@ -155,3 +158,10 @@ def legend(figure: Any, panels: Sequence[Any]) -> None:
     filled = [entry for column in used for entry in column + [blank] * (rows - len(column))]
     names, handles = [name for name, _ in filled], [handle for _, handle in filled]
     figure.legend(handles, names, loc="outside upper center", ncols=len(used), fontsize=9, numpoints=1)
+
+
+def numbered(svg: str) -> str:
+    """An SVG whose ids count up. Matplotlib's are hashes of coordinates, whose last bits depend on the processor."""
+    names = dict.fromkeys(re.findall(r'id="([a-z][0-9a-f]{10})"', svg))
+    numbers = {name: f"{name[0]}{number}" for number, name in enumerate(names, 1)}
+    return re.sub(r"[a-z][0-9a-f]{10}", lambda found: numbers.get(found[0], found[0]), svg)
