@@ -31,7 +31,7 @@ def _fails(jobs, gpu, limit_s):
 @pytest.mark.parametrize(("compiler", "why"), [(_answers, "answered no more"), (_fails, "OSError: no more processes")])
 def test_nobody_waits_for_a_compiler_that_is_gone(monkeypatch, compiler, why):
     monkeypatch.setattr(static_facts, "compile_in_child", compiler)
-    monkeypatch.setattr(static_facts.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(static_facts, "cores", lambda: 1)
     cells = _cells(3)
     facts = static_facts.StaticFacts(cells, resolve("h200"), 1.0)
     waiter = threading.Thread(target=facts.wait, daemon=True)
@@ -56,7 +56,7 @@ def test_a_lane_and_its_child_wait_for_cells_that_are_asked_for_later_until_the_
             ended.set()
 
     monkeypatch.setattr(static_facts, "compile_in_child", compiler)
-    monkeypatch.setattr(static_facts.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(static_facts, "cores", lambda: 1)
     facts, cells = static_facts.StaticFacts([], resolve("h200"), 1.0), _cells(4)
     assert not lanes, "without cells nobody is started"
     for asked in (cells[:1], cells[1:]):

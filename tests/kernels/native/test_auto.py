@@ -32,7 +32,7 @@ HINTS = {"max_query_len": 20, "max_seq_len": 40}
 
 @pytest.mark.parametrize(
     "lens",
-    [LONG, [(17, 513)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
+    [LONG, [(17, 8192)], [(8192, 8192)], [(1, 900)] * 255 + [(2048, 8192)], [(512, 2000)] * 30 + [(20, 3000)]],
     ids=["mixed", "17-tokens", "prompt", "decodes-and-a-chunk", "many-prompts"],
 )
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
@@ -47,6 +47,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
     [
         ([(16, 9000)], LLAMA, "h200", ()),
         ([(128, 128)], LLAMA, "h200", ()),
+        ([(17, 513)], LLAMA, "h200", ()),  # two tiles a unit
         (LONG, AttentionShape(32, 8, 80, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
@@ -57,7 +58,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "128-keys", "head-80", "float32", "fp8-pages", "a100", "mi300", "chunks",
+        "short-queries", "128-keys", "two-tiles", "head-80", "float32", "fp8-pages", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
