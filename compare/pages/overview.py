@@ -132,7 +132,7 @@ def _svg(panels: Sequence[Bars], look: Look) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     plt.close(figure)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in style.numbered(out.getvalue()).splitlines()) + "\n"
 
 
 def _panel(bars: Bars, ax: Any, look: Look) -> None:

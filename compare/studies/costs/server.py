@@ -90,11 +90,12 @@ class Decodes:
 
         from common.serving.points import points
         from common.spec import AttentionShape
+        from common.spec.metadata import cdiv
 
         seqs, keys, device = max(task["sizes"]), max(task["lengths"]), task["device"]
         self.shape = AttentionShape()
         self.plan = module.plan_paged_attention(self.shape, keys, seqs, keys, device, typical_seq_len=keys)
-        shape, width = self.shape, -(-keys // self.shape.block_size)
+        shape, width = self.shape, cdiv(keys, self.shape.block_size)
         page = (1, 2, shape.block_size, shape.num_kv_heads, shape.head_size)
         self.caches = torch.zeros(page, dtype=shape.dtype, device=device).unbind(1)
         self.table = torch.zeros(seqs, width, dtype=torch.int32, device=device)
