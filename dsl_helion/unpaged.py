@@ -107,7 +107,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 class Workspace:
     """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
 
-    key: torch.Tensor  # [num_kv_heads * rows, head_size], the cache's dtype
+    key: torch.Tensor  # [num_kv_heads * rows, head_size], the query's dtype
     value: torch.Tensor  # [num_kv_heads * rows, value_lanes]
     scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
     parts: reduce_segments.Workspace | None  # of the segments of long queries

@@ -163,6 +163,7 @@ def zeros(query, key_cache, value_cache, block_table, query_start_loc, seq_lens,
 """
 
 
+@pytest.mark.slow
 def test_the_kit_of_an_installed_one_judges_a_kernel_in_a_common_of_its_own(beside, tmp_path):
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "__init__.py").write_text("")

@@ -33,6 +33,7 @@ def test_the_group_of_a_test(nodeid, expected):
     assert group(nodeid) == expected
 
 
+@pytest.mark.slow
 def test_xdist_runs_a_file_in_one_process(tmp_path):
     """Two files of eight tests for two processes: xdist alone deals out single tests."""
     for name in ("test_one.py", "test_two.py"):

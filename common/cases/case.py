@@ -6,6 +6,7 @@ import dataclasses
 import math
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class Case:
         sizes = (*self.heads, self.head_size, self.block_size)
         return AttentionShape(*sizes, dtypes[0], self.value_size, dtypes[1])
 
-    @property
+    @cached_property
     def asked(self) -> frozenset[str]:
         """The members that a kernel's SUPPORTS must have; those of a launch without LSE."""
         packed = {"x_packed"} if self.layout is Layout.X_PACKED else set()

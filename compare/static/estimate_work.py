@@ -79,23 +79,27 @@ def _segments(tiles: int, segments: int) -> list[int]:
     return [min(each, tiles - done) for done in range(0, tiles, each)] or [0]
 
 
-def _sizes(workload: Workload, served: Served) -> tuple[int, int]:
-    """Bytes of distinct K and V, and of query (as many of out), of the sequences served."""
+def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
+    """Distinct keys of all KV heads, bytes of query and bytes of out, of the sequences served."""
     shape, lens = workload.shape, [(q, s) for q, s in workload.lens if q and served(q)]
-    item, head = shape.dtype.itemsize, shape.head_size
     keys = sum(touched_keys(q, s, workload.ask) for q, s in lens)
-    tokens = sum(q for q, _ in lens)
-    io = tokens * shape.num_query_heads * head * item
-    return 2 * keys * shape.num_kv_heads * head * item, io
+    rows = sum(q for q, _ in lens) * shape.num_query_heads
+    query, out = shape.head_size * shape.dtype.itemsize, shape.value_lanes * workload.out_dtype.itemsize
+    return keys * shape.num_kv_heads, rows * query, rows * out
 
 
-def _tile_bytes(shape: AttentionShape, keys: int) -> int:
-    return 2 * keys * shape.head_size * shape.dtype.itemsize
+def _key_bytes(shape: AttentionShape, item: int | None = None) -> int:
+    """Bytes of one key and its value. item: bytes of an element; by default as they lie in the caches."""
+    return (shape.head_size + shape.value_lanes) * (shape.cache_dtype.itemsize if item is None else item)
 
 
-def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) -> Work:
-    """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly."""
-    shape = workload.shape
+def _tile_flops(shape: AttentionShape, rows: int, keys: int) -> int:
+    return 2 * rows * keys * (shape.head_size + shape.value_lanes)
+
+
+def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, item: int | None = None) -> Work:
+    """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly. item: as `_key_bytes`'s."""
+    shape, key_bytes = workload.shape, _key_bytes(workload.shape, item)
     blocks = _q_blocks(workload, cut)[::-1]  # the longest of a prompt first
     if programs is None:
         dealt = [_segments(block, cut.segments) for block in blocks] if cut.segments > 1 else [blocks]
@@ -107,11 +111,16 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None) ->
         share, more = divmod(total, programs)
         tiles = tuple(n for n in [share + 1] * more + [share] * (programs - more) if n)
         parts = min(len(tiles), 2 * programs)
-    kv, io = _sizes(workload, cut.served)
-    part_bytes = parts * cut.rows * (shape.head_size + STATISTICS) * 4
-    written = part_bytes if parts and cut.segments > 1 else io + (part_bytes if programs else 0)
-    tile_flops = 4 * cut.rows * cut.keys * shape.head_size
-    return Work(tiles, cut.rows, cut.keys, _tile_bytes(shape, cut.keys), kv + io, written, tile_flops)
+    keys, query, out = _sizes(workload, cut.served)
+    part_bytes = parts * cut.rows * _part_bytes(shape)
+    written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
+    tile_flops = _tile_flops(shape, cut.rows, cut.keys)
+    return Work(tiles, cut.rows, cut.keys, cut.keys * key_bytes, keys * key_bytes + query, written, tile_flops)
+
+
+def _part_bytes(shape: AttentionShape) -> int:
+    """Of one row whose tiles several programs share: its sums and statistics."""
+    return (shape.value_lanes + STATISTICS) * 4
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
@@ -140,9 +149,9 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         each = _range(seq - query, tokens, tokens, seq, workload, page).tolist()
         each = [sum(each)] if config["grid"] == "sequences" else each
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
-    kv, io = _sizes(workload, _everybody)
-    tile_flops = 4 * page * shape.head_size
-    return Work(tuple(tiles), 1, page, _tile_bytes(shape, page), kv + io, io, tile_flops)
+    keys, query, out = _sizes(workload, _everybody)
+    key_bytes = _key_bytes(shape)
+    return Work(tuple(tiles), 1, page, page * key_bytes, keys * key_bytes + query, out, _tile_flops(shape, 1, page))
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
@@ -150,9 +159,10 @@ def _parts_read(workload: Workload, cut: _Blocks) -> Work:
     shape = workload.shape
     counts = [len(_segments(block, cut.segments)) for block in _q_blocks(workload, cut)]
     rows = sum(n for n in counts if n > 1) * cut.rows * shape.num_kv_heads
-    out = sum(1 for n in counts if n > 1) * cut.rows * shape.num_kv_heads * shape.head_size * shape.dtype.itemsize
+    merged = sum(1 for n in counts if n > 1) * cut.rows * shape.num_kv_heads
     tokens = sum(query for query, _ in workload.lens if cut.served(query))
-    return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * (shape.head_size + STATISTICS) * 4, out)
+    out = merged * shape.value_lanes * workload.out_dtype.itemsize
+    return Work((1,) * (tokens * shape.num_query_heads), 1, 0, 0, rows * _part_bytes(shape), out)
 
 
 def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
@@ -162,24 +172,24 @@ def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         if any(query and served(query) for query, _ in workload.lens):
             programs += part["programs"]
             rows += part["programs"] * _blocks(workload, part, served).rows
-    size = shape.head_size
-    return Work((1,) * programs, 1, 0, 0, rows * (size + STATISTICS) * 4, rows * size * shape.dtype.itemsize)
+    out = rows * shape.value_lanes * workload.out_dtype.itemsize
+    return Work((1,) * programs, 1, 0, 0, rows * _part_bytes(shape), out)
 
 
 def _copy(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """K and V of long queries out of their pages: read once, written once."""
-    kv, _ = _sizes(workload, _long)
-    part = config["prefill"]
-    tiles = kv // _tile_bytes(workload.shape, part["tile_size"])
-    share, more = divmod(tiles, part["copy_programs"])
+    """K and V of long queries out of their pages: read once, written once, as the query's dtype."""
+    shape, part = workload.shape, config["prefill"]
+    keys, _, _ = _sizes(workload, _long)
+    share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
-    return Work(each, 1, 0, 0, kv, kv)
+    return Work(each, 1, 0, 0, keys * _key_bytes(shape), keys * _key_bytes(shape, shape.dtype.itemsize))
 
 
 def _unpaged(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
     """The first launch reads what was copied; a second one, for what did not fit, finds nothing to do."""
     nobody = _blocks(workload, config["prefill"], lambda query: False)
-    return _attention(workload, _blocks(workload, config["prefill"], _long) if place == 0 else nobody)
+    copied = _blocks(workload, config["prefill"], _long) if place == 0 else nobody
+    return _attention(workload, copied, item=workload.shape.dtype.itemsize)
 
 
 def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:

@@ -209,7 +209,7 @@ def differences(results: Results, one: str, other: str) -> str:
     absent = [kernel for kernel in (one, other) if kernel not in results.kernels]
     if absent:
         return f"{', '.join(absent)} is not in the conformance run"
-    states = [(row["aspect"], row[one].state, row[other].state) for row in matrix(results)]
+    states = [(a.name, *(entry(results, kernel, a).state for kernel in (one, other))) for a in ASPECTS]
     return "; ".join(f"{aspect}: {a} against {b}" for aspect, a, b in states if a != b)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from common.gpus import Gpu
+from common.spec import AttentionShape
 from compare.static.estimate_work import Work, works
 from compare.workloads import Workload
 
@@ -52,18 +53,18 @@ class Launch:
     merges: bool
 
 
-def residents(rows: int, keys: int, warps: int, stages: int, head: int, item: int, gpu: Gpu) -> int:
-    """Programs of these sizes that a unit holds, by registers of the sums and shared memory of the tiles."""
-    lanes = warps * LANES
-    registers = min(40 + (rows * (head + keys) + keys * head // 2) // lanes, 255)
-    shared = (2 * keys * head * max(stages - 1, 1) + rows * head) * item
+def residents(work: Work, warps: int, stages: int, shape: AttentionShape, gpu: Gpu) -> int:
+    """Programs of a launch that a unit holds, by registers of the sums and shared memory of the tiles."""
+    lanes, head = warps * LANES, shape.head_size
+    registers = min(40 + (work.rows * (head + work.keys) + work.keys * head // 2) // lanes, 255)
+    shared = work.tile_bytes * max(stages - 1, 1) + work.rows * head * shape.dtype.itemsize
     return max(min(REGISTERS // (registers * lanes), (gpu.shared_bytes + 1024) // max(shared, 1), 16), 1)
 
 
-def _instructions(rows: int, keys: int, warps: int, head: int, item: int) -> float:
+def _instructions(work: Work, warps: int, head: int) -> float:
     """Of a warp in the loop over tiles, about: softmax an element, loads of 16 bytes, products and rescaling."""
     lanes = warps * LANES
-    return 60 + 7 * rows * keys / lanes + 2 * keys * head * item / 16 / lanes * 4 + 2 * rows * head / lanes
+    return 60 + 7 * work.rows * work.keys / lanes + work.tile_bytes / 16 / lanes * 4 + 2 * work.rows * head / lanes
 
 
 @lru_cache(256)
@@ -83,15 +84,14 @@ def _dealt(tiles: tuple[int, ...], slots: int) -> tuple[float, float]:
 
 
 def _launch(work: Work, part: Mapping[str, Any], row: Workload, gpu: Gpu) -> Launch:
-    head, item = row.shape.head_size, row.shape.dtype.itemsize
     warps, stages = part["num_warps"], part["num_stages"]
-    held = residents(work.rows, work.keys, warps, stages, head, item, gpu)
+    held = residents(work, warps, stages, row.shape, gpu)
     span, waves = _dealt(work.tiles, held * gpu.units)
     peak = gpu.bf16_tflops * 1e6 / gpu.units  # FLOPs a microsecond
     products = work.tile_flops / (peak * (1.0 if work.rows >= 64 and gpu.wgmma else MMA_SHARE))
     together = min(held, max(math.ceil(len(work.tiles) / gpu.units), 1))
     moved = (work.read_bytes + work.write_bytes) / (gpu.hbm_gbps * 1e3)
-    instructions = _instructions(work.rows, work.keys, warps, head, item)
+    instructions = _instructions(work, warps, row.shape.head_size)
     return Launch(span, waves, instructions, max(stages - 1, 0), products, together, moved, False)
 
 

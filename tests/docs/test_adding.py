@@ -74,11 +74,13 @@ def project(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_kernel_is_added_by_its_page(project):
     done = follow(ROOT / "docs" / "adding-a-kernel.md", project)
     assert len(done) == 4
 
 
+@pytest.mark.slow
 def test_a_feature_is_added_by_its_page(project):
     done = follow(ROOT / "docs" / "adding-a-feature.md", project, skip="dsl_helion")
     assert len(done) == 4

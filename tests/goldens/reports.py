@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from compare.report import report
@@ -24,15 +25,20 @@ GIVEN = ("manifest.json", "cells.jsonl", "graphs.jsonl")
 WRITTEN = ("report.md", "summary.csv", "figures/*.svg")
 
 
-def rows() -> Rows:
+def rows(runs: Sequence[str] = RUNS) -> Rows:
     found: Rows = {}
-    for name in RUNS:
+    for name in runs:
         with tempfile.TemporaryDirectory() as scratch:
             folder = _copied(name, Path(scratch))
             _write(folder)
             for path in sorted(path for pattern in WRITTEN for path in folder.glob(pattern)):
                 found[f"{name}/{path.relative_to(folder)}"] = _bytes(path)
     return found
+
+
+def few() -> Rows:
+    """Of a run of few rows, and of one of graphs."""
+    return rows(RUNS[1:4:2])
 
 
 def _copied(name: str, scratch: Path) -> Path:

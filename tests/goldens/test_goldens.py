@@ -2,8 +2,9 @@
 
 - `plans` (B): the cells of every suite, on the CPU and for two GPUs.
 - `commands` (H): what documented and committed commands parse to.
-- `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked.
-- `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte.
+- `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked; daily of a
+  fifth of the shapes.
+- `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte; daily of two.
 - `rules` (G): the rule by which each mutant dies, and the case that exposes it.
 - `code` (E): the machine code of each rung on one row, for sm_90 and gfx942; daily of one rung of each DSL.
 - `cells` (A): what runs on a CPU write, cell by cell, with the checker's figures; daily of one row, without them.
@@ -38,11 +39,23 @@ def test_every_command_is_parsed_to_the_same():
 
 
 @pytest.mark.filterwarnings("ignore:.*no measured table")
+def test_a_batch_gets_the_same_config():
+    expect("configs", configs.few(), whole=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*no measured table")
 def test_every_batch_gets_the_same_config():
     expect("configs", configs.rows())
 
 
 @drawn
+def test_a_report_of_a_committed_run_is_written_byte_for_byte():
+    expect("reports", reports.few(), whole=False)
+
+
+@drawn
+@pytest.mark.slow
 def test_reports_of_committed_runs_are_written_byte_for_byte():
     expect("reports", reports.rows())
 

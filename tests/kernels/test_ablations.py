@@ -41,7 +41,7 @@ def attend(kernel, batch, config, workspace) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("segments", [slow_in_helion(1), 3, slow_in_helion(8)])
+@pytest.mark.parametrize("segments", [*map(slow_in_helion, (1, 3, 8))])
 def test_the_last_arriver_leaves_its_counters_as_it_found_them(dsl, segments: int) -> None:
     """The same workspace serves launch after launch, also of other lengths: what a captured graph does."""
     last_arriver = dsl.module("ablations.last_arriver")

@@ -110,7 +110,7 @@ def test_a_form_that_does_not_apply_gives_way(asked, page_size, head_size, tile_
     assert binding.gather_form(asked, batch, tile_size)[0] == expected
 
 
-@pytest.mark.parametrize("asked", ["page", "flat"])
+@pytest.mark.parametrize("asked", [pytest.param("page", marks=pytest.mark.slow), "flat"])
 def test_kv_heads_beyond_32_bits_of_elements_take_another_form(asked: str) -> None:
     """Four times 2^29 elements lie between the first and the last of five heads: 2idx alone multiplies in 64 bits."""
     batch = make_batch([(2, 20)], AttentionShape(5, 5, 16, 16, torch.float16))

@@ -13,6 +13,7 @@ from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from compare.competitors import registry
+from dsls import slow_in_helion
 from far_caches import apart
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -22,7 +23,7 @@ SHAPE = AttentionShape(4, 2, 16, 16, torch.float32, kv_dtype=torch.int8)
 RUNGS = [rung for rung in registry.RUNGS if rung not in ("naive", "auto")]  # naive reads 16 bits and more alone
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", ["q_block", *map(slow_in_helion, RUNGS[1:])])
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_pages_beyond_32_bits_are_found(dsl, rung):
     batch = make_batch([(20, 50), (3, 70)], SHAPE)

@@ -94,7 +94,7 @@ def test_slots_beyond_32_bits_of_elements_are_found(dsl, name: str) -> None:
 
 
 @in_helion
-@pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
+@pytest.mark.parametrize("gather", ["page", slow_in_helion("flat"), slow_in_helion("2idx")])
 def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
     batch = make_batch(LENS, SHAPE, style="interleaved")
     judge(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
@@ -119,7 +119,7 @@ def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None,
     judge(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
 
 
-@pytest.mark.parametrize("name", [slow_in_helion("q_block"), "parallel_softmax", slow_in_helion("split")])
+@pytest.mark.parametrize("name", [*map(slow_in_helion, ("q_block", "parallel_softmax", "split"))])
 def test_a_sink_without_keys_leaves_minus_infinity(dsl, name: str) -> None:
     batch = make_batch([(2, 0), (1, 9)], SHAPE)
     out, lse = run(dsl.module(name), batch, Features(sinks=torch.full((8,), 2.0)))
@@ -127,7 +127,7 @@ def test_a_sink_without_keys_leaves_minus_infinity(dsl, name: str) -> None:
     assert bool((lse[:2] == float("-inf")).all())
 
 
-@pytest.mark.parametrize("grid", ["tokens", "sequences"])
+@pytest.mark.parametrize("grid", ["tokens", slow_in_helion("sequences")])
 def test_both_grids_of_the_paper_are_right(dsl, grid: str) -> None:
     naive = dsl.module("naive")
     judge(naive, make_batch([(1, 30), (4, 20)], SHAPE), Features(), naive.Config(grid))
@@ -135,7 +135,7 @@ def test_both_grids_of_the_paper_are_right(dsl, grid: str) -> None:
     judge(naive, batch, Features(causal=False, sliding_window=9), naive.Config(grid))
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "non-causal"])
+@pytest.mark.parametrize("causal", [True, slow_in_helion(False)], ids=["causal", "non-causal"])
 @pytest.mark.parametrize("name", ["naive", *map(slow_in_helion, KERNELS[1:])])
 def test_the_widest_window_is_no_window(dsl, name: str, causal: bool) -> None:
     """2^31 - 1 added to a position leaves int32."""

@@ -65,9 +65,7 @@ def test_right_from_pages_and_from_the_new_tokens(dsl, new_kv: bool, layout: Lay
     run(dsl.module("split"), make_batch(LENS, SHAPE, new_kv=new_kv, layout=layout, pad_tokens=3), features)
 
 
-@pytest.mark.parametrize(
-    "features", [*map(slow_in_helion, list(FEATURES.values())[:-1]), FEATURES["all"]], ids=FEATURES
-)
+@pytest.mark.parametrize("features", [*map(slow_in_helion, FEATURES.values())], ids=FEATURES)
 def test_prompts_follow_the_new_k_and_v_and_never_their_slots(dsl, features: Features) -> None:
     split = dsl.module("split")
     batch = make_batch([(20, 20), (33, 70), (2, 18)], SHAPE, new_kv=True, pad_tokens=3)
@@ -112,6 +110,7 @@ def test_x_packed_slots_that_lie_apart_are_refused(dsl) -> None:
         split.launch(apart, Features(), torch.empty_like(batch.query), config(split), None)
 
 
+@pytest.mark.slow_in_helion
 def test_the_class_of_a_sequence_is_decided_on_the_device(dsl) -> None:
     """Hints that call every query a single token, or none of them, change no bit."""
     split = dsl.module("split")

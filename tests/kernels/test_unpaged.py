@@ -61,7 +61,7 @@ def judge(
 @pytest.mark.parametrize(
     ("features", "new_kv"),
     [
-        (Features(sliding_window=19), True),
+        slow_in_helion((Features(sliding_window=19), True)),
         slow_in_helion((Features(causal=False), True)),
         slow_in_helion((Features(causal=False), False)),
     ],
@@ -90,6 +90,7 @@ def test_new_keys_are_not_read_where_a_context_is_expected(dsl) -> None:
     judge(dsl, batch, Features())
 
 
+@pytest.mark.slow_in_helion
 def test_sequences_beyond_the_scratch_are_read_through_their_pages(dsl) -> None:
     """There is room for the first sequence."""
     judge(dsl, make_batch(LENS, SHAPE), Features(), 16)
@@ -112,7 +113,7 @@ def test_short_queries_are_served_beside(dsl) -> None:
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("spans", [None, SPANS], ids=["window", "spans"])
+@pytest.mark.parametrize("spans", [None, slow_in_helion(SPANS)], ids=["window", "spans"])
 def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None) -> None:
     """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
     batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
@@ -123,7 +124,7 @@ def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None)
 
 
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
-@pytest.mark.parametrize("cache", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+@pytest.mark.parametrize("cache", [torch.int8, slow_in_helion(torch.float8_e4m3fn)], ids=["int8", "fp8"])
 def test_scales_per_token_are_copied_beside_their_keys(dsl, cache: torch.dtype, num_keys: int) -> None:
     batch = make_batch(LENS, dataclasses.replace(SHAPE, kv_dtype=cache, head_size=64))
     features = with_scales(Features(sliding_window=33), batch, "tokens", 1.0, torch.Generator().manual_seed(1))
@@ -206,8 +207,10 @@ def amid_nan(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @in_helion
-@pytest.mark.parametrize("tile_size", [16, 32, 64])
-@pytest.mark.parametrize("features", [Features(sliding_window=9), Features(causal=False)], ids=["window", "non-causal"])
+@pytest.mark.parametrize("tile_size", [slow_in_helion(16), 32, slow_in_helion(64)])
+@pytest.mark.parametrize(
+    "features", [Features(sliding_window=9), slow_in_helion(Features(causal=False))], ids=["window", "non-causal"]
+)
 def test_no_tile_of_the_new_keys_reaches_beyond_them(
     dsl, features: Features, tile_size: int, read: list[torch.Tensor]
 ) -> None:

@@ -44,6 +44,7 @@ def run(folder, *words):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_a_failure_prints_lines_that_fail_again(stranger):
     asked = ("their_kernel:attention", "--interpret", "off", "--case", "all-decode", "--report", "report.json")
     done = run(stranger, *asked, "--seed", "3")

@@ -37,7 +37,10 @@ def test_triton_misses_on_every_planted_change():
 
 @pytest.mark.parametrize(
     "names",
-    [pytest.param([*SOME, *UNCHANGED], marks=pytest.mark.lane), pytest.param([], marks=pytest.mark.slow)],
+    [
+        pytest.param([*SOME, *UNCHANGED], marks=[pytest.mark.lane, pytest.mark.slow]),
+        pytest.param([], marks=pytest.mark.slow),
+    ],
     ids=["some", "all"],
 )
 def test_helion_misses_on_planted_changes(names):

@@ -128,8 +128,15 @@ def test_a_plan_writes_pages_from_slices_of_one_projection(dsl):
         plan.write(key, value, None, cache[:, 1], torch.tensor([0]))
 
 
-@pytest.mark.parametrize("dsl", ["dsl_triton", "dsl_helion"])
-@pytest.mark.parametrize("kernel", ["split", "unpaged"])
+@pytest.mark.parametrize(
+    ("dsl", "kernel"),
+    [
+        ("dsl_triton", "split"),
+        ("dsl_triton", "unpaged"),
+        ("dsl_helion", "split"),
+        pytest.param("dsl_helion", "unpaged", marks=pytest.mark.slow),
+    ],
+)
 def test_new_tokens_may_be_slices_of_one_projection(dsl, kernel):
     batch = make_batch([(40, 40), (3, 30)], SHAPE)
     rows = torch.randn(43, (4 + 2 + 2) * 32)

@@ -11,7 +11,9 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("capacity", [(1024, 2, 1024), (300, 7, 700), (64, 8, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "capacity", [(1024, 2, 1024), (300, 7, 700), pytest.param((64, 8, 4096), marks=pytest.mark.slow)], ids=str
+)
 def test_a_trace_binds_nothing_that_the_warm_up_did_not(dsl, capacity):
     """A short query beside one of 20 tokens once met partial results that no warm-up had laid by token."""
     environment = children.compiling(HERE.parents[2], *sys.path, PYTHONWARNINGS="ignore")

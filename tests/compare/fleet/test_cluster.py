@@ -61,6 +61,7 @@ def by_cell(rows):
     return {(record.cell_id, record.process): record for record in rows}
 
 
+@pytest.mark.slow
 def test_a_node_dies_in_the_middle_and_every_cell_is_there_once(nodes, capsys):
     def kill(row):
         (victim,) = [node for node in nodes.workers if f".{node.node_id[:6]}:" in row.seat]

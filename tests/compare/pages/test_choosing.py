@@ -45,6 +45,7 @@ def test_the_ratios_are_those_of_the_rows(results):
     assert f"| {expected:.3f} [" in line and f"{expected:.2f} to {expected:.2f}" in line
 
 
+@pytest.mark.slow
 def test_the_first_block_keeps_the_names_of_the_runs(results, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(EMPTY)

@@ -123,6 +123,7 @@ def test_an_interrupted_run_keeps_all_finished_chunks_and_goes_on_behind_them(me
     assert sorted(finished()) == sorted((row, process, "ok") for row in ROWS for process in range(2))
 
 
+@pytest.mark.slow
 def test_a_process_lost_in_the_second_chunk_costs_one_cell_and_its_successor_compiles_the_third_ahead(
     measuring, monkeypatch
 ):

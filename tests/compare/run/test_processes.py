@@ -64,6 +64,7 @@ def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported
     assert [r.status for r in rows if r.kernel.endswith("honest")] == ["ok", "ok"]
 
 
+@pytest.mark.slow
 def test_random_configs_are_searched_by_the_first_process_alone(unreported):
     argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
     assert command.main(argv) == 0

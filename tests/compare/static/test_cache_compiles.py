@@ -17,7 +17,7 @@ from compilations import compilation
         ("triton", "h200"),
         ("triton", "mi300"),
         pytest.param("helion", "h200", marks=pytest.mark.slow),
-        ("helion", "mi300"),
+        pytest.param("helion", "mi300", marks=pytest.mark.slow),
     ],
 )
 def test_the_default_compiles_and_spills_nothing(dsl, gpu, monkeypatch):

@@ -73,7 +73,7 @@ def _ok(outcome):
     return facts
 
 
-EVERY_DAY = {"gfx942", "sm_120"}  # a wave of 64 lanes, and one of 32
+EVERY_DAY = {"gfx942"}
 
 
 @pytest.mark.parametrize(

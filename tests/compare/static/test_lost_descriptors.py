@@ -32,7 +32,7 @@ def test_a_descriptor_whose_upper_word_is_zero_is_not():
     assert lost_descriptors(parse(LOST.replace("UIADD3 UR10, UR12, 0x4000", "UMOV UR11"))) == ()
 
 
-@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
 def test_values_of_few_lanes_keep_their_descriptors(dsl):
     """V reaches shared memory where K was: from 8 bits in any config, from 16 without pipelining."""
     few = AttentionShape(32, 2, 112, 16, torch.float16, value_size=16, kv_dtype=torch.float8_e4m3fn)

@@ -89,7 +89,11 @@ def _check(gpu, jobs):
 
 
 @pytest.mark.parametrize(
-    ("dsl", "rungs"), [("triton", ("q_block", "static_grid", "unpaged")), ("helion", ("q_block",))]
+    ("dsl", "rungs"),
+    [
+        ("triton", ("q_block", "static_grid", "unpaged")),
+        pytest.param("helion", ("q_block",), marks=pytest.mark.slow),
+    ],
 )
 def test_the_choices_for_an_mi300_hold(dsl, rungs):
     """The rungs whose code the others share; `auto` runs one of them. Helion generates and compiles static_grid and
@@ -153,7 +157,7 @@ def test_a_config_with_every_product_twice_is_seen():
     assert any("1.50 times" in fault for fault in faults) and any("holds 1 program" in fault for fault in faults)
 
 
-@pytest.mark.parametrize("kernel", ["triton/unpaged", "helion/unpaged"])
+@pytest.mark.parametrize("kernel", ["triton/unpaged", pytest.param("helion/unpaged", marks=pytest.mark.slow)])
 def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(kernel):
     """Helion's rows had a third axis until they were loaded: 16 reads into registers and 52 waits a tile of 64 keys."""
     (outcome,) = compile_in_child([compilation(kernel, BATCHES["prefill-2k"], AttentionShape())], resolve("h200"))

@@ -28,7 +28,7 @@ def _widest(dsl, value_size):
     return max(int(bits) for loads in loops for bits in loads)
 
 
-@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
 def test_rows_of_392_bytes_are_read_in_words_of_8_at_most(dsl):
     assert _widest(dsl, 200) <= 64
 

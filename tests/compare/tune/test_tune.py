@@ -111,6 +111,7 @@ def test_the_budget_holds(tmp_path, monkeypatch):
     assert not records.done(records.read(tmp_path / "candidates.jsonl"), "triton")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_ended(tmp_path):
     log = tmp_path / "candidates.jsonl"
     command = [sys.executable, simulated_tuning.__file__, "run", str(tmp_path)]
