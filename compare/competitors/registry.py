@@ -190,7 +190,7 @@ def default_config(
     on every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises
     UnsupportedFeature where the kernel has no tile of a page's size. needs: what the batch asks of a kernel
     (`common.spec.kernel.asked_of`), which a kernel that picks another, as `auto`, has to know. sees: keys that a query
-    token sees at most (`Features.sees`): decodes over longer sequences take the config for so many.
+    token sees at most (`Features.sees`): batches over longer sequences take the config for so many.
     """
     kernel_id, variant = split(kernel_id)
     if variant == "page":
