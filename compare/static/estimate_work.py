@@ -93,6 +93,11 @@ def _key_bytes(shape: AttentionShape, item: int | None = None) -> int:
     return (shape.head_size + shape.value_lanes) * (shape.cache_dtype.itemsize if item is None else item)
 
 
+def _part_bytes(shape: AttentionShape) -> int:
+    """Of one row whose tiles several programs share: its sums and statistics."""
+    return (shape.value_lanes + STATISTICS) * 4
+
+
 def _tile_flops(shape: AttentionShape, rows: int, keys: int) -> int:
     return 2 * rows * keys * (shape.head_size + shape.value_lanes)
 
@@ -116,11 +121,6 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, it
     written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
     tile_flops = _tile_flops(shape, cut.rows, cut.keys)
     return Work(tiles, cut.rows, cut.keys, cut.keys * key_bytes, keys * key_bytes + query, written, tile_flops)
-
-
-def _part_bytes(shape: AttentionShape) -> int:
-    """Of one row whose tiles several programs share: its sums and statistics."""
-    return (shape.value_lanes + STATISTICS) * 4
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:

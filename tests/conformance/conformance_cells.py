@@ -30,8 +30,8 @@ NOBODY_MAY_MISS = frozenset({
 })  # fmt: skip
 TRITON = tuple(f"triton/{rung}" for rung in registry.RUNGS if rung != "naive")
 HELION = tuple(f"helion/{rung}" for rung in registry.RUNGS if rung != "naive")
-# Of forms: q_block five times before each other kernel, whose code takes Helion two to four times as long.
-HELION_FORMS = tuple(kernel for other in HELION[1:] for kernel in (*HELION[:1] * 5, other))
+# Of forms: q_block twice before each other kernel, whose code takes Helion two to four times as long.
+HELION_FORMS = tuple(kernel for other in HELION[1:] for kernel in (*HELION[:1] * 2, other))
 # What no code is generated for anew: the first, and the value of the others, which are on or off.
 _VALUES = {"name", "numbers", "lens", "dtype", "loud", "fill", "shared_pages", "pad_tokens", "extra_columns", "large"}
 _VALUES |= {"spare_pages", "refused", "chunk_lookback", "scale_factor", "out_scale"}

@@ -10,6 +10,7 @@ import pytest
 DSLS = ("triton", "helion")
 in_triton = pytest.mark.parametrize("dsl", ["triton"], indirect=True)
 in_helion = pytest.mark.parametrize("dsl", ["helion"], indirect=True)
+HELION_SLOWLY = ("triton", pytest.param("helion", marks=pytest.mark.slow))  # values of a test without the fixture
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from common.mutants.emulation import Schedule, emulate
 from common.spec import Layout, PagedBatch
 from common.spec.kernel import Precision
 
-DAILY, NIGHTLY, PARTS = 80, 10_000, 20
+DAILY, NIGHTLY, PARTS = 160, 10_000, 20
 
 
 def paged(batch: PagedBatch) -> PagedBatch:

@@ -35,14 +35,8 @@ def test_triton_misses_on_every_planted_change():
     assert sum(not verdict["same_code"] for verdict in verdicts.values()) >= 40
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param([*SOME, *UNCHANGED], marks=[pytest.mark.lane, pytest.mark.slow]),
-        pytest.param([], marks=pytest.mark.slow),
-    ],
-    ids=["some", "all"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [pytest.param([*SOME, *UNCHANGED], marks=pytest.mark.lane), []], ids=["some", "all"])
 def test_helion_misses_on_planted_changes(names):
     assert_right(judged("helion", "h200", names))
 

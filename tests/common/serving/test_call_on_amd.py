@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from children import compiling, said
+from dsls import HELION_SLOWLY
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parents[1] / "support"
@@ -28,7 +29,7 @@ def hip(tmp_path_factory):
     return library
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_a_kept_call_hands_hip_what_a_first_call_does(hip, dsl):
     environment = compiling(SUPPORT / "rocm", SUPPORT, HERE.parents[2])
     answers = [json.loads(line) for line in said([str(HERE / "hip_child.py"), dsl, str(hip)], environment)]

@@ -8,6 +8,7 @@ import torch
 from common.cases.batch import make_batch
 from common.serving.library import register
 from common.spec import AttentionShape, Features, SpecError
+from dsls import HELION_SLOWLY
 
 DSLS = ("triton", "helion")
 NAMES = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
@@ -46,7 +47,7 @@ def test_a_compiled_function_is_one_graph_and_bitwise_the_eager_one(dsl: str, te
 
 
 @pytest.mark.parametrize("suffix", ["", "_out"])
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_opcheck_passes(dsl: str, suffix: str, tensors) -> None:
     call_of(dsl)
     operator = getattr(getattr(torch.ops, f"diptych_{dsl}"), f"paged_attention{suffix}")
@@ -125,7 +126,7 @@ def test_a_malformed_call_is_refused_while_it_is_compiled(tensors) -> None:
     assert "features" in str(refusal.value)
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_the_package_has_flash_attentions_calls(dsl: str, tensors) -> None:
     query, key_cache, value_cache, block_table, starts, lengths = tensors
     found = importlib.import_module(f"dsl_{dsl}").flash_attn_varlen_func(

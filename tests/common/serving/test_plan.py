@@ -17,6 +17,7 @@ from common.serving.grid import hinted_stats
 from common.serving.plan import Plan, compiled_by, pieces
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
+from dsls import HELION_SLOWLY
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
 FEATURES = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
@@ -204,7 +205,7 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
         assert met <= warm, sorted(met - warm, key=str)
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
     K and V is the most."""

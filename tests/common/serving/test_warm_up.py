@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 import children
+from dsls import HELION_SLOWLY
 
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 @pytest.mark.parametrize(
     "capacity", [(1024, 2, 1024), (300, 7, 700), pytest.param((64, 8, 4096), marks=pytest.mark.slow)], ids=str
 )

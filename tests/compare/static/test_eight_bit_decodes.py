@@ -59,8 +59,8 @@ def _check(jobs):
     assert not bad, "\n".join(bad)
 
 
-def test_a_tile_is_asked_for_while_they_work_on_another():
-    _check([_job("triton/q_block")])
+def test_both_dsls_ask_for_a_tile_while_they_work_on_another():
+    _check([_job("triton/q_block"), _job("helion/parallel_softmax")])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from compare.static.compile import compile_in_child
 from compare.static.nvidia_code import lost_descriptors, parse
 from compare.workloads import Ask
 from compilations import compilation
+from dsls import HELION_SLOWLY
 
 # of a tile of 64 keys, K 128 lanes and V 16 of 8 bits: V's descriptor, from UR14 and UR11, which nothing has set
 LOST = """
@@ -32,7 +33,7 @@ def test_a_descriptor_whose_upper_word_is_zero_is_not():
     assert lost_descriptors(parse(LOST.replace("UIADD3 UR10, UR12, 0x4000", "UMOV UR11"))) == ()
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_values_of_few_lanes_keep_their_descriptors(dsl):
     """V reaches shared memory where K was: from 8 bits in any config, from 16 without pipelining."""
     few = AttentionShape(32, 2, 112, 16, torch.float16, value_size=16, kv_dtype=torch.float8_e4m3fn)

@@ -11,6 +11,7 @@ from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.static.compile import compile_in_child
 from compilations import compilation
+from dsls import HELION_SLOWLY
 
 LENS = ((1, 40), (3, 70))
 CONFIG = {"block_m": 16, "tile_size": 32, "num_warps": 4, "num_stages": 2}
@@ -28,7 +29,7 @@ def _widest(dsl, value_size):
     return max(int(bits) for loads in loops for bits in loads)
 
 
-@pytest.mark.parametrize("dsl", ["triton", pytest.param("helion", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
 def test_rows_of_392_bytes_are_read_in_words_of_8_at_most(dsl):
     assert _widest(dsl, 200) <= 64
 
