@@ -13,6 +13,7 @@ the tokens, Q Blocks are counted by sequence, so that long prompts cost no progr
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import ClassVar
 
 import helion.language as hl
 import torch
@@ -63,6 +64,8 @@ class Config:
     registers: NVIDIA alone: at most so many a thread, and as many programs as then stay on the GPU take Q Blocks in
     turns; 0: the compiler's choice, and a program each. eviction: of the keys' cache lines (binding.Eviction).
     """
+
+    RUN_TIME: ClassVar = ("num_segments",)
 
     block_m: int = 16
     tile_size: int = 32

@@ -18,6 +18,7 @@ or, without a copy, where no context is expected (Prefill.new_kv) and the step's
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from typing import ClassVar
 
 import helion.language as hl
 import torch
@@ -71,6 +72,8 @@ class Prefill:
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
     """
+
+    RUN_TIME: ClassVar = ("num_segments",)
 
     block_m: int = 32
     tile_size: int = 32

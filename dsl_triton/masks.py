@@ -172,13 +172,13 @@ def join_loops(full_lo, full_hi, hi, key_cache_ptr, f, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS: tl.constexpr):
+def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
     """The tiles of one segment of [lo, hi), and how many segments have any.
 
     Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
-    most NUM_SEGMENTS segments, so a short sequence uses few.
+    most num_segments segments, so a short sequence uses few.
     """
-    per_segment = tl.maximum(tl.cdiv(hi - lo, NUM_SEGMENTS), 1)
+    per_segment = tl.maximum(tl.cdiv(hi - lo, num_segments), 1)
     used = tl.cdiv(hi - lo, per_segment)
     start = tl.minimum(lo + segment * per_segment, hi)
     stop = tl.minimum(start + per_segment, hi)

@@ -14,6 +14,7 @@ gather="run" reads whole pages, as adjustable_tile.py does.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import triton
@@ -52,6 +53,8 @@ class Config:
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
 
+    RUN_TIME: ClassVar = ("num_segments",)
+
     block_m: int = 16
     tile_size: int = 32
     num_segments: int = 4
@@ -74,7 +77,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
             yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu), gather)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # another batch or number of segments is no other kernel
 def _segments_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -84,21 +87,24 @@ def _segments_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, VALUE_SIZE]
-    m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
-    l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
+    acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
+    m_ptr,  # f32 [num_segments, rows, num_query_heads]
+    l_ptr,  # f32 [num_segments, rows, num_query_heads]
     num_seqs,
+    num_segments,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    OVERLAP: tl.constexpr, LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
-    segment = tl.program_id(0) // NUM_KV_HEADS % NUM_SEGMENTS
-    q_block_idx = tl.program_id(0) // (NUM_KV_HEADS * NUM_SEGMENTS)
+    segments = 1 if acc_ptr is None else num_segments
+    block = tl.program_id(0) // NUM_KV_HEADS
+    segment = block % segments
+    q_block_idx = block // segments
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
 
@@ -139,7 +145,7 @@ def _segments_kernel(
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
-        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, segments)
         full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache_ptr, f, BLOCK_M)
         if (start < stop) | (segment == 0):
             token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
@@ -169,7 +175,7 @@ def _segments_kernel(
                     HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
                 )  # fmt: skip
             acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
-            if NUM_SEGMENTS == 1 or used <= 1:
+            if acc_ptr is None or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
@@ -220,12 +226,12 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     run = run_length(config.gather, batch, config.tile_size)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *scratch(workspace), batch.num_seqs, batch.softmax_scale, bundle(features),
+        out, lse, *scratch(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale, bundle(features),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
         out.stride(), strides(lse), *map(strides, scratch(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        RUN=run, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
+        RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
         num_warps=config.num_warps, num_stages=config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}),

@@ -43,13 +43,13 @@ def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
 @triton.jit
 def merge_row(
     place, row, kv_head, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f, acc_strides, m_strides, out_strides,
-    lse_strides, VALUE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr,
+    lse_strides, VALUE_SIZE: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Write out (and lse) at `row`: what the first `used` segments left at `place`."""
-    part = tl.arange(0, triton.next_power_of_2(NUM_SEGMENTS))
+    part = tl.arange(0, SLOTS)
     live = part < used
     stat = part.to(tl.int64) * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
-    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [NUM_SEGMENTS, padded]
+    m = tl.load(m_ptr + stat, mask=live, other=float("-inf"))  # [SLOTS]
     l = tl.load(l_ptr + stat, mask=live, other=0.0)
     top = tl.max(m, 0)
     weight = tl.exp2(m - tl.where(top == float("-inf"), 0.0, top))
@@ -65,20 +65,21 @@ def merge_row(
     store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # another batch or number of segments is no other kernel
 def _reduce_segments_kernel(
-    acc_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads, VALUE_SIZE]
-    m_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
-    l_ptr,  # f32 [NUM_SEGMENTS, rows, num_query_heads]
+    acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
+    m_ptr,  # f32 [num_segments, rows, num_query_heads]
+    l_ptr,  # f32 [num_segments, rows, num_query_heads]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
     num_seqs,
+    num_segments,
     f,
     acc_strides, m_strides, out_strides, lse_strides,
     NUM_QUERY_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_Q: tl.constexpr,
-    TILE_SIZE: tl.constexpr, NUM_SEGMENTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
+    TILE_SIZE: tl.constexpr, SLOTS: tl.constexpr, OVERLAP: tl.constexpr, SHORTEST_QUERY: tl.constexpr,
     LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
@@ -110,13 +111,13 @@ def _reduce_segments_kernel(
     first = token // BLOCK_Q * BLOCK_Q
     last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
     _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
-    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+    _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
     if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
         merge_row(
             place, query_start + token, head // QUERIES_PER_KV, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
-            acc_strides, m_strides, out_strides, lse_strides, VALUE_SIZE, NUM_SEGMENTS,
+            acc_strides, m_strides, out_strides, lse_strides, VALUE_SIZE, SLOTS,
         )  # fmt: skip
 
 
@@ -129,13 +130,14 @@ def reduce_segments(
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
+    slots = triton.next_power_of_2(config.num_segments)
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
-        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, bundle(features),
-        *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
+        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, config.num_segments,
+        bundle(features), *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
-        BLOCK_Q=block_q, TILE_SIZE=config.tile_size, NUM_SEGMENTS=config.num_segments, OVERLAP=config.overlap,
+        BLOCK_Q=block_q, TILE_SIZE=config.tile_size, SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
-        # one warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
-        num_warps=1 if config.num_segments <= 8 else 2 if config.num_segments <= 16 else 4,
+        # a warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
+        num_warps=1 if slots <= 8 else 2 if slots <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),
     )  # fmt: skip

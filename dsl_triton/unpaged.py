@@ -18,6 +18,7 @@ or, without a copy, where no context is expected (Prefill.new_kv) and the step's
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 import triton
@@ -58,6 +59,8 @@ class Prefill:
     overlap: the attention's launch begins while the copy runs (programmatic dependent launch: NVIDIA from sm_90 on).
     new_kv: long queries are expected to have no context: where the step's new K and V are given, nothing is copied.
     """
+
+    RUN_TIME: ClassVar = ("num_segments",)
 
     block_m: int = 32
     tile_size: int = 32
@@ -102,7 +105,7 @@ class Workspace:
     side: torch.cuda.Stream | None = field(compare=False)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # other batches and scratch are no other kernel
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
@@ -116,17 +119,18 @@ def _unpaged_kernel(
     seq_lens_ptr,  # i32 [num_seqs]
     out_ptr,  # [num_tokens, num_query_heads, VALUE_SIZE]
     lse_ptr,  # f32 [num_tokens, num_query_heads] or None
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, VALUE_SIZE] or None
-    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
-    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads] or None
+    acc_ptr,  # f32 [num_segments, num_tokens, num_query_heads, VALUE_SIZE] or None
+    m_ptr,  # f32 [num_segments, num_tokens, num_query_heads] or None
+    l_ptr,  # f32 [num_segments, num_tokens, num_query_heads] or None
     num_seqs,
     tiles,
+    num_segments,
     softmax_scale,
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides, m_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, SOURCE: tl.constexpr,
-    NUM_SEGMENTS: tl.constexpr, HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
+    HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
@@ -137,8 +141,9 @@ def _unpaged_kernel(
     else:
         kv_head = program // (tl.num_programs(0) // NUM_KV_HEADS)
         block = program % (tl.num_programs(0) // NUM_KV_HEADS)
-    segment = block % NUM_SEGMENTS
-    q_block_idx = block // NUM_SEGMENTS
+    segments = 1 if acc_ptr is None else num_segments
+    segment = block % segments
+    q_block_idx = block // segments
 
     # the last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i
     left = 0
@@ -185,7 +190,7 @@ def _unpaged_kernel(
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
-        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, NUM_SEGMENTS)
+        start, full_start, full_stop, stop, used = segment_range(segment, lo, full_lo, full_hi, hi, f, segments)
         if SOURCE == "paged" or SOURCE == "context":
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, stop):
@@ -211,7 +216,7 @@ def _unpaged_kernel(
                 )  # fmt: skip
             acc = narrow(acc, VALUE_SIZE)
         place = query_start + token
-        if NUM_SEGMENTS == 1 or used <= 1:
+        if acc_ptr is None or used <= 1:
             if segment == 0:
                 store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, place, head, live, m, l)
@@ -283,12 +288,13 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, batch.softmax_scale, bundle(features),
+                out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
+                bundle(features),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
                 out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
-                SHORT=SHORT_QUERY, SOURCE=source, NUM_SEGMENTS=segments, HEADS_FASTEST=config.heads_fastest,
+                SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,
                 OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages,
                 **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.serving.grid import GRID, INVARIANT, decided_by, reachable_stats, seen
+from common.serving.grid import INVARIANT, KEYS, decided_by, reachable_stats, seen
 from common.serving.measured import Table, built
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
@@ -61,7 +61,7 @@ class Choice:
 
 
 def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
-    """`config` and its parts with the nearest number of segments of GRID, by ratio, and few enough for
+    """`config` and its parts with the nearest number of segments of KEYS, by ratio, and few enough for
     MOST_PARTS_BYTES of partial results; what is no dataclass stays as it is."""
     tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
     most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
@@ -72,7 +72,7 @@ def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
 def _with_segments(config: Any, most: int) -> Any:
     if not dataclasses.is_dataclass(config):
         return config
-    allowed, changes = [n for n in GRID if n <= most], {}
+    allowed, changes = [n for n in KEYS if n <= most], {}
     for name in (one.name for one in dataclasses.fields(config)):
         value = getattr(config, name)
         if name == "num_segments":

@@ -77,7 +77,8 @@ def seen(stats: BatchStats, sees: int) -> BatchStats:
     most = sees + stats.max_query_len - 1 + TILE - 1  # they begin inside a tile
     if most >= stats.max_seq_len:
         return stats
-    keys = min(stats.max_seq_len, rounded(most))
+    beyond = few_keys(few_keys(stats.max_query_len) + 1)  # so that who has a context is told from who has none
+    keys = min(stats.max_seq_len, max(rounded(most), beyond))
     return dataclasses.replace(stats, max_seq_len=keys, total_seq_len=min(stats.total_seq_len, stats.num_seqs * keys))
 
 

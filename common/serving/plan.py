@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from common.serving import scratch
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family
-from common.serving.grid import GRID, hinted_stats
+from common.serving.grid import GRID, hinted_stats, power_of_two
 from common.serving.library import named
 from common.serving.page_writer import PageWriter
 from common.serving.points import Point
@@ -265,9 +265,10 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
     """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts.
 
     A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
-    parallel_softmax, compiled once.
+    parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
+    which is what their merge is compiled for.
     """
-    config = choice.config
+    config = _compiled(choice.config)
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
     parts = {name: getattr(config, name) for name in names}
     if not any(map(dataclasses.is_dataclass, parts.values())):
@@ -275,6 +276,16 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
     rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
     launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
     return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
+
+
+@lru_cache(4096)
+def _compiled(config: Any) -> Any:
+    if not dataclasses.is_dataclass(config):
+        return config
+    changes = {name: power_of_two(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changes |= {name: _compiled(part) for name, part in parts.items() if dataclasses.is_dataclass(part)}
+    return dataclasses.replace(config, **changes)
 
 
 def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from common.gpus import KIB, Gpu
-from common.serving.grid import GRID, few_rows
+from common.serving.grid import KEYS, few_rows
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 
@@ -234,7 +234,7 @@ def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS, eve
     Bytes in flight need no term: slots are full or a wave is one. Of numbers that a choice may have
     (`choice.few_segments`): the fewest within WORTH of the soonest.
     """
-    allowed = [n for n in GRID if n <= max(min(tiles, most), 1)]
+    allowed = [n for n in KEYS if n <= max(min(tiles, most), 1)]
     after = [ends(programs, slots, tiles, n, evenness) for n in allowed]
     return next(n for n, end in zip(allowed, after, strict=True) if end <= WORTH * min(after))
 
@@ -242,7 +242,7 @@ def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS, eve
 def filling(programs: int, slots: int, keys: int, least: int, most: int) -> int:
     """Segments that fill `slots` once, each of `least` keys at least: `splits` where a second wave is never worth it,
     for programs are few and long."""
-    return max(1, min(slots // max(programs, 1), keys // least, most))
+    return max(n for n in KEYS if n <= max(1, min(slots // max(programs, 1), keys // least, most)))
 
 
 Take = Callable[[Situation], Any]

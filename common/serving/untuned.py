@@ -153,8 +153,10 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
 
 def cut(s: Situation, rows: int, slots: int, parts: int) -> int:
     """Segments of a prompt's Q Blocks of so many rows, of 512 keys at least; twice that beside decodes, which fill what
-    half of the units or more leave idle. parts: query tokens that leave partial results, times segments."""
+    half of the units or more leave idle. Heads of 256 take half as many: two of 70 tokens over 852 keys of four heads
+    are 31.6 us in two segments, 37.0 in one. parts: query tokens that leave partial results, times segments."""
     least = SEGMENT if s.stats.num_decodes and 2 * s.long_blocks(rows) > s.units else SEGMENT // 2
+    least = least // 2 if s.tall else least
     most = min(s.prompt_keys // least, parts // max(s.stats.num_tokens, 1), 16)
     return splits(s.long_blocks(rows), slots, cdiv(s.prompt_keys, KEYS), most, _causal(s))
 
@@ -247,6 +249,12 @@ PROMPTS = (
         lambda s: s.keys <= 512,
         takes("q_block"),
         "four of up to 512: 19.3 us, in unpaged 27.7; Helion 20.1 and 34.7",
+    ),
+    Rule(
+        "prompts of 256 lanes: what two Q Blocks of 128 rows read is copied, for addresses of pages take registers",
+        lambda s: s.tall and s.rows > 128,
+        takes("unpaged"),
+        "regret_40: two of 70 tokens over 852 keys of 24:4 heads: 37.0 us, in q_block 66.5",
     ),
     Rule(
         "eight Q Blocks of 128 rows read what unpaged copies once",

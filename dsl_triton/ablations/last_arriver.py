@@ -65,10 +65,10 @@ def _last_arriver_kernel(
 ):  # fmt: skip
     _segments_kernel(
         query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, query_start_loc_ptr, seq_lens_ptr,
-        out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, num_seqs, softmax_scale, f,
+        out_ptr, lse_ptr, acc_ptr, m_ptr, l_ptr, num_seqs, NUM_SEGMENTS, softmax_scale, f,
         query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides, acc_strides,
         m_strides, NUM_KV_HEADS, QUERIES_PER_KV, HEAD_SIZE, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE, RUN,
-        NUM_SEGMENTS, OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
+        OVERLAP=False, LONGEST_QUERY=LONGEST_QUERY, BY_SEQUENCE=False,
     )  # fmt: skip
     if NUM_SEGMENTS > 1:
         BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
@@ -97,7 +97,8 @@ def _last_arriver_kernel(
                         head = kv_head * QUERIES_PER_KV + r % QUERIES_PER_KV
                         merge_row(
                             row, row, kv_head, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
-                            acc_strides, m_strides, out_strides, lse_strides, HEAD_SIZE, NUM_SEGMENTS,
+                            acc_strides, m_strides, out_strides, lse_strides, HEAD_SIZE,
+                            triton.next_power_of_2(NUM_SEGMENTS),
                         )  # fmt: skip
 
 

@@ -168,8 +168,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
             found = found._replace(block_m=64, num_stages=3)
     elif s.old and s.full:
         found = found._replace(num_warps=8)
-    elif s.wgmma and found.block_m == 128:
-        found = found._replace(num_stages=3)  # heads of 256: four chunks of 512 over 2k keys 165 us for 203
+    elif s.tall:  # four chunks of 512 over 2k keys: 165 us in three stages, 203 in two
+        found = found._replace(num_stages=3 if s.wgmma else found.num_stages)
         segments = untuned.cut(s, found.block_m, s.units, unpaged_kernel.MOST_PARTS)
     copy = {"gather": "page", "num_segments": max(segments, 1)} | untuned.copying(s)
     return unpaged_kernel.Config(

@@ -210,7 +210,7 @@ def split(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> split_kernel.Co
     128 rows by 128 keys in three stages would be 224 KB; before sm_90 4 warps spill 19 words of 64 rows by 64 keys.
     """
     s = Situation(shape, stats, gpu)
-    decode, prefill = _decode_tile(s, 128), _rows(s)
+    decode, prefill = untuned.in_flight(s, _decode_tile(s, 128)), _rows(s)
     if s.few_rows:
         prefill = decode
     elif s.long_prompts and s.tma:
