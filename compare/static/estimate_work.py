@@ -26,7 +26,8 @@ LEAST_LANES = 16  # of a padded row (dsl_triton/binding.py)
 class Work:
     """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
     loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. tile_flops:
-    of the two products of one tile, masked pairs included.
+    of the two products of one tile, masked pairs included. page_bytes: those of read_bytes that are K and V in pages,
+    which sequences may share; a scratch, partial results and queries nobody shares.
     """
 
     tiles: tuple[int, ...]
@@ -36,6 +37,7 @@ class Work:
     read_bytes: int
     write_bytes: int
     tile_flops: int = 0
+    page_bytes: int = 0
 
 
 Ints = np.ndarray  # a number a Q Block
@@ -126,8 +128,9 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, co
     part_bytes = parts * cut.rows * _part_bytes(shape)
     written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
     tile_flops = _tile_flops(shape, cut.rows, cut.keys)
-    read = keys * each_key
-    return Work(tiles, cut.rows, cut.keys, cut.keys * each_key, read + query, written, tile_flops)
+    read, tile_bytes = keys * each_key, cut.keys * each_key
+    paged = read if copied is None else 0
+    return Work(tiles, cut.rows, cut.keys, tile_bytes, read + query, written, tile_flops, paged)
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
@@ -162,7 +165,7 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
     keys, query, out = _sizes(workload, _everybody)
     read, tile_bytes = keys * key_bytes(workload), page * key_bytes(workload)
-    return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page))
+    return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page), read)
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
@@ -193,7 +196,8 @@ def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
     keys, _, _ = _sizes(workload, _long)
     share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
-    return Work(each, 1, 0, 0, keys * key_bytes(workload), keys * copied)
+    read = keys * key_bytes(workload)
+    return Work(each, 1, 0, 0, read, keys * copied, page_bytes=read)
 
 
 def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: int) -> Work:
