@@ -31,20 +31,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def keep_to(part: int, of: int) -> None:
+def keep_to(part: int, of: int) -> bool:
     """Take the part-th of `of` equal parts of this process's cores, for all its threads and all children to come.
 
-    Nothing where the system has no affinity, or fewer cores than parts.
+    False, and nothing was done, where the system has no affinity, or fewer cores than parts.
     """
     if not hasattr(os, "sched_setaffinity"):
-        return
+        return False
     ours = sorted(os.sched_getaffinity(0))
     share = len(ours) // of
     if not share:
-        return
+        return False
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has just ended
             os.sched_setaffinity(int(thread), ours[part * share : (part + 1) * share])
+    return True
 
 
 @atexit.register

@@ -60,14 +60,15 @@ class Seat:
     def __init__(self, name: str, timed: bool, pretended: str | None = None, part: tuple[int, int] = (0, 1)) -> None:
         self.name, self._timed, self._pretended = name, timed, pretended
         self._work: Work | None = None
-        self._address = ""
+        self._address, self._cores = "", cores()
         if timed:  # Ray gives an actor of one core one thread; a plain run has those of its host
             os.environ.pop("OMP_NUM_THREADS", None)
-            keep_to(*part)
+            # where seats share the cores each has its part of them all the same: all seats' are those of the node
+            self._cores = cores() if keep_to(*part) else max(cores() // part[1], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Who it is, in plain values; `unfit` says why it may not work, empty where it may."""
-        told: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "cores": cores()}
+        """Who it is, in plain values; `unfit` says why it may not work, empty where it may. cores: its part of them."""
+        told: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "cores": self._cores}
         told |= {"gpu": None, "software": {}, "code": code(), "unfit": ""}
         try:
             versions.ensure("compare", welcome=versions.PACKAGES)

@@ -247,6 +247,14 @@ def estimate_launch(work: Work, facts: Mapping[str, Any], gpu: Gpu) -> LaunchEst
     )
 
 
+def _sharing(found: Sequence[Work], spared: int) -> list[Work]:
+    """The launches with `spared` bytes of pages fewer to read, each by its share of all that is read from pages: every
+    sequence is in one of them."""
+    paged = sum(work.page_bytes for work in found)
+    share = min(spared / paged, 1.0) if paged else 0.0
+    return [replace(work, read_bytes=work.read_bytes - int(share * work.page_bytes)) for work in found]
+
+
 def estimate(
     workload: Workload,
     kernel_id: str,
@@ -266,7 +274,7 @@ def estimate(
         raise NoEstimate(f"kernel: found {kernel_id} with {len(facts)} launches, allowed one with a rule and facts")
     needed = cost.cost(workload)
     spared = max(needed.kv_bytes - distinct_bytes, 0) if distinct_bytes is not None else 0
-    found = [replace(work, read_bytes=max(work.read_bytes - spared, 0)) for work in found]
+    found = _sharing(found, spared)
     launches = tuple(estimate_launch(work, fact, gpu) for work, fact in zip(found, facts, strict=True))
     floor = cost.floor_of(replace(needed, kv_bytes=needed.kv_bytes - spared), workload.shape.dtype, gpu)
     us = max(sum(one.us for one in launches), floor)

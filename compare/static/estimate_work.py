@@ -16,16 +16,18 @@ from common.serving.grid import power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from compare.workloads import Workload
-from compare.workloads.cost import touched_keys
+from compare.workloads.cost import key_bytes, scale_bytes, touched_keys
 
 STATISTICS = 2  # fp32 values a row beside its accumulator: maximum and sum
+LEAST_LANES = 16  # of a padded row (dsl_triton/binding.py)
 
 
 @dataclass(frozen=True)
 class Work:
     """tiles: of each program that has any, in launch order. rows, keys: of one tile. tile_bytes: K and V that a tile
     loads. read_bytes: distinct bytes that the launch needs from memory; write_bytes: what it writes. tile_flops:
-    of the two products of one tile, masked pairs included.
+    of the two products of one tile, masked pairs included. page_bytes: those of read_bytes that are K and V in pages,
+    which sequences may share; a scratch, partial results and queries nobody shares.
     """
 
     tiles: tuple[int, ...]
@@ -35,6 +37,7 @@ class Work:
     read_bytes: int
     write_bytes: int
     tile_flops: int = 0
+    page_bytes: int = 0
 
 
 Ints = np.ndarray  # a number a Q Block
@@ -88,9 +91,13 @@ def _sizes(workload: Workload, served: Served) -> tuple[int, int, int]:
     return keys * shape.num_kv_heads, rows * query, rows * out
 
 
-def _key_bytes(shape: AttentionShape, item: int | None = None) -> int:
-    """Bytes of one key and its value. item: bytes of an element; by default as they lie in the caches."""
-    return (shape.head_size + shape.value_lanes) * (shape.cache_dtype.itemsize if item is None else item)
+def _copied_bytes(workload: Workload, triton: bool) -> int:
+    """Bytes of one key and its value in the scratch of `unpaged`: elements of the query's dtype, the scales beside.
+    Triton's rows are padded to powers of two, its descriptors' blocks; Helion's are not."""
+    shape = workload.shape
+    sizes = shape.head_size, shape.value_lanes
+    lanes = sum(max(LEAST_LANES, power_of_two(size)) for size in sizes) if triton else sum(sizes)
+    return lanes * shape.dtype.itemsize + scale_bytes(workload)
 
 
 def _part_bytes(shape: AttentionShape) -> int:
@@ -102,9 +109,10 @@ def _tile_flops(shape: AttentionShape, rows: int, keys: int) -> int:
     return 2 * rows * keys * (shape.head_size + shape.value_lanes)
 
 
-def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, item: int | None = None) -> Work:
-    """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly. item: as `_key_bytes`'s."""
-    shape, key_bytes = workload.shape, _key_bytes(workload.shape, item)
+def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, copied: int | None = None) -> Work:
+    """A launch of Q Blocks. programs: of a static grid, which shares all tiles evenly. copied: bytes of a key and its
+    value where they come from a scratch; None: from the pages."""
+    shape, each_key = workload.shape, key_bytes(workload) if copied is None else copied
     blocks = _q_blocks(workload, cut)[::-1]  # the longest of a prompt first
     if programs is None:
         dealt = [_segments(block, cut.segments) for block in blocks] if cut.segments > 1 else [blocks]
@@ -120,7 +128,9 @@ def _attention(workload: Workload, cut: _Blocks, programs: int | None = None, it
     part_bytes = parts * cut.rows * _part_bytes(shape)
     written = part_bytes if parts and cut.segments > 1 else out + (part_bytes if programs else 0)
     tile_flops = _tile_flops(shape, cut.rows, cut.keys)
-    return Work(tiles, cut.rows, cut.keys, cut.keys * key_bytes, keys * key_bytes + query, written, tile_flops)
+    read, tile_bytes = keys * each_key, cut.keys * each_key
+    paged = read if copied is None else 0
+    return Work(tiles, cut.rows, cut.keys, tile_bytes, read + query, written, tile_flops, paged)
 
 
 def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blocks:
@@ -130,6 +140,10 @@ def _blocks(workload: Workload, part: Mapping[str, Any], served: Served) -> _Blo
 
 def _everybody(query: int) -> bool:
     return True
+
+
+def _nobody(query: int) -> bool:
+    return False
 
 
 def _short(query: int) -> bool:
@@ -150,8 +164,8 @@ def _naive(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
         each = [sum(each)] if config["grid"] == "sequences" else each
         tiles += [n for n in each for _ in range(shape.num_query_heads)]
     keys, query, out = _sizes(workload, _everybody)
-    key_bytes = _key_bytes(shape)
-    return Work(tuple(tiles), 1, page, page * key_bytes, keys * key_bytes + query, out, _tile_flops(shape, 1, page))
+    read, tile_bytes = keys * key_bytes(workload), page * key_bytes(workload)
+    return Work(tuple(tiles), 1, page, tile_bytes, read + query, out, _tile_flops(shape, 1, page), read)
 
 
 def _parts_read(workload: Workload, cut: _Blocks) -> Work:
@@ -176,20 +190,20 @@ def _merge(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
     return Work((1,) * programs, 1, 0, 0, rows * _part_bytes(shape), out)
 
 
-def _copy(workload: Workload, config: Mapping[str, Any], _: int) -> Work:
-    """K and V of long queries out of their pages: read once, written once, as the query's dtype."""
-    shape, part = workload.shape, config["prefill"]
+def _copy(workload: Workload, config: Mapping[str, Any], copied: int) -> Work:
+    """K and V of long queries out of their pages: read once, written once, `copied` bytes a key."""
+    part = config["prefill"]
     keys, _, _ = _sizes(workload, _long)
     share, more = divmod(keys // part["tile_size"], part["copy_programs"])
     each = tuple(n for n in [share + 1] * more + [share] * (part["copy_programs"] - more) if n)
-    return Work(each, 1, 0, 0, keys * _key_bytes(shape), keys * _key_bytes(shape, shape.dtype.itemsize))
+    read = keys * key_bytes(workload)
+    return Work(each, 1, 0, 0, read, keys * copied, page_bytes=read)
 
 
-def _unpaged(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
+def _unpaged(workload: Workload, config: Mapping[str, Any], place: int, copied: int) -> Work:
     """The first launch reads what was copied; a second one, for what did not fit, finds nothing to do."""
-    nobody = _blocks(workload, config["prefill"], lambda query: False)
-    copied = _blocks(workload, config["prefill"], _long) if place == 0 else nobody
-    return _attention(workload, copied, item=workload.shape.dtype.itemsize)
+    served = _long if place == 0 else _nobody
+    return _attention(workload, _blocks(workload, config["prefill"], served), copied=copied)
 
 
 def _items(workload: Workload, config: Mapping[str, Any], place: int) -> Work:
@@ -213,6 +227,7 @@ def _segment_programs(workload: Workload, config: Mapping[str, Any], _: int) -> 
     return _attention(workload, _blocks(workload, config, _everybody))
 
 
+# By symbol, Helion's under its own where the DSLs' launches differ.
 _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_naive_kernel": _naive,
     "_q_block_kernel": lambda w, c, _: _attention(w, _blocks(w, c, _everybody)),
@@ -223,8 +238,10 @@ _RULES: dict[str, Callable[[Workload, Mapping[str, Any], int], Work]] = {
     "_decode_kernel": lambda w, c, _: _attention(w, _blocks(w, c["decode"], lambda query: query == 1)),
     "_attend_items_kernel": _items,
     "_merge_parts_kernel": _merge,
-    "_copy_kernel": _copy,
-    "_unpaged_kernel": _unpaged,
+    "_copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=True)),
+    "_helion__copy_kernel": lambda w, c, _: _copy(w, c, _copied_bytes(w, triton=False)),
+    "_unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=True)),
+    "_helion__unpaged_kernel": lambda w, c, place: _unpaged(w, c, place, _copied_bytes(w, triton=False)),
 }
 ESTIMATED = frozenset({"naive", "q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged"})
 
@@ -242,7 +259,8 @@ def works(kernel_id: str, config: Mapping[str, Any], symbols: Sequence[str], wor
     plain = [symbol.removeprefix("_helion_") for symbol in symbols]
     if not set(plain) <= set(_RULES):
         return None
+    rules = [_RULES.get(symbol) or _RULES[stem] for symbol, stem in zip(symbols, plain, strict=True)]
     places = [plain[:i].count(symbol) for i, symbol in enumerate(plain)]
     items = plain.count("_attend_items_kernel")
     places = [n - items if symbol == "_attend_items_kernel" else n for n, symbol in zip(places, plain, strict=True)]
-    return [_RULES[symbol](workload, config, place) for symbol, place in zip(plain, places, strict=True)]
+    return [rule(workload, config, place) for rule, place in zip(rules, places, strict=True)]

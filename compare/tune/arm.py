@@ -22,7 +22,7 @@ from compare.process.pool import Jobs, Lane, Pool
 from compare.tune import cost
 from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
-from compare.tune.space import DEFAULT, TREE, Policy, Space, policies
+from compare.tune.space import DEFAULT, TREE, Policy, Space, policies, start
 from compare.workloads import Workload
 
 COMPILE_SHARE = 0.6  # of the budget at most; what is not compiled by then is not tried
@@ -70,7 +70,7 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
     for the GPU names, where there is one (compare.tune.space). Raises registry.Unavailable.
     """
     kernel = registry.load(kernel_id)
-    defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
+    defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
     spaces = {shape: Space(kernel.space(shape, gpu)) for shape in dict.fromkeys(row.shape for row in rows)}
     configs = dict.fromkeys(config for space in spaces.values() for config in space.configs)
 

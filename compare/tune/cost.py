@@ -56,15 +56,16 @@ class Launch:
 def residents(work: Work, warps: int, stages: int, shape: AttentionShape, gpu: Gpu) -> int:
     """Programs of a launch that a unit holds, by registers of the sums and shared memory of the tiles."""
     lanes, head = warps * LANES, shape.head_size
-    registers = min(40 + (work.rows * (head + work.keys) + work.keys * head // 2) // lanes, 255)
+    registers = min(40 + (work.rows * (shape.value_lanes + work.keys) + work.keys * head // 2) // lanes, 255)
     shared = work.tile_bytes * max(stages - 1, 1) + work.rows * head * shape.dtype.itemsize
     return max(min(REGISTERS // (registers * lanes), (gpu.shared_bytes + 1024) // max(shared, 1), 16), 1)
 
 
-def _instructions(work: Work, warps: int, head: int) -> float:
-    """Of a warp in the loop over tiles, about: softmax an element, loads of 16 bytes, products and rescaling."""
+def _instructions(work: Work, warps: int, value_lanes: int) -> float:
+    """Of a warp in the loop over tiles, about: softmax an element, loads of 16 bytes, products, rescaling of sums."""
     lanes = warps * LANES
-    return 60 + 7 * work.rows * work.keys / lanes + work.tile_bytes / 16 / lanes * 4 + 2 * work.rows * head / lanes
+    loads = work.tile_bytes / 16 / lanes * 4
+    return 60 + 7 * work.rows * work.keys / lanes + loads + 2 * work.rows * value_lanes / lanes
 
 
 @lru_cache(256)
@@ -91,7 +92,7 @@ def _launch(work: Work, part: Mapping[str, Any], row: Workload, gpu: Gpu) -> Lau
     products = work.tile_flops / (peak * (1.0 if work.rows >= 64 and gpu.wgmma else MMA_SHARE))
     together = min(held, max(math.ceil(len(work.tiles) / gpu.units), 1))
     moved = (work.read_bytes + work.write_bytes) / (gpu.hbm_gbps * 1e3)
-    instructions = _instructions(work, warps, row.shape.head_size)
+    instructions = _instructions(work, warps, row.shape.value_lanes)
     return Launch(span, waves, instructions, max(stages - 1, 0), products, together, moved, False)
 
 

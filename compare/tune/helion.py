@@ -23,7 +23,7 @@ from compare.process import children
 from compare.process.channel import Channel
 from compare.process.pool import Jobs, Lane, Pool
 from compare.tune.records import Log, done, spent
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, Policy, start
 from compare.tune.worker import Bench, Candidate
 from compare.workloads import Workload
 
@@ -91,7 +91,7 @@ class Autotuner(Bench):
         self.channel.send("start", cell=cell)
         arena = self._arena_of(row)
         kernel = registry.load(kernel_id)
-        default, _ = registry.default_config(kernel_id, kernel, row.shape, row.stats, self.gpu, "default")
+        default = start(DEFAULT, kernel_id, kernel, row, self.gpu)
         ours = Candidate(cell + DEFAULT.name, DEFAULT, Subject(kernel_id, arena, self.gpu, default, "tuning"))
         theirs = Candidate(cell + ARM, FOUND, Tuned(kernel_id, arena, self.gpu, default, "tuning"))
         with self.device_alone(job["id"]):

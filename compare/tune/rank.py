@@ -58,7 +58,7 @@ def rank(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, seed: i
     `share`: geometric mean over the rows of estimate / the default's estimate.
     """
     kernel = registry.load(kernel_id)
-    defaults = [registry.default_config(kernel_id, kernel, r.shape, r.stats, gpu, "default")[0] for r in rows]
+    defaults = [space.start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
     policies = candidates(kernel_id, rows, gpu, count, seed)
     jobs = [_job(kernel_id, r, policy.config(d)) for policy in policies for r, d in zip(rows, defaults, strict=True)]
     outcomes = iter(list(compile_in_child(jobs, gpu)))

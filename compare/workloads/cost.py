@@ -75,6 +75,17 @@ def touched_keys(query_len: int, seq_len: int, ask: Ask) -> int:
     return seq_len - max(seq_len - query_len - ask.sliding_window + 1, 0)
 
 
+def scale_bytes(workload: Workload) -> int:
+    """Float32 scales of one key and its value, where every token and KV head has its own; else 0."""
+    return 2 * 4 if workload.ask.scales == "tokens" else 0
+
+
+def key_bytes(workload: Workload) -> int:
+    """Bytes of one key of a KV head and of its value as they lie in the caches, with their scales."""
+    shape = workload.shape
+    return (shape.head_size + shape.value_lanes) * shape.cache_dtype.itemsize + scale_bytes(workload)
+
+
 def cost(workload: Workload) -> Cost:
     """What any kernel must read, write and multiply."""
     shape, ask = workload.shape, workload.ask
@@ -82,9 +93,8 @@ def cost(workload: Workload) -> Cost:
     keys = sum(touched_keys(q, s, ask) for q, s in workload.lens) - _shared_keys(workload)
     lanes = shape.head_size + shape.value_lanes
     rows = workload.stats.num_tokens * shape.num_query_heads
-    scales = 2 * 4 if ask.scales == "tokens" else 0  # float32, of K and of V
     return Cost(
-        kv_bytes=keys * shape.num_kv_heads * (lanes * shape.cache_dtype.itemsize + scales),
+        kv_bytes=keys * shape.num_kv_heads * key_bytes(workload),
         io_bytes=rows * (shape.head_size * shape.dtype.itemsize + shape.value_lanes * workload.out_dtype.itemsize),
         flops=2 * pairs * shape.num_query_heads * lanes,
     )

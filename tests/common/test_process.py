@@ -121,8 +121,8 @@ from common.process import cores, keep_to
 before, resting = cores(), threading.Event()
 thread = threading.Thread(target=resting.wait)
 thread.start()
-keep_to({part}, {of})
-print(before, cores(), sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(thread.native_id)))
+done = keep_to({part}, {of})
+print(done, before, cores(), sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(thread.native_id)))
 resting.set()
 """
 
@@ -130,7 +130,8 @@ resting.set()
 def kept(part, of):
     source = PARTS.format(part=part, of=of)
     told = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
-    before, after, rest = told.split(" ", 2)
+    done, before, after, rest = told.split(" ", 3)
+    assert done == str(of <= int(before))
     own, other = rest.strip().removesuffix("]").split("] [")
     assert own.removeprefix("[") == other  # threads that were there before, too
     return int(before), int(after), set(map(int, other.split(", ")))

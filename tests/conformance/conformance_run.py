@@ -99,6 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     from rich.progress import track
 
     from common import interpreter
+    from common.process import cores
     from compare.competitors import registry
     from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
     from compare.record import folder as run_folder
@@ -116,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     met = had(asked.out, asked.besides, commit := run_folder.commit())
     listed = dealt(kernels, asked.random) if asked.random else named(kernels, asked.cases, asked.dtypes, asked.large)
     cells = [cell for cell in listed if cell not in met]
-    processes = asked.processes or (LARGE_A_GPU * max(gpus, 1) if asked.large else len(os.sched_getaffinity(0)))
+    processes = asked.processes or (LARGE_A_GPU * max(gpus, 1) if asked.large else cores())
     console, counts = Console(stderr=True), Counter()
     console.print(f"{len(cells)} cells to meet, {processes} processes; {len(met)} are had")
     asked.out.parent.mkdir(parents=True, exist_ok=True)

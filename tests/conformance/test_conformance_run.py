@@ -89,6 +89,17 @@ def test_an_unknown_kernel_is_named(capsys, tmp_path):
     assert "nobody/*" in capsys.readouterr().err
 
 
+def test_a_system_without_affinity_has_a_process_a_core(tmp_path, monkeypatch):
+    """macOS: `os` has no sched_getaffinity there."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    asked = []
+    monkeypatch.setattr(conformance_run, "meet_all", lambda cells, processes, *_: asked.append(processes) or iter(()))
+    assert conformance_run.main(["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "triton/naive"]) == 0
+    assert asked == [3]
+
+
 def test_the_cells_of_a_kernel_on_a_cpu(tmp_path, monkeypatch):
     monkeypatch.undo()  # the real child
     monkeypatch.setenv("TRITON_INTERPRET", "1")

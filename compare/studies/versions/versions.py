@@ -7,8 +7,9 @@ removed afterwards; what is installed is used where it is); a release that canno
 that the committed heuristics of both DSLs choose for ROWS, the native kernel's for sm_90 and the two REBUILT
 regressions become lines of docs/results/versions.jsonl, by each Triton with the newest Helion and by the newest Triton
 with each Helion. Lines that are there are not compiled again, so an interrupted run goes on; those of older sources
-are dropped. The page docs/results/versions.md and the scripts of docs/results/versions/scripts, one a kind of
-regression, are written from the lines. 316 configs take half an hour of two cores: 790 times 3 s of Helion's, most of
+are dropped. Ctrl-C or SIGTERM ends the command behind the configs in hand, a second one at once. The page
+docs/results/versions.md and the scripts of docs/results/versions/scripts, one a kind of regression, are written from
+the lines. 316 configs take half an hour of two cores: 790 times 3 s of Helion's, most of
 it tracing, which asks the Triton that is installed and is done anew for each, and 650 times 1 s of the others.
 Exit codes: 0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -34,7 +36,7 @@ from rich.progress import Progress
 
 from common import gpus
 from common.gpus import Gpu
-from common.process import cores
+from common.process import cores, end_all
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, USAGE, say, terminable
 from compare.record import folder as run_folder
@@ -50,6 +52,8 @@ PAGE = DATA.with_suffix(".md")
 INSTALL_LIMIT_S = 600
 # What a compiler says that was ended with its command, by a signal to the whole group: no word about the config.
 INTERRUPTED_CHILD = tuple(f"ended with {-number}" for number in (signal.SIGINT, signal.SIGTERM))
+POLL_S = 0.1
+STOPPING = "it stops behind the configs in hand; a second signal ends them at once, without their lines"
 FACTS = ("kernel", "num_warps", "num_stages", "registers", "spills", "shared_bytes", "matrix", "loads", "instructions")
 
 
@@ -155,6 +159,7 @@ class Sweep:
             os.truncate(path, len(whole[0]) + len(whole[1]))
         self.lines = read_lines(path)
         self.stopped = threading.Event()  # no further config is begun
+        self.cut = threading.Event()  # what compilers say from now on is no word about their config
         self._lock = threading.Lock()
 
     def drop_stale(self, current: dict[str, set[str]]) -> int:
@@ -189,6 +194,8 @@ class Sweep:
                 if self.stopped.is_set():
                     return
                 outcome = next(outcomes)
+                if self.cut.is_set():
+                    return
                 if not outcome.reason.endswith(INTERRUPTED_CHILD):
                     self.add(line_of(_by(pair, subject), gpu, subject, outcome))
                 step()
@@ -211,33 +218,52 @@ def _parts(wanted: Wanted) -> list[tuple[Gpu, list[Subject]]]:
     return [(gpu, ones) for gpu, ones in found if ones]
 
 
-def _lanes(sweep: Sweep, pair: Pair, wanted: Wanted, lanes: int, step: Callable[[], object]) -> None:
-    """Threads that take part by part, each part in a child of its own."""
+def _lanes(
+    sweep: Sweep, pair: Pair, wanted: Wanted, lanes: int, step: Callable[[], object], tell: Callable[[str], object]
+) -> None:
+    """Threads that take part by part, each part in a child of its own. tell: hears what a signal does."""
     parts = deque(_parts({gpu: sweep.missing(pair, gpu, ones) for gpu, ones in wanted.items()}))
 
-    def work() -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                gpu, mine = parts.popleft()
-                sweep.compile(pair, gpu, mine, step)
+    def work(ended: threading.Event) -> None:
+        try:
+            with contextlib.suppress(IndexError):
+                while True:
+                    gpu, mine = parts.popleft()
+                    sweep.compile(pair, gpu, mine, step)
+        finally:
+            ended.set()
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(lanes)]
-    for thread in threads:
-        thread.start()
+    ends: list[threading.Event] = []
     try:
-        for thread in threads:
-            thread.join()
+        for _ in range(lanes):
+            ended = threading.Event()
+            threading.Thread(target=work, args=(ended,), daemon=True).start()
+            ends.append(ended)
+        _wait(ends)
     except KeyboardInterrupt:
-        parts.clear()
-        sweep.stopped.set()
-        for thread in threads:  # a child that went on would fill a cache that is removed, and outlive the command
-            thread.join()
+        try:
+            parts.clear()
+            sweep.stopped.set()
+            tell(STOPPING)
+            _wait(ends)  # a child that went on would fill a cache that is removed, and outlive the command
+        except KeyboardInterrupt:
+            sweep.cut.set()
+            end_all()
+            _wait(ends)
         raise
 
 
-def run(sweep: Sweep, shelf: Shelf, asked: Sequence[Pair], wanted: Wanted, lanes: int) -> None:
-    """Compile what is missing, pair by pair. A release that cannot be had becomes a line without a subject."""
+def _wait(ends: Sequence[threading.Event]) -> None:
+    """Until all are set. Not by Thread.join, which takes a thread for ended once a signal broke it off (Python 3.11),
+    and a moment at a time: a signal that comes just before a wait is heard when that wait is over."""
+    for ended in ends:
+        while not ended.wait(POLL_S):
+            pass
 
+
+def run(sweep: Sweep, shelf: Shelf, asked: Sequence[Pair], wanted: Wanted, lanes: int) -> None:
+    """Compile what is missing, pair by pair. A release that cannot be had becomes a line without a subject. A
+    KeyboardInterrupt comes behind the configs in hand, a second one at once."""
     todo = {
         (_by(pair, one), gpu, one.id)
         for pair in asked
@@ -245,6 +271,7 @@ def run(sweep: Sweep, shelf: Shelf, asked: Sequence[Pair], wanted: Wanted, lanes
         for one in sweep.missing(pair, gpu, ones)
     }
     with Progress(console=Console(stderr=True)) as shown:
+        tell = functools.partial(shown.console.print, markup=False, soft_wrap=True)
         task = shown.add_task("compiling", total=len(todo))
         for pair in asked:
             if not any(sweep.missing(pair, gpu, ones) for gpu, ones in wanted.items()):
@@ -252,7 +279,7 @@ def run(sweep: Sweep, shelf: Shelf, asked: Sequence[Pair], wanted: Wanted, lanes
             shown.update(task, description=f"triton {pair.triton}, helion {pair.helion}")
             try:
                 with tempfile.TemporaryDirectory() as cache, shelf.compiling(pair, cache):
-                    _lanes(sweep, pair, wanted, lanes, lambda: shown.advance(task))
+                    _lanes(sweep, pair, wanted, lanes, lambda: shown.advance(task), tell)
             except Unavailable as error:
                 about = {"triton": "", "helion": "", **error.release, "target": "", "id": ""}
                 sweep.add(about | {"status": "unavailable", "reason": str(error)})

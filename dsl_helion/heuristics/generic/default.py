@@ -152,10 +152,12 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
-    """Tiles through descriptors leave registers for 128 rows by 64 keys in 4 warps (255, no spill; by pointers 66).
+    """Tiles through descriptors: 128 rows by 64 keys in 4 warps (255 registers, 29 or 30 spilled by Triton 3.7.1).
 
-    Heads that are no power of two are read by pointers. Few programs get segments, in Q Blocks of 64 rows: of 128 rows
-    their partial results spill 23 registers. Long prompts over long contexts take 64 rows too (tuned at e91d50b).
+    Heads that are no power of two are read by pointers, in Q Blocks of 64 rows. Few programs get segments: of heads of
+    up to 128 lanes in Q Blocks of 64 rows (168 registers; 128 rows spill 54 to 63), of larger ones on sm_90 in Q Blocks
+    of 128 rows by 32 keys in 8 warps (heads of 256: 240, none spilled). Long prompts over long contexts take 64 rows
+    too (tuned at e91d50b).
     """
     s = Situation(shape, stats, gpu)
     found, segments = _rows(s), 0

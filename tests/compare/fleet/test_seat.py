@@ -39,6 +39,17 @@ def test_our_own_processes_are_all_that_we_started():
         child.wait()
 
 
+@pytest.mark.parametrize(("kept", "cores", "parts", "told"), [(False, 8, 4, 2), (False, 2, 4, 1), (True, 2, 4, 2)])
+def test_a_seat_tells_its_part_of_the_cores_where_nothing_keeps_it_there(monkeypatch, kept, cores, parts, told):
+    """Else four seats of a node of eight cores start 32 compilers. Kept apart, it has no more than its part."""
+    monkeypatch.setattr(seat, "keep_to", lambda part, of: kept)
+    monkeypatch.setattr(seat, "cores", lambda: cores)
+    one = Seat("box:0", True, "h200", (0, parts))
+    monkeypatch.setattr(one, "_probed", dict)
+    monkeypatch.setattr(one, "_wait_alone", lambda: None)
+    assert one.facts()["cores"] == told
+
+
 class Rows:
     def open(self, name): ...
 

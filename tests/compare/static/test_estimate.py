@@ -4,9 +4,13 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
 from common import gpus
+from common.spec import AttentionShape
+from common.spec.kernel import Capacity
 from compare.__main__ import main as diptych
+from compare.competitors import registry
 from compare.static.compile import Outcome
 from compare.static.estimate import (
     MACHINES,
@@ -21,7 +25,7 @@ from compare.static.estimate import (
 )
 from compare.static.estimate_work import works
 from compare.studies.estimates import published
-from compare.workloads import Workload, cost, parse_lens
+from compare.workloads import Ask, Workload, cost, parse_lens
 
 H200, MI300 = gpus.resolve("h200"), gpus.resolve("mi300")
 Q_BLOCK = {"block_m": 16, "tile_size": 64, "num_warps": 4, "num_stages": 3}
@@ -117,6 +121,31 @@ def test_a_static_grid_shares_tiles_evenly():
     assert sum(work.tiles) == 8 * 8 * 64
 
 
+def test_every_tokens_scales_are_read_with_its_key():
+    shape, row = AttentionShape(kv_dtype=torch.int8), workload("q1s1k")
+    plain, scaled = (dataclasses.replace(row, shape=shape, ask=Ask(scales=form)) for form in ("heads", "tokens"))
+    one, more = (works("triton/q_block", Q_BLOCK, ["_q_block_kernel"], row)[0] for row in (plain, scaled))
+    assert more.read_bytes - one.read_bytes == 1024 * 8 * 8  # keys, KV heads, bytes: float32 of K and of V
+    assert more.tile_bytes - one.tile_bytes == 64 * 8
+
+
+@pytest.mark.parametrize("dsl", registry.DSLS)
+def test_what_unpaged_copies_is_what_a_row_of_its_scratch_holds(dsl):
+    """Triton's rows of 80 and 24 lanes are 128 and 32 wide, Helion's as many as there are."""
+    shape = AttentionShape(8, 2, 80, 16, torch.bfloat16, 24, torch.int8)
+    row = Workload("copied", ((100, 1000),), shape, Ask(scales="tokens"))
+    kernel, part = registry.load(f"{dsl}/unpaged"), dataclasses.asdict(registry.load(f"{dsl}/unpaged").DEFAULT)
+    made = kernel.workspace(shape, Capacity(1, 100, torch.device("cpu"), 1000), kernel.DEFAULT)
+    held = sum(tensor.nbytes for tensor in (made.key, made.value, made.scales)) // len(made.key)
+    symbols = [("_helion_" if dsl == "helion" else "") + name for name in ("_copy_kernel", "_unpaged_kernel")]
+    copy, attend = works(f"{dsl}/unpaged", part, symbols, row)
+    assert (copy.read_bytes, copy.write_bytes) == (2000 * (80 + 24 + 8), 2000 * held)
+    assert (attend.read_bytes, attend.tile_bytes) == (
+        2000 * held + 100 * 8 * 80 * 2,
+        part["prefill"]["tile_size"] * held,
+    )
+
+
 def test_copies_of_a_tile_in_the_text_share_its_instructions():
     work = works("triton/q_block", Q_BLOCK, ["_q_block_kernel"], workload("q1s1k"))[0]
     once = tile_code(work, FACTS | {"matrix": {"HMMA 16816": 32}})  # 32 x 4096 x 4 warps: one tile's FLOPs
@@ -154,6 +183,31 @@ def test_no_rule_is_a_typed_error():
 def test_shared_pages_lower_the_floor():
     rows = [estimate(workload("8q1s4k"), "triton/q_block", Q_BLOCK, [FACTS], H200, pages) for pages in (None, 2**20)]
     assert rows[1].floor_us < rows[0].floor_us
+
+
+def spared(kernel_id: str, config: dict, symbols: tuple[str, ...], row: Workload, kv: int) -> list[float]:
+    """Bytes that each launch reads less where all K and V in pages are `kv` bytes."""
+    facts = [FACTS | {"kernel": symbol} for symbol in symbols]
+    alone, shared = (estimate(row, kernel_id, config, facts, H200, pages).launches for pages in (None, kv))
+    rate = MACHINES[H200.arch].sustained * H200.hbm_gbps * 1e3
+    return [(one.bytes_us - other.bytes_us) * rate for one, other in zip(alone, shared, strict=True)]
+
+
+def test_sequences_share_pages_and_never_a_scratch():
+    """Of unpaged the copy reads the shared pages once; the attention reads each sequence's own copy."""
+    part, row = {"block_m": 128, "tile_size": 64, "copy_programs": 1024}, workload("8q32s4k")
+    kv = cost.cost(row).kv_bytes
+    found = spared("triton/unpaged", {"prefill": part}, ("_copy_kernel", "_unpaged_kernel"), row, kv // 8)
+    assert found == pytest.approx([kv - kv // 8, 0.0])
+
+
+def test_two_launches_spare_no_more_than_is_shared():
+    """Short queries in one launch, long ones in another: each shares the pages that it reads."""
+    config = {"decode": SEGMENTS | {"num_segments": 1}, "prefill": Q_BLOCK | {"block_m": 128}}
+    row = workload("8q1s4k_8q32s2k")
+    kv = cost.cost(row).kv_bytes
+    found = spared("triton/adjustable_tile", config, ("_segments_kernel", "_long_queries_kernel"), row, kv // 2)
+    assert found == pytest.approx([kv / 3, kv / 6])
 
 
 def test_text_is_a_bound_and_a_range():

@@ -4,15 +4,20 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common import gpus
+from common.process import Child, Lost
 from compare.competitors import registry, sources
+from compare.exits import terminable
 from compare.static.compile import Outcome
 from compare.studies.versions import page as versions_page
 from compare.studies.versions import scripts, versions
@@ -285,6 +290,62 @@ def test_a_command_that_is_ended_takes_its_compilers_along(tmp_path, monkeypatch
     sweep = versions.Sweep(tmp_path / "lines.jsonl", 1.0)
     sweep.compile(Pair("3.7.1"), gpu, subjects(gpu, ("triton/q_block",))[:3], sweep.stopped.set)
     assert len(sweep.lines) == 1 and ended == ["gfx950"]
+
+
+def interrupted(tmp_path, monkeypatch, compiled, follow) -> versions.Sweep:
+    """A command that a SIGTERM meets in its first config; follow(sweep): in another thread then."""
+    gpu, begun = gpus.resolve("mi350"), threading.Event()
+    wanted = {gpu: subjects(gpu, ("triton/q_block",))[:3]}
+    sweep = versions.Sweep(tmp_path / "lines.jsonl", 1.0)
+
+    def signals():
+        begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        sweep.stopped.wait()
+        follow(sweep)
+
+    monkeypatch.setattr(versions, "compile_in_child", lambda jobs, gpu, limit_s: compiled(jobs, begun))
+    thread = threading.Thread(target=signals, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), terminable():
+        versions.run(sweep, Here(), [Pair("3.7.1")], wanted, 1)
+    thread.join()
+    return sweep
+
+
+def test_a_signal_is_answered_at_once_and_the_config_in_hand_kept(tmp_path, monkeypatch, capsys):
+    """The config in hand ends when the answer was read: 30 s later where there is none."""
+    said = []
+
+    def compiled(jobs, begun):
+        for job in jobs:
+            begun.set()
+            for _ in range(300):
+                said.append(capsys.readouterr().err)
+                if versions.STOPPING in "".join(said):
+                    break
+                time.sleep(0.1)
+            yield Outcome(job, "ok")
+
+    sweep = interrupted(tmp_path, monkeypatch, compiled, lambda sweep: None)
+    assert len(sweep.lines) == 1 and "".join(said).count(versions.STOPPING) == 1
+
+
+def test_a_second_signal_ends_the_compiler_whose_death_is_no_line(tmp_path, monkeypatch):
+    children = []
+
+    def compiled(jobs, begun):
+        for job in jobs:
+            child = Child([sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
+            children.append(child)
+            begun.set()
+            with pytest.raises(Lost) as lost:
+                child.line(600)
+            yield Outcome(job, "crash", reason=f"the compiling process ended with {lost.value.code}")
+
+    sweep = interrupted(tmp_path, monkeypatch, compiled, lambda sweep: os.kill(os.getpid(), signal.SIGTERM))
+    assert sweep.lines == [] and [child.ended for child in children] == [True]
+    children[0].end()
 
 
 def test_lanes_share_the_parts_and_only_helions_depend_on_helion(tmp_path, monkeypatch):

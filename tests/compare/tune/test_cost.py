@@ -1,12 +1,15 @@
 """The cost model: it fits what it is made of, knows each kernel's launches, and ranks the tuner's candidates."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from common.gpus import resolve
+from common.spec import AttentionShape
 from compare.competitors import registry
+from compare.static.estimate_work import Work
 from compare.studies import deciders
 from compare.tune import cost
 from compare.workloads import Workload, parse_lens, suites
@@ -23,6 +26,20 @@ def test_every_kernels_launches_are_known(kernel, row):
     assert calls and all(one.bytes_us > 0 for one in calls)
     us = cost.Points([calls]).us(cost.PRIOR)
     assert np.isfinite(us).all() and 1 < us[0] < 2000
+
+
+def test_the_sums_of_a_program_have_the_lanes_of_v():
+    """Of 128 rows 112 registers a thread fewer with 16 lanes for 128, so that four programs fit for two; and 224
+    instructions of a warp a tile fewer."""
+    few, many = AttentionShape(value_size=16), AttentionShape()
+    work = Work((1,), rows=128, keys=32, tile_bytes=32 * 256 * 2, read_bytes=0, write_bytes=0)
+    assert [cost.residents(work, 4, 2, shape, H200) for shape in (few, many)] == [4, 2]
+    config = {"block_m": 128, "tile_size": 32, "num_warps": 4, "num_stages": 2}
+    one, other = (
+        cost.launches("q_block", config, dataclasses.replace(ROWS[3], shape=shape), H200)[0] for shape in (few, many)
+    )
+    loads = 32 * (128 - 16) * 2 / 16 / 128 * 4
+    assert other.instructions - one.instructions == pytest.approx(2 * 128 * (128 - 16) / 128 + loads)
 
 
 def test_the_fit_finds_constants_that_made_the_times():

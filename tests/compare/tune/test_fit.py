@@ -1,5 +1,6 @@
 """From a run's lines to a table: only what is faster than the rules wins, and a table never loses what it had."""
 
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from compare.competitors import registry
 from compare.tune import fit, tune
 from compare.tune.fit import Fitted
 from compare.tune.space import DEFAULT, TREE, Policy
+from compare.workloads import Ask
 
 GPU = resolve("h200")
 ROWS = [row for row in tune.pick_rows(16) if not row.asked]
@@ -97,6 +99,14 @@ def test_a_row_on_which_the_rules_pick_has_no_time_gets_no_kernel():
 def test_the_one_graph_for_all_batches_has_no_winner_of_one():
     found = fitted([*rules(), *(line(row, "triton/static_grid", OTHER, 1.0) for row in ROWS)])
     assert not found.winners
+
+
+def test_a_row_with_a_window_is_no_winner_of_the_plain_batch_of_its_key():
+    """The key has no window: a plain batch of as many keys would find what walks a tenth of them."""
+    row = dataclasses.replace(ROWS[0], label="windowed", ask=Ask(sliding_window=64))
+    lines = [line(row, "triton/q_block", DEFAULT, 100.0), changed(row, "triton/q_block", 50.0, num_warps=8)]
+    found = Fitted("triton", lines, [row], KERNELS, GPU)
+    assert not found.winners and not found.timed
 
 
 def test_a_config_of_which_a_field_is_gone_is_left_out():

@@ -1,5 +1,7 @@
 """The arm of Helion's own autotuner, interpreted: what it captures, what it puts in its place, what it refuses."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from common.gpus import resolve
@@ -8,6 +10,8 @@ from compare.bench.arena import Arena
 from compare.bench.subject import Subject
 from compare.competitors import registry
 from compare.tune import helion as tune_helion
+from compare.tune.space import DEFAULT, start
+from compare.workloads import Ask, Workload, parse_lens
 from compare.workloads.suites import pick, suite
 
 ROW = pick(suite("smoke"), "speculative-4")[0]
@@ -62,3 +66,17 @@ def test_helion_still_has_these_settings():
     for name, value in (tune_helion.OPTIONS | {"autotune_budget_seconds": 9, "autotune_random_seed": 1}).items():
         assert hasattr(settings, name)
         setattr(settings, name, value)
+
+
+def test_the_default_of_a_windowed_row_is_the_one_for_the_keys_that_it_sees(monkeypatch):
+    """On an H200 6 segments of parallel_softmax, which a call gets; 12 without the window."""
+    configs, kernel_id = [], "helion/parallel_softmax"
+    row = Workload("windowed", parse_lens("4q1s16k"), ask=Ask(sliding_window=256))
+    monkeypatch.setattr(tune_helion, "launches", lambda kernel, launch: [])
+    for kind in ("Subject", "Tuned"):
+        monkeypatch.setattr(tune_helion, kind, lambda *asked: configs.append(asked[3]))
+    lane = object.__new__(tune_helion.Autotuner)
+    lane.gpu, lane.channel, lane._alone = resolve("h200"), SimpleNamespace(send=lambda *_, **__: None), True
+    lane._arena_of = lambda row: None
+    lane.job({"row": row.to_dict(), "kernel": kernel_id, "id": "windowed|"})
+    assert configs == [start(DEFAULT, kernel_id, registry.load(kernel_id), row, resolve("h200"))] * 2

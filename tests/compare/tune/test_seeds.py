@@ -5,12 +5,15 @@ import json
 import pytest
 
 from common.gpus import resolve
+from compare.competitors import registry
 from compare.static.compile import Compilation, Outcome
 from compare.tune import arm, rank, space
-from compare.tune.space import DEFAULT, Policy
+from compare.tune.space import DEFAULT, Policy, start
+from compare.workloads import Ask, Workload, parse_lens
 from compare.workloads.suites import peers, pick
 
 ROWS = pick(peers(0), "32q1s2k~,q2k")
+WINDOWED = Workload("windowed", parse_lens("4q1s16k"), ask=Ask(sliding_window=256))
 SEED = Policy(set=(("num_warps", 2),))
 
 
@@ -70,3 +73,27 @@ def test_policies_are_ranked_by_their_share_of_the_defaults_estimate(monkeypatch
     assert found["dropped"] and all("compile_error" in why for why in found["dropped"].values())
     shares = [one["share"] for one in found["ranked"]]
     assert shares == sorted(shares) and len(shares) <= rank.KEPT
+
+
+def untuned(gpu):
+    """What a call of parallel_softmax on WINDOWED gets: 6 segments on an H200, 12 without the window."""
+    return start(DEFAULT, "triton/parallel_softmax", registry.load("triton/parallel_softmax"), WINDOWED, gpu)
+
+
+def test_candidates_of_a_windowed_row_depart_from_the_config_for_the_keys_that_it_sees(monkeypatch):
+    told = []
+    monkeypatch.setattr(arm.cost, "ranked", lambda _, configs, *rest: told.extend(configs) or list(range(len(configs))))
+    arm.candidates("triton/parallel_softmax", [WINDOWED], resolve("h200"), 4, 0)
+    assert told[0] == [registry.config_dict(untuned(resolve("h200")))]
+
+
+def test_a_ranking_compiles_a_windowed_row_with_the_config_for_the_keys_that_it_sees(monkeypatch):
+    compiled = []
+
+    def refused(jobs, gpu):
+        compiled.extend(jobs)
+        return [Outcome(job, "compile_error", job.config, reason="not asked") for job in jobs]
+
+    monkeypatch.setattr(rank, "compile_in_child", refused)
+    rank.rank("triton/parallel_softmax", [WINDOWED], resolve("mi300"), 4, 0)
+    assert compiled[0].config == registry.config_dict(untuned(resolve("mi300")))
