@@ -41,11 +41,11 @@ def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 
-def merge_row(partial, out, lse, place, row, kv_head, head, used, f, num_segments):
+def merge_row(partial, out, lse, place, row, kv_head, head, used, f, slots):
     """Write out (and lse) at `row`, int64, for a layer of a wide buffer may lie 2^31 elements on: what the first `used`
-    segments, of at most num_segments, left at `place` of (acc, m, l)."""
+    segments, of at most `slots`, a power of two, left at `place` of (acc, m, l)."""
     of_acc, of_m, of_l = partial
-    part = hl.arange(helion.next_power_of_2(num_segments))
+    part = hl.arange(slots)
     live = part < used
     m = hl.load(of_m, [part, place, head], extra_mask=live)  # [segments]
     l = hl.load(of_l, [part, place, head], extra_mask=live)

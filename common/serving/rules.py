@@ -7,6 +7,7 @@ same capabilities gets the same rule, with its own units and shared memory in it
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -241,8 +242,14 @@ def splits(programs: int, slots: int, tiles: int, most: int = MOST_SEGMENTS, eve
 
 def filling(programs: int, slots: int, keys: int, least: int, most: int) -> int:
     """Segments that fill `slots` once, each of `least` keys at least: `splits` where a second wave is never worth it,
-    for programs are few and long."""
-    return max(n for n in KEYS if n <= max(1, min(slots // max(programs, 1), keys // least, most)))
+    for programs are few and long: 17 decodes of 4 KV heads over 4.6k keys are 34.2 us by 1,020 programs on the 1,056
+    slots of an H200, 37.3 by 1,088."""
+    return at_most(min(slots // max(programs, 1), keys // least, most))
+
+
+def at_most(segments: int) -> int:
+    """The largest number of segments that a choice may have and that is no larger; 1 for less."""
+    return KEYS[max(bisect_right(KEYS, segments) - 1, 0)]
 
 
 Take = Callable[[Situation], Any]

@@ -157,7 +157,7 @@ def _barrier_kernel(
                     to_head = to_kv_head * queries_per_kv + one
                     merge_row(
                         (partial_acc, partial_m, partial_l), out, lse, to_row, at, to_kv_head, to_head, parts, f,
-                        num_segments,
+                        helion.next_power_of_2(num_segments),
                     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ memset. Helion cannot call one kernel from another: the lines down to the parts 
 from dataclasses import dataclass
 from types import ModuleType
 
+import helion
 import helion.language as hl
 import torch
 
@@ -146,7 +147,7 @@ def _last_arriver_kernel(
                                 one_head = kv_head * queries_per_kv + one
                                 merge_row(
                                     (partial_acc, partial_m, partial_l), out, lse, one_row, at, kv_head, one_head,
-                                    used, f, num_segments,
+                                    used, f, helion.next_power_of_2(num_segments),
                                 )  # fmt: skip
 
 

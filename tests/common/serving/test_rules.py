@@ -5,7 +5,7 @@ import torch
 
 from common import gpus
 from common.serving import untuned
-from common.serving.grid import GRID, decided_by
+from common.serving.grid import KEYS, decided_by
 from common.serving.rules import MERGE, START, WORTH, Rule, Rules, Situation, always, filling, splits
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats, cdiv
@@ -48,7 +48,7 @@ def test_no_count_of_segments_ends_much_sooner():
         for tiles in (1, 5, 24, 100, 1000):
             ends = {
                 n: cdiv(programs * n, 264) * (cdiv(tiles, n) + START) + (MERGE if n > 1 else 0)
-                for n in GRID
+                for n in KEYS
                 if n <= min(tiles, 128)
             }
             found = splits(programs, 264, tiles)
@@ -58,7 +58,7 @@ def test_no_count_of_segments_ends_much_sooner():
 
 @pytest.mark.parametrize(
     ("programs", "keys", "found"),
-    [(8, 65536, 32), (8, 8192, 8), (100, 8192, 2), (300, 8192, 1), (0, 8192, 8), (8, 9, 1)],
+    [(8, 65536, 32), (8, 8192, 8), (100, 8192, 2), (300, 8192, 1), (0, 8192, 8), (8, 9, 1), (17, 65536, 14)],
 )
 def test_filling_makes_one_wave_of_segments_that_are_long_enough(programs, keys, found):
     segments = filling(programs, 264, keys, 1024, 32)
