@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import of_helion, of_triton
-from .of_helion import num_units, units
+from .of_helion import light_import, num_units, units
 
-__all__ = ["REPAIRS", "begin", "install", "num_units", "units", "wanted", "without"]
+__all__ = ["REPAIRS", "begin", "install", "light_import", "num_units", "units", "wanted", "without"]
 
 REPAIRS = of_triton.REPAIRS | of_helion.REPAIRS
 _originals: dict[str, of_triton.Patches] = {}  # name of an active repair -> what to put back
@@ -69,7 +69,8 @@ class _OnceImported:
         return spec
 
     def _run(self, exec_module: Any, module: Any) -> None:
-        exec_module(module)
+        with light_import():
+            exec_module(module)
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         _repair_helion()

@@ -150,16 +150,19 @@ class Family:
         return found
 
     def _choose(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, heuristics: str) -> Choice:
-        name = self._rules("default")[0].auto_kernel(shape, stats, gpu)
         if gpu is None:
+            name = self._auto_kernel(shape, stats, gpu)
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
-        if heuristics == "tree" and (won := self._won(shape, stats, gpu, name, to_choose=True)):
+        if heuristics == "tree" and (won := self._won(shape, stats, gpu, None)):
             return won
         rules, path = self._rules(heuristics)
         if not hasattr(rules, "auto"):
-            return self.named(name, shape, stats, gpu, heuristics)
+            return self.named(self._auto_kernel(shape, stats, gpu), shape, stats, gpu, heuristics)
         name, config = rules.auto(shape, stats, gpu)
         return Choice(name, config, f"{path}: auto", self.provenance(gpu))
+
+    def _auto_kernel(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> str:
+        return self._rules("default")[0].auto_kernel(shape, stats, gpu)
 
     def serving(
         self,
@@ -235,15 +238,13 @@ class Family:
         """What stands behind a choice of the rules on a GPU."""
         return OF_THIS_GPU if gpu.name in getattr(self._rules("default")[0], "WRITTEN_ON", ()) else UNTUNED
 
-    def _won(
-        self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str, to_choose: bool = False
-    ) -> Choice | None:
-        """The measured winner of a batch's key, of `kernel`; to_choose: of the kernel that won, `kernel` where none."""
+    def _won(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
+        """The measured winner of a batch's key, of `kernel`; None: of the kernel that won, the rules' where none."""
         table = self.table(gpu)
         won = table and table.find(shape, stats)
         if won is None:
             return None
-        name = (won.kernel or kernel) if to_choose else kernel
+        name = kernel or won.kernel or self._auto_kernel(shape, stats, gpu)
         if name not in won.configs:
             return None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import fnmatch
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from common.gpus import Gpu
+from common.interpreter import light_import
 from common.serving.choice import Choice
 from common.serving.grid import seen
 from common.spec import AttentionShape, UnsupportedFeature
@@ -151,9 +153,11 @@ def load(kernel_id: str) -> Any:
     """
     path, attribute = module_path(kernel_id)
     try:
-        if is_own(kernel_id):
+        own = is_own(kernel_id)
+        if own:
             ensure(kernel_id.split("/")[0])
-        kernel = importlib.import_module(path)
+        with light_import() if own else contextlib.nullcontext():  # somebody else's may need scikit-learn
+            kernel = importlib.import_module(path)
     except (ImportError, OSError) as error:  # OSError: a shared library that does not load
         raise Unavailable(f"{type(error).__name__}: {error}") from error
     if attribute:

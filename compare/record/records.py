@@ -83,9 +83,13 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _matches(value: Any, hint: Any) -> bool:
     """Whether a value is of a type of records: plain classes, optional ones, tuples of one type, dicts."""
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float:  # first, for samples are most of a run
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
     if hint is Any:
         return True
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return any(_matches(value, each) for each in inside)
     if origin is tuple:
@@ -93,10 +97,6 @@ def _matches(value: Any, hint: Any) -> bool:
     if origin is dict:
         pairs = value.items() if isinstance(value, dict) else [(None, None)]
         return all(_matches(key, inside[0]) and _matches(item, inside[1]) for key, item in pairs)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)
 
 

@@ -189,8 +189,13 @@ def _module(name: str) -> _Module | None:
     return _Module(functions, imports, frozenset(decorated | set(wrapped.values())), wrapped)
 
 
-def _named(function: ast.FunctionDef, module: str) -> Iterator[tuple[str, str]]:
+@cache
+def _named(function: ast.FunctionDef, module: str) -> tuple[tuple[str, str], ...]:
     """(module, function) of every function of this project that the body names, called or passed on."""
+    return tuple(_each_named(function, module))
+
+
+def _each_named(function: ast.FunctionDef, module: str) -> Iterator[tuple[str, str]]:
     home = _module(module)
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -220,7 +225,7 @@ def _reached(starts: Iterable[tuple[str, str]], package: str) -> dict[tuple[str,
         if place in found or place[0].split(".")[0] != package:
             continue
         found[place] = _module(place[0]).functions[place[1]]
-        left += list(_named(found[place], place[0]))
+        left += _named(found[place], place[0])
     return found
 
 

@@ -29,12 +29,12 @@ def test_every_committed_report_is_what_is_written_now(run):
 
 def test_another_report_is_stale_and_written(tmp_path, monkeypatch):
     run = synthetic_run.timed_run(tmp_path / "h200" / "peers")
-    report.write(run)
+    written = report.write(run).read_text()
     monkeypatch.setattr(reports, "RESULTS", tmp_path)
-    assert diptych(["pages", "reports", "--runs", "h200/peers"]) == OK
     (run / "report.md").write_text("another\n")
     assert diptych(["pages", "reports", "--runs", "h200/peers"]) == WRONG
     assert diptych(["pages", "reports", "--runs", "h200/peers", "--write"]) == OK
+    assert (run / "report.md").read_text() == written
     assert diptych(["pages", "reports", "--runs", "h200/peers"]) == OK
 
 
