@@ -68,6 +68,22 @@ def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
     return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
 
 
+def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
+    """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts.
+
+    A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
+    parallel_softmax, compiled once.
+    """
+    config = choice.config
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
+    parts = {name: getattr(config, name) for name in names}
+    if not any(map(dataclasses.is_dataclass, parts.values())):
+        return [(choice.kernel, "", config)]
+    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
+    launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
+    return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
+
+
 @lru_cache(4096)
 def _with_segments(config: Any, most: int) -> Any:
     if not dataclasses.is_dataclass(config):

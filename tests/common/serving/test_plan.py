@@ -12,9 +12,9 @@ import torch
 import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving.choice import Family
+from common.serving.choice import Family, pieces
 from common.serving.grid import hinted_stats
-from common.serving.plan import Plan, compiled_by, pieces
+from common.serving.plan import Plan, compiled_by
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
 from dsls import HELION_SLOWLY
