@@ -230,5 +230,5 @@ def varlen(
     columns = torch.arange(max(cdiv(longest, PAGE), 1), dtype=torch.int32, device=device)
     return attention(
         query, *caches, pages[:-1, None] + columns, starts, lens, max_query_len=max_query_len, max_seq_len=longest,
-        softmax_scale=None if scaling is None else float(scaling), features=features,
+        total_seq_len=count, softmax_scale=None if scaling is None else float(scaling), features=features,
     )  # fmt: skip

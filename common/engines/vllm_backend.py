@@ -24,6 +24,7 @@ from vllm.v1.attention.backend import (
 
 from common.engines.options import Options, kernel_of
 from common.engines.server import Limits, Server, decodes
+from common.serving.arguments import HINTS
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 
@@ -55,12 +56,14 @@ def limits_of(config: Any) -> Limits:
 
 @dataclass
 class Metadata:
-    """A step as plans take it. max_seq_len None: a capture, chosen for the typical length."""
+    """A step as plans take it. max_seq_len None: a capture, chosen for the typical length. total_seq_len None: of a
+    step whose lengths are on the device alone."""
 
     num_actual_tokens: int
     max_query_len: int
     max_seq_len: int | None
     num_decodes: int
+    total_seq_len: int | None
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
     block_table: torch.Tensor
@@ -68,7 +71,17 @@ class Metadata:
 
     @property
     def hints(self) -> dict[str, int | None]:
-        return {name: getattr(self, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+        return {name: getattr(self, name) for name in HINTS}
+
+
+def keys_of(step: CommonAttentionMetadata) -> int | None:
+    """Keys of all sequences of a step, of the lengths that the engine has on the host: newer ones (0.33) a bound that
+    counts drafts as accepted, older ones a copy. None where it has none: `seq_lens_cpu` would wait for the device."""
+    for name in ("seq_lens_cpu_upper_bound", "_seq_lens_cpu"):
+        lengths = getattr(step, name, None)
+        if lengths is not None and lengths.shape[0] == step.num_reqs:
+            return int(lengths.sum())
+    return None
 
 
 class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
@@ -106,8 +119,8 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
         starts = step.query_start_loc_cpu
         ones = step.num_reqs if step.max_query_len == 1 else decodes(starts[1:] - starts[:-1])
         return Metadata(
-            step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len), ones, step.query_start_loc,
-            step.seq_lens, step.block_table_tensor, step.slot_mapping,
+            step.num_actual_tokens, int(step.max_query_len), int(step.max_seq_len), ones, keys_of(step),
+            step.query_start_loc, step.seq_lens, step.block_table_tensor, step.slot_mapping,
         )  # fmt: skip
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Metadata:
@@ -304,8 +317,8 @@ class Impl(AttentionImpl[Metadata]):
         plan(
             query, key_cache, value_cache, step.block_table, step.query_start_loc, step.seq_lens,
             max_query_len=step.max_query_len, max_seq_len=step.max_seq_len, num_decodes=step.num_decodes,
-            key=key if prompts else None, value=value if prompts else None, out=out, softmax_scale=self.scale,
-            features=self.features, same_step=self.server.is_same_step(plan, step, self),
+            total_seq_len=step.total_seq_len, key=key if prompts else None, value=value if prompts else None, out=out,
+            softmax_scale=self.scale, features=self.features, same_step=self.server.is_same_step(plan, step, self),
         )  # fmt: skip
         return output
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 INPUTS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
 FEATURES = ("causal", "sliding_window", "softcap", "alibi_sqrt", "chunk", "chunk_lookback", "cross", "batch_invariant")
 SCALES = ("key_scale", "value_scale", "query_scale", "out_scale")
 OPERANDS = ("sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", *SCALES)  # tensors
@@ -150,7 +151,7 @@ def paged(target: Any, t: dict[str, torch.Tensor], call: dict[str, Any]) -> Any:
     asked = asked_for(t, call)
     if missing := set() if anything else set(asked) - names - IMPLIED:
         raise Declined(f"SUPPORTS names {', '.join(sorted(missing))}, and there is no parameter of that name")
-    offered = {name: call[name] for name in ("softmax_scale", "max_query_len", "max_seq_len", *FEATURES)}
+    offered = {name: call[name] for name in ("softmax_scale", *HINTS, *FEATURES)}
     offered |= {name: t[name] for name in ("out", "lse", "key", "value") if name in t}
     if "lse" in t:
         if not anything and not names & {"lse", "return_lse"}:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.kit.isolated import HINTS
 from common.oracle.integrity import same_bits
 from common.spec import Features, PagedBatch
 
@@ -29,7 +30,7 @@ def arguments(
     tensors |= {name: value for name, value in asked.items() if isinstance(value, Tensor)} | written
     call = {name: value for name, value in asked.items() if not isinstance(value, Tensor)}
     call |= {"softmax_scale": batch.softmax_scale, "layout": batch.layout.value, "stats": asdict(batch.stats)}
-    call |= {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
+    call |= {name: getattr(batch.stats, name) for name in HINTS}
     return tensors, call
 
 

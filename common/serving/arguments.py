@@ -18,6 +18,8 @@ from common.spec.paged_batch import E4M3
 WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
 _FIELDS = attrgetter(*(field.name for field in fields(Features)))
+HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
+Hints = tuple[int | None, int | None, int | None, int | None]
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
 
 
@@ -31,13 +33,11 @@ def features_of(causal: bool, sliding_window: int | None, features: Features | N
     return features
 
 
-def batch_of(
-    tensors: Sequence[Any], softmax_scale: float | None, hints: tuple[int | None, int | None, int | None]
-) -> PagedBatch:
+def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) -> PagedBatch:
     """The batch of a call.
 
-    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: max_query_len,
-    max_seq_len, num_decodes. Only what its stats need is looked at. Raises SpecError.
+    tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. hints: as HINTS has
+    them. Only what its stats need is looked at. Raises SpecError.
     """
     query, key_cache, _, block_table, _, seq_lens, key, value = tensors
     for (name, ranks), tensor in zip({**_RANKS, "seq_lens": (1,)}.items(), tensors, strict=False):
@@ -45,7 +45,7 @@ def batch_of(
             raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
         if tensor.dim() not in ranks:
             raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{' or '.join(map(str, ranks))} dimensions")
-    for name, hint in zip(("max_query_len", "max_seq_len", "num_decodes"), hints, strict=True):
+    for name, hint in zip(HINTS, hints, strict=True):
         if hint is not None and (not isinstance(hint, int) or isinstance(hint, bool)):
             raise SpecError(name, repr(hint), "None or an integer")
     packed = key_cache.dim() == 5

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 from common.serving import tape
 from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
 from common.serving.choice import Family
-from common.serving.grid import KEYS
+from common.serving.grid import KEYS, hinted_eighths
 from common.serving.library import traced
 from common.serving.prepared import Prepared
 from common.serving.scratch import check_buffer
@@ -126,8 +126,9 @@ class PagedAttention:
     """Attention of this step's queries over a paged KV cache; returns `out`.
 
     The tensors are common.spec.PagedBatch's; a key_cache of five dimensions is Layout.X_PACKED.
-    max_query_len, max_seq_len, num_decodes: host hints. A wrong one costs time, never correctness; None = unknown: the
-    choice then uses shapes alone, and nothing waits for the device.
+    max_query_len, max_seq_len, num_decodes, total_seq_len (keys of all sequences together, this step's among them):
+    host hints. A wrong one costs time, never correctness; None = unknown: the choice then uses shapes alone, every
+    sequence as long as the longest, and nothing waits for the device.
     out: like query with the lanes of V, allocated where None; has to be given beside an fp8 query or out_scale.
     lse: float32 [num_tokens, num_query_heads], written where given.
     softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
@@ -168,6 +169,7 @@ class PagedAttention:
         max_query_len: int | None,
         max_seq_len: int | None,
         num_decodes: int | None = None,
+        total_seq_len: int | None = None,
         key: torch.Tensor | None = None,
         value: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
@@ -184,22 +186,22 @@ class PagedAttention:
         if out is None and self.workspace is not None:
             raise SpecError("out", None, "a tensor: a plan allocates nothing")
         inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
+        hints = (max_query_len, max_seq_len, num_decodes, total_seq_len)
         if is_compiling():
-            hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
             written = (out, lse, self.workspace if workspace is None else workspace)
-            how = (softmax_scale, features, validate, written, self.plan)
+            how = (softmax_scale, features_of(causal, sliding_window, features), validate, written, self.plan)
             return traced(self._family(portable).name, inputs, hints, *how)
         prepared = known = None
         try:
             out = new_out(query, key_cache, value_cache, features) if out is None else out
             asked, operands = (None, ()) if features is None else asked_of_call(features)
-            given = [out, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *operands]
-            given += [tensor for tensor in (key, value, lse, workspace) if tensor is not None]
+            given = [out, *inputs[:6], *operands, *[t for t in (key, value, lse, workspace) if t is not None]]
             pointers = [*map(_address, given)]
             others = (
-                max_query_len, None if max_seq_len is None else bisect_left(KEYS, max_seq_len), num_decodes,
-                softmax_scale, causal, sliding_window, asked, validate, key is None, value is None, lse is None,
-                workspace is None, portable, beyond(given),
+                max_query_len, max_seq_len and bisect_left(KEYS, max_seq_len), num_decodes, softmax_scale, causal,
+                total_seq_len and hinted_eighths(seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len), asked,
+                sliding_window, validate, key is None, value is None, lse is None, workspace is None, portable,
+                beyond(given),
             )  # fmt: skip
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
@@ -211,8 +213,7 @@ class PagedAttention:
         planned = self._is_planned(prepared, same_step)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned]
         if again is None or not self._again(prepared, again, pointers, query, lse, workspace):
-            hints, features = (max_query_len, max_seq_len, num_decodes), features_of(causal, sliding_window, features)
-            how = (softmax_scale, features, validate, portable)
+            how = (softmax_scale, features_of(causal, sliding_window, features), validate, portable)
             prepared = self._launch(prepared, planned, known, (*inputs, out, lse, workspace), hints, *how)
         self._steps |= prepared.steps
         return out

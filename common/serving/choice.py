@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from common.gpus import Gpu
-from common.serving.grid import INVARIANT, KEYS, decided_by, reachable_stats, seen
+from common.serving.grid import INVARIANT, KEYS, decided_by, power_of_two, reachable_stats, seen
 from common.serving.measured import Table, built
 from common.serving.tape import Launch
 from common.spec import AttentionShape, Features, PagedBatch
@@ -66,6 +66,33 @@ def few_segments(config: Any, shape: AttentionShape, stats: BatchStats) -> Any:
     tokens = max(stats.num_seqs, 1) * min(max(stats.max_query_len, 1), SHORT_QUERY)
     most = MOST_PARTS_BYTES // (4 * tokens * shape.num_query_heads * (shape.value_lanes + 2))
     return _with_segments(config, max(min(most, MOST_SEGMENTS), 1))
+
+
+def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
+    """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts.
+
+    A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
+    parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
+    which is what their merge is compiled for.
+    """
+    config = _compiled(choice.config)
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
+    parts = {name: getattr(config, name) for name in names}
+    if not any(map(dataclasses.is_dataclass, parts.values())):
+        return [(choice.kernel, "", config)]
+    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
+    launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
+    return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
+
+
+@lru_cache(4096)
+def _compiled(config: Any) -> Any:
+    if not dataclasses.is_dataclass(config):
+        return config
+    changes = {name: power_of_two(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changes |= {name: _compiled(part) for name, part in parts.items() if dataclasses.is_dataclass(part)}
+    return dataclasses.replace(config, **changes)
 
 
 @lru_cache(4096)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from common.serving.arguments import new_out
+from common.serving.arguments import HINTS, new_out
 from common.spec import Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import FP8
 from common.spec.refusals import expect, expect_integer, expect_tensor
@@ -45,6 +45,7 @@ class SchedulerMetadata:
     max_query_len: int | None
     max_seq_len: int | None
     num_decodes: int | None = None
+    total_seq_len: int | None = None
 
 
 def get_scheduler_metadata(
@@ -53,16 +54,18 @@ def get_scheduler_metadata(
     max_seqlen_k: int | None,
     *,
     num_decodes: int | None = None,
+    total_seq_len: int | None = None,
     num_splits: int = 0,
     **others: Any,
 ) -> SchedulerMetadata:
     """For `scheduler_metadata=` of the two calls, of FlashAttention's arguments; made once a step, for all its layers.
 
-    Nothing is launched: the choice follows from host integers. num_decodes is ours: sequences of one token.
+    Nothing is launched: the choice follows from host integers. num_decodes and total_seq_len are ours: sequences of one
+    token, and keys of all sequences together.
     """
     expect_integer(batch_size, "batch_size", 0)
     _expect_splits("get_scheduler_metadata", num_splits)
-    return SchedulerMetadata(batch_size, max_seqlen_q, max_seqlen_k, num_decodes)
+    return SchedulerMetadata(batch_size, max_seqlen_q, max_seqlen_k, num_decodes, total_seq_len)
 
 
 def _expect_splits(call: str, num_splits: Any) -> None:
@@ -78,10 +81,7 @@ def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str,
     expect(isinstance(scheduled, SchedulerMetadata), "scheduler_metadata", type(scheduled).__name__,
            "None, or what get_scheduler_metadata of this package made")  # fmt: skip
     expect(scheduled.num_seqs == seqs, "scheduler_metadata", f"of {scheduled.num_seqs} sequences", f"of {seqs}")
-    return {
-        "max_query_len": scheduled.max_query_len, "max_seq_len": scheduled.max_seq_len,
-        "num_decodes": scheduled.num_decodes,
-    }  # fmt: skip
+    return {name: getattr(scheduled, name) for name in HINTS}
 
 
 def _refuse(call: str, others: dict[str, Any]) -> None:

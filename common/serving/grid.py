@@ -2,7 +2,8 @@
 
 A choice follows from exact counts of sequences, tokens and decodes (`decided_by`): rounded up, 11 sequences of 8 KV
 heads and 4 tokens lose a segment of three and with it half of their speed. Keys, which grow in every step, are rounded
-up to `KEYS`, steps of 1.19, for a choice and all that is kept of a call outlive a step. The grid has powers of two and
+up to `KEYS`, steps of 1.19, and those of all sequences together to eighths of as many as the longest: a choice and all
+that is kept of a call outlive a step. The grid has powers of two and
 one and a half times those: all of its points that a capacity can reach are asked and compiled before the first request.
 """
 
@@ -21,6 +22,7 @@ GRID = tuple(sorted({1 << i for i in range(32)} | {3 << i for i in range(30)}))
 # four a doubling: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16 ...
 KEYS = tuple(sorted(set(GRID) | {5 << i for i in range(29)} | {7 << i for i in range(29)}))
 EIGHTHS = 8  # of the longest sequence's keys, in which a choice is told how many the mean one has
+UNEVEN = 2  # eighths: of batches whose lengths differ, where a capacity is asked for what they are given
 
 
 def few_keys(n: int) -> int:
@@ -28,13 +30,23 @@ def few_keys(n: int) -> int:
     return KEYS[bisect_left(KEYS, n)]
 
 
+def eighths(num_seqs: int, keys: int, total_seq_len: int) -> int:
+    """1 to 8: how many eighths of `keys` the mean sequence has, rounded up."""
+    found = -(-EIGHTHS * total_seq_len // (num_seqs * keys or 1))  # no cdiv, min and max: 0.3 us of every call
+    return EIGHTHS if found > EIGHTHS else 1 if found < 1 else found
+
+
+def in_all(num_seqs: int, keys: int, of_eight: int) -> int:
+    """Keys of all sequences together, of so many eighths; down, so that as many eighths follow from it."""
+    return max(num_seqs * keys * of_eight // EIGHTHS, 1)
+
+
 def decided_by(stats: BatchStats) -> BatchStats:
     """What a choice is made from: counts as they are, keys on KEYS, all keys together in eighths of as many as the
-    longest has; as many sequences as tokens where there are none."""
+    longest has and at least as many as query tokens; as many sequences as tokens where there are none."""
     seqs, longest = max(stats.num_seqs, 1), max(stats.max_query_len, 1)
     keys = few_keys(max(stats.max_seq_len, longest))
-    eighths = min(max(cdiv(EIGHTHS * stats.total_seq_len, seqs * keys), 1), EIGHTHS)
-    total = max(seqs * keys * eighths // EIGHTHS, 1)  # down, so that what is decided by is decided by itself
+    total = in_all(seqs, keys, eighths(seqs, keys, max(stats.total_seq_len, stats.num_tokens)))
     decodes = seqs if longest == 1 else min(stats.num_decodes, seqs)
     return BatchStats(seqs, max(stats.num_tokens, 1), decodes, longest, keys, total)
 
@@ -89,12 +101,15 @@ def hinted_stats(
     max_query_len: int | None,
     max_seq_len: int | None,
     num_decodes: int | None,
+    total_seq_len: int | None = None,
 ) -> BatchStats:
     """Stats from shapes and hints, keys on KEYS; a hint that shapes refute is corrected, None is filled in from shapes.
 
     most_keys: what a row of the block table can hold. The longest query has at least the mean; of the others as many
-    are decodes as the token count allows. A hint is never trusted with more than time.
+    are decodes as the token count allows. Every sequence is as long as the longest where nobody says what all have
+    together (`hinted_eighths`). A hint is never trusted with more than time.
     """
+    told = hinted_eighths(num_seqs, max_query_len, max_seq_len, total_seq_len)
     mean = cdiv(num_tokens, num_seqs) if num_seqs else 0
     longest = num_tokens if max_query_len is None else max_query_len
     if max_query_len is None and num_tokens <= num_seqs:
@@ -106,7 +121,26 @@ def hinted_stats(
         num_decodes = num_seqs - prompts
     decodes = max(0, min(num_decodes, num_seqs))
     keys = few_keys(max(keys, longest))
-    return decided_by(BatchStats(num_seqs, num_tokens, decodes, longest, keys, max(num_seqs, 1) * keys))
+    total = in_all(max(num_seqs, 1), keys, told or EIGHTHS)
+    return decided_by(BatchStats(num_seqs, num_tokens, decodes, longest, keys, total))
+
+
+def hinted_eighths(
+    num_seqs: int, max_query_len: int | None, max_seq_len: int | None, total_seq_len: int | None
+) -> int | None:
+    """All that the hint total_seq_len tells a choice: eighths of the keys that max_seq_len says, None where one of the
+    two is unknown. What is kept of a call is found by it, so that a step more, which adds to the total, finds it too.
+
+    Raises TypeError where the hint is no integer.
+    """
+    if total_seq_len is None:
+        return None
+    if not isinstance(total_seq_len, int) or total_seq_len is True or total_seq_len is False:
+        raise TypeError(f"total_seq_len: found {total_seq_len!r}, allowed None or an integer")
+    if max_seq_len is None:
+        return None
+    longest = max_seq_len if max_query_len is None or max_query_len < max_seq_len else max_query_len
+    return eighths(num_seqs, KEYS[bisect_left(KEYS, longest, 0, len(KEYS) - 1)], total_seq_len)
 
 
 def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
@@ -116,6 +150,17 @@ def reachable_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterato
             for decodes in (0, *_grid(seqs - 1, power_of_two)) if longest > 1 and seqs > 1 else (0,):
                 for keys in _grid(max_seq_len, rounded):
                     yield on_grid(seqs, decodes, longest, keys)
+
+
+def uneven_stats(max_tokens: int, max_seqs: int, max_seq_len: int) -> Iterator[BatchStats]:
+    """Points of the grid, powers of two alone, with UNEVEN eighths of their keys. They stand for all of less than
+    eight: of Triton's choices for 2,500 drawn batches on an H200 97.8% are among theirs or the grid's, by eight times
+    as many points 98.1%.
+    """
+    for stats in reachable_stats(max_tokens, max_seqs, max_seq_len):
+        seqs, keys = stats.num_seqs, stats.max_seq_len
+        if seqs > 1 and seqs == power_of_two(seqs) and keys == power_of_two(keys):
+            yield dataclasses.replace(stats, total_seq_len=in_all(seqs, keys, UNEVEN))
 
 
 def _grid(most: int, step: Callable[[int], int]) -> Iterator[int]:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from common.serving.arguments import new_out
+from common.serving.arguments import HINTS, Hints, new_out
 from common.spec import Features, SpecError
 from common.spec.features import OPERANDS
 
@@ -22,13 +22,13 @@ _INPUTS = ", ".join(
         "Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor query_start_loc",
         "Tensor seq_lens, Tensor? key, Tensor? value",
         *(f"Tensor? {name}" for name in OPERANDS),
-        "SymInt? max_query_len, SymInt? max_seq_len, SymInt? num_decodes, float? softmax_scale",
+        ", ".join(f"SymInt? {name}" for name in HINTS) + ", float? softmax_scale",
         *(f"{kind} {name}" for name, kind in _SETTINGS.items()),
         "str validate",
     ]
 )
 _WRITTEN = "Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? workspace, str? plan"
-_TENSORS, _HINTS = 8, 4  # of _INPUTS: those before the operands, and those behind
+_TENSORS = 8  # of _INPUTS: those before the operands; behind them come hints and scale
 _plans: WeakValueDictionary[str, Any] = WeakValueDictionary()  # an operator takes no object
 _numbers = count()
 
@@ -47,12 +47,12 @@ def register(family: str, call: Any) -> None:
         inputs, (out, lse, workspace, plan) = args[:-4], args[-4:]
         (*tensors, key, value), rest = inputs[:_TENSORS], inputs[_TENSORS:-1]
         operands, rest = rest[: len(OPERANDS)], rest[len(OPERANDS) :]
-        max_query_len, max_seq_len, num_decodes, scale = rest[:_HINTS]
-        settings = zip(_SETTINGS, rest[_HINTS:], strict=True)
+        hints, scale, rest = dict(zip(HINTS, rest, strict=False)), rest[len(HINTS)], rest[len(HINTS) + 1 :]
+        settings = zip(_SETTINGS, rest, strict=True)
         features, level = Features(**dict(zip(OPERANDS, operands, strict=True)), **dict(settings)), inputs[-1]
         (call if plan is None else _plans[plan])(
-            *tensors, max_query_len=max_query_len, max_seq_len=max_seq_len, num_decodes=num_decodes, key=key,
-            value=value, out=out, lse=lse, softmax_scale=scale, features=features, workspace=workspace, validate=level,
+            *tensors, **hints, key=key, value=value, out=out, lse=lse, softmax_scale=scale, features=features,
+            workspace=workspace, validate=level,
         )  # fmt: skip
 
     def paged_attention(query: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -76,7 +76,7 @@ def register(family: str, call: Any) -> None:
 def traced(
     family: str,
     tensors: tuple[torch.Tensor | None, ...],
-    hints: tuple[int | None, int | None, int | None],
+    hints: Hints,
     softmax_scale: float | None,
     features: Features,
     validate: str,
@@ -88,7 +88,7 @@ def traced(
     tensors: query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value. plan: whose call it is,
     by the name of `named`.
     """
-    for name, value in zip(("max_query_len", "max_seq_len", "num_decodes"), hints, strict=True):
+    for name, value in zip(HINTS, hints, strict=True):
         if isinstance(value, torch.Tensor):
             raise SpecError(name, "a tensor", "None or an integer")
     operators = getattr(torch.ops, f"diptych_{family}")

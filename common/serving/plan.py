@@ -6,15 +6,15 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
 from common.serving import scratch
 from common.serving.call import PagedAttention
-from common.serving.choice import Choice, Family
-from common.serving.grid import GRID, hinted_stats, power_of_two
+from common.serving.choice import Choice, Family, pieces
+from common.serving.grid import GRID, hinted_stats
 from common.serving.library import named
 from common.serving.page_writer import PageWriter
 from common.serving.points import Point
@@ -35,6 +35,8 @@ class Plan(PagedAttention):
 
     `out` has to be given. Raises SpecError beyond the capacity, too.
     choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
+    Batches whose lengths differ may reach others (total_seq_len), which the plan has where all their parts are among
+    those that a warm-up compiles anyway.
     workspace: uint8, as large as the largest of them needs; one call at a time may use it.
     unmet: calls since the last warm-up that made a launch which no warm-up had made; such a call may wait for a
     compiler.
@@ -84,7 +86,7 @@ class Plan(PagedAttention):
     def _launch(self, prepared: Any, planned: bool, known: Any, tensors: tuple, hints: tuple, *others: Any) -> Prepared:
         """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
         if hints[1] is None:
-            hints = (hints[0], self.typical_seq_len, hints[2])
+            hints = (hints[0], self.typical_seq_len, hints[2], None)
         return super()._launch(prepared, planned, known, tensors, hints, *others)
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
@@ -259,33 +261,6 @@ def _of_seqs(features: Features, seqs: int) -> Features:
     """`features` for the first `seqs` sequences."""
     given = {name: tensor for name in PER_SEQUENCE if (tensor := getattr(features, name)) is not None}
     return dataclasses.replace(features, **{name: tensor[:seqs] for name, tensor in given.items()})
-
-
-def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
-    """What a choice's launches are compiled for: (kernel, part, its config), or the whole where there are no parts.
-
-    A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
-    parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
-    which is what their merge is compiled for.
-    """
-    config = _compiled(choice.config)
-    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
-    parts = {name: getattr(config, name) for name in names}
-    if not any(map(dataclasses.is_dataclass, parts.values())):
-        return [(choice.kernel, "", config)]
-    rest = tuple((name, value) for name, value in parts.items() if not dataclasses.is_dataclass(value))
-    launched = {name: value for name, value in parts.items() if dataclasses.is_dataclass(value)}
-    return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
-
-
-@lru_cache(4096)
-def _compiled(config: Any) -> Any:
-    if not dataclasses.is_dataclass(config):
-        return config
-    changes = {name: power_of_two(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
-    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    changes |= {name: _compiled(part) for name, part in parts.items() if dataclasses.is_dataclass(part)}
-    return dataclasses.replace(config, **changes)
 
 
 def compiled_by(choice: Choice, tokens: int, seqs: int) -> set[tuple]:

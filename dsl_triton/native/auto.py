@@ -97,9 +97,9 @@ class NativeFamily(Family):
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            stats = seen(decided_by(stats), sees)
-            if TAKES(shape, stats, gpu):
-                return _native(shape, stats, gpu)
+            told = seen(decided_by(stats), sees)
+            if TAKES(shape, told, gpu):
+                return _native(shape, told, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 

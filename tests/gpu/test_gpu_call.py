@@ -12,6 +12,7 @@ from common.cases.batch import make_batch
 from common.oracle.integrity import same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import cdiv
@@ -63,8 +64,7 @@ def tensors(batch):
 
 
 def exact(batch):
-    stats = batch.stats
-    return {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+    return {name: getattr(batch.stats, name) for name in HINTS}
 
 
 def judged(dsl, batch, out, features=None):

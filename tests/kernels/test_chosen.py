@@ -10,6 +10,7 @@ from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY
@@ -42,7 +43,7 @@ def test_the_public_call_runs_what_is_chosen(monkeypatch):
     for lens in ([(1, 300)] * 9, [(20, 20)] * 2 + [(1, 40)], [(60, 60), (33, 90)], [(17, 40)] * 3, many):
         batch = make_batch(lens, shape)
         tensors = (batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc)
-        hints = {name: getattr(batch.stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+        hints = {name: getattr(batch.stats, name) for name in HINTS}
         out = call(*tensors, batch.seq_lens, **hints)
         verdict = check(out, None, batch, Features(), auto.CONTRACT, reference(batch, Features()))
         assert verdict.ok, verdict.reason

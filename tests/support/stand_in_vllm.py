@@ -59,6 +59,8 @@ class CommonAttentionMetadata:
     block_table_tensor: torch.Tensor
     slot_mapping: torch.Tensor
     causal: Any = True
+    seq_lens_cpu_upper_bound: torch.Tensor | None = None  # 0.33
+    _seq_lens_cpu: torch.Tensor | None = None
 
 
 class AttentionBackendEnum(enum.Enum):

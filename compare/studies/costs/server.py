@@ -116,7 +116,7 @@ class Decodes:
         self.lens.fill_(keys)
         query, out = self.query[:seqs], self.out[:seqs]
         table, starts, lens = self.table[:seqs], self.starts[: seqs + 1], self.lens[:seqs]
-        hints = {"max_query_len": 1, "max_seq_len": keys, "num_decodes": seqs}
+        hints = {"max_query_len": 1, "max_seq_len": keys, "num_decodes": seqs, "total_seq_len": seqs * keys}
         return lambda: self.plan(query, *self.caches, table, starts, lens, out=out, **hints)
 
 

@@ -20,7 +20,7 @@ SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
 
 
 def batches(count):
-    """Query lengths and the longest sequence: decodes, verifications, prompts, and mixtures of them."""
+    """Query lengths, the longest sequence and all keys: decodes, verifications, prompts, and mixtures of them."""
     draw = random.Random(0)
     while count:
         seqs, keys = draw.randint(1, LIMITS.max_seqs), int(LIMITS.max_seq_len ** draw.random())
@@ -30,7 +30,7 @@ def batches(count):
         queries = [1] * (seqs - prompts) + [draw.randint(1, longest) for _ in range(prompts)]
         if sum(queries) <= LIMITS.max_tokens:
             count -= 1
-            yield queries, keys
+            yield queries, keys, draw.randint(keys, keys * seqs)
 
 
 @pytest.mark.parametrize("window", [None, 256])
@@ -45,9 +45,9 @@ def test_no_step_within_the_limits_is_left_to_compile(monkeypatch, kernel, windo
         for tokens, seqs, stats in plan.sizes(stated):
             warm |= compiled_by(plan._choice_at(tokens, seqs, stats), tokens, seqs)
     plan._warm = warm
-    for queries, keys in batches(400):
+    for queries, keys, total in batches(400):
         tokens, seqs = sum(queries), len(queries)
-        stats = hinted_stats(seqs, tokens, LIMITS.max_seq_len, max(queries), keys, queries.count(1))
+        stats = hinted_stats(seqs, tokens, LIMITS.max_seq_len, max(queries), keys, queries.count(1), total)
         choice = plan.choice_of(stats, plan.reach.needs, features.sees)
         assert compiled_by(choice, tokens, seqs) <= warm, (queries, keys)
 

@@ -143,6 +143,26 @@ def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monke
 
 
 @pytest.mark.parametrize(
+    ("given", "total"),
+    [
+        ({}, None),
+        ({"_seq_lens_cpu": [30, 30, 5]}, 65),
+        ({"seq_lens_cpu_upper_bound": [30, 32, 5], "_seq_lens_cpu": [30, 30, 5]}, 67),
+        ({"seq_lens_cpu_upper_bound": [30, 30]}, None),  # of another batch
+    ],
+    ids=["device", "copy", "bound", "shorter"],
+)
+def test_metadata_counts_the_keys_that_the_host_knows(adapter, monkeypatch, given, total):
+    engine = config()
+    _, common = step_of(adapter, [(1, 30), (9, 30), (1, 5)], torch.Generator())
+    for name, lengths in given.items():
+        monkeypatch.setattr(common, name, torch.tensor(lengths), raising=False)
+    made = builder(adapter, engine)
+    assert made.build(0, common).hints["total_seq_len"] == total
+    assert made.build_for_cudagraph_capture(common).hints["max_seq_len"] is None
+
+
+@pytest.mark.parametrize(
     ("kernel", "support"), [("triton/auto", "UNIFORM_BATCH"), ("triton/static_grid", "UNIFORM_BATCH")]
 )
 def test_graph_support_is_what_the_kernel_has(adapter, monkeypatch, kernel, support):

@@ -25,6 +25,7 @@ def options_of(lens=LENS, shape=SHAPE, max_seq_len=90, max_query_len=1, **featur
         "lse": torch.empty(batch.query.shape[:2]),
         "max_query_len": max_query_len,
         "max_seq_len": max_seq_len,
+        "total_seq_len": sum(keys for _, keys in lens),
         "features": Features(sliding_window=32, softcap=30.0, sinks=torch.zeros(heads), **features),
         "workspace": torch.empty(2**24, dtype=torch.uint8),
     }
@@ -105,6 +106,7 @@ def far_pages(cache):
 UNCHANGED = {
     "other-tensors": _other(),
     "one-key-more": _set(max_seq_len=91),
+    "a-step-more": _set(max_seq_len=91, total_seq_len=190),
     "workspace-address": _set(workspace=lambda t: moved(t, 16)),
     "stream": _patched("current_stream", lambda device: 9),
 }
@@ -147,6 +149,7 @@ CHANGES = {
     "kv-heads": _other(shape=AttentionShape(8, 4, 64, 16, torch.bfloat16)),
     "another-choice": _other([(40, 90), (1, 33), (1, 64)], max_query_len=40),
     "more-keys": _set(max_seq_len=250),
+    "more-even": _set(total_seq_len=260),
     "page-distance-int64": _set(key_cache=far_pages, value_cache=lambda t: t[:1]),
     "key-beyond-2gib": _set(key_cache=beyond_2gib),
     "value-beyond-2gib": _set(value_cache=beyond_2gib),

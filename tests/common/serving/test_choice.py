@@ -92,6 +92,46 @@ def test_hints_that_shapes_refute_are_corrected(shapes, hints, expected):
     assert (stats.num_seqs, stats.num_decodes, stats.max_query_len, stats.max_seq_len) == expected
 
 
+def drawn_lens(draw):
+    """Up to 300 sequences of up to 100k keys: decodes, drafts or prompts, of one length or of lengths far apart."""
+    most, keys, apart = draw.choice((1, 8, 300)), int(100_000 ** draw.random()), draw.choice((0, 1, 3))
+    queries = [draw.randint(1, most) for _ in range(draw.randint(1, draw.choice((3, 20, 300))))]
+    return [(query, max(query, int(keys * draw.random() ** apart))) for query in queries]
+
+
+def test_a_call_with_every_hint_decides_by_what_its_lengths_say():
+    """What a comparison chooses by, exact stats, and what a call does, hints and shapes, are the same."""
+    draw, eighths = random.Random(0), set()
+    for lens in (drawn_lens(draw) for _ in range(1000)):
+        stats = BatchStats.of(lens)
+        hints = stats.max_query_len, stats.max_seq_len, stats.num_decodes, stats.total_seq_len
+        told = hinted_stats(stats.num_seqs, stats.num_tokens, stats.max_seq_len + draw.randint(0, 999), *hints)
+        assert told == decided_by(stats), lens
+        eighths.add(EIGHTHS * told.total_seq_len // (told.num_seqs * told.max_seq_len))
+    assert len(eighths) == EIGHTHS
+
+
+@pytest.mark.parametrize(
+    ("max_seq_len", "total", "expected"),
+    [
+        (1024, 8 * 1024, 8 * 1024),
+        (1024, 3000, 3 * 1024),  # 2.9 eighths
+        (1000, 3000, 3 * 1024),
+        (1024, None, 8 * 1024),
+        (None, 3000, 8 * 4096),  # of which nobody says how many one sequence has
+        (1024, 10**12, 8 * 1024),
+        (1024, -5, 1024),
+        (99999, 3000, 4096),  # an eighth of what a row of pages holds
+    ],
+)
+def test_a_total_that_shapes_refute_is_corrected(max_seq_len, total, expected):
+    assert hinted_stats(8, 8, 4096, 1, max_seq_len, 8, total).total_seq_len == expected
+
+
+def test_all_keys_are_at_least_as_many_as_query_tokens():
+    assert hinted_stats(2, 1024, 1024, 512, 512, 0, 1).total_seq_len == 1024
+
+
 def test_a_choice_is_made_from_exact_counts_and_from_keys_in_small_steps():
     """11 sequences of 88 Q Blocks stay 11: as 12 they had a segment less, and ran at half of their speed."""
     stats = decided_by(BatchStats.of([(4, 3000)] + [(4, 1500)] * 10))

@@ -10,6 +10,7 @@ from common.cases.batch import make_batch
 from common.oracle.integrity import same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
+from common.serving.arguments import HINTS, batch_of
 from common.spec import AttentionShape, Features, Layout, SpecError
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
@@ -27,8 +28,7 @@ def tensors(batch):
 
 
 def hints(batch):
-    stats = batch.stats
-    return {"max_query_len": stats.max_query_len, "max_seq_len": stats.max_seq_len, "num_decodes": stats.num_decodes}
+    return {name: getattr(batch.stats, name) for name in HINTS}
 
 
 def judged(module, batch, out, lse=None, features=None):
@@ -41,11 +41,8 @@ def judged(module, batch, out, lse=None, features=None):
 def chosen(module, batch, hinted):
     """What a call with these hints launches."""
     auto = importlib.import_module(f"{module.__name__}.auto")
-    from common.serving.arguments import batch_of
-
     given = (*(getattr(batch, name) for name in TENSORS), None, None)
-    order = ("max_query_len", "max_seq_len", "num_decodes")
-    stats = batch_of(given, None, tuple(hinted.get(name) for name in order)).stats
+    stats = batch_of(given, None, tuple(hinted.get(name) for name in HINTS)).stats
     return auto.choose(batch.shape, stats, None)
 
 
@@ -153,6 +150,10 @@ BAD = {
     "max_seq_len": ("max_seq_len", lambda n: 2.5),
     "max_seq_len-lengths": ("max_seq_len", lambda n: torch.tensor([200, 30])),
     "num_decodes": ("num_decodes", lambda n: [1]),
+    "total_seq_len": ("total_seq_len", lambda n: "all"),
+    "total_seq_len-float": ("total_seq_len", float),
+    "total_seq_len-bool": ("total_seq_len", lambda n: True),
+    "total_seq_len-lengths": ("total_seq_len", lambda n: torch.tensor([200, 30])),
     "block_table-empty": ("block_table", lambda t: t[:, :0].contiguous()),
     "softmax_scale": ("softmax_scale", lambda x: -1.0),
     "scale-zero": ("softmax_scale", lambda x: 0.0),

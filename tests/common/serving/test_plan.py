@@ -12,9 +12,9 @@ import torch
 import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving.choice import Family
+from common.serving.choice import Family, pieces
 from common.serving.grid import hinted_stats
-from common.serving.plan import Plan, compiled_by, pieces
+from common.serving.plan import Plan, compiled_by
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
 from dsls import HELION_SLOWLY
@@ -56,7 +56,7 @@ class Parts:
 
 def of_parts(shape, stats, gpu):
     """A kernel of two parts; their segments follow different lengths, so that there are many pairs of few parts."""
-    decode = max(1, min(stats.max_seq_len // 64, 40 // max(stats.num_decodes, 1)))
+    decode = max(1, min(stats.total_seq_len // stats.num_seqs // 64, 40 // max(stats.num_decodes, 1)))
     return "many", Parts(Part(max(1, 128 // stats.max_query_len)), Part(decode))
 
 
@@ -120,7 +120,7 @@ def test_a_long_trace_meets_nothing_that_the_warm_up_did_not(on_h200, capacity, 
     for _ in range(1000):
         n = draw.randint(1, seqs)
         count = n if draw.random() < 0.5 and n <= tokens else draw.randint(1, tokens)
-        hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (tokens, 2 * keys, n)]
+        hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (tokens, 2 * keys, n, n * keys)]
         met |= compiled(plan, hinted_stats(n, count, keys, *hints), count, n)
     assert not met - warm, sorted(met - warm, key=str)[:5]
     assert len(met) > 3 or capacity == (1, 1, 16)
@@ -200,9 +200,34 @@ def test_parts_that_others_met_are_not_launched_again(on_h200):
     warm = plan._warm
     for _ in range(2000):
         seqs, tokens = draw.randint(1, 64), draw.randint(1, 512)
-        hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs)]
+        hints = [draw.choice((None, 1, draw.randint(1, limit))) for limit in (512, 8192, seqs, 8192 * seqs)]
         met = compiled(plan, hinted_stats(seqs, tokens, 8192, *hints), tokens, seqs)
         assert met <= warm, sorted(met - warm, key=str)
+
+
+def test_an_uneven_batch_has_its_own_choice_where_a_warm_up_compiles_all_parts_of_it(on_h200):
+    def of_evenness(shape, stats, gpu):
+        """Prompts are split where they are long or lengths differ; both parts of those are others' too."""
+        uneven, long = 2 * stats.total_seq_len <= stats.num_seqs * stats.max_seq_len, stats.max_query_len > 128
+        return "many", Parts(Part(2 if long or uneven else 1), Part(1 if long else 1 + min(stats.max_seq_len // 64, 7)))
+
+    plan = Plan(family(of_evenness), SHAPE, 512, 64, 8192, "cpu")
+    parts = {piece for choice in plan.choices for piece in pieces(choice)}
+    assert plan.reach.uneven and not plan.reach.uneven.keys() & plan.choices.keys()
+    assert all(parts.issuperset(pieces(choice)) for choice in plan.reach.uneven)
+    plan.warmup()
+    even, uneven = (hinted_stats(4, 103, 8192, 100, 1024, 3, total) for total in (None, 1024))
+    for stats in (even, uneven):
+        found = plan.choice_of(stats, plan.features.names())
+        assert found == plan.family.choose(SHAPE, stats, H200, plan.features.names())
+    assert found in plan.reach.uneven
+
+
+def test_a_choice_has_room_for_larger_batches_than_its_points_where_the_scratch_holds_them(on_h200):
+    plan = Plan(family(), SHAPE, 40, 7, 300, "cpu")
+    assert all(room == (48, 7) for choice, room in plan.reach.room.items() if choice.config == 0)
+    sizes = [layout.num_bytes for layout in plan.reach.layouts.values()]
+    assert max(sizes) == plan.workspace.numel()
 
 
 @pytest.mark.parametrize("dsl", HELION_SLOWLY)

@@ -9,6 +9,7 @@ import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
+from common.serving.arguments import HINTS
 from common.serving.points import Point, points
 from common.spec import AttentionShape, Features, SpecError
 from dsl_triton import plan_paged_attention, workspace_bytes
@@ -25,7 +26,7 @@ def on_h200(monkeypatch):
 def call(plan, lens, **hints):
     batch = make_batch(lens, SHAPE)
     stats, out = batch.stats, torch.empty_like(batch.query)
-    exact = {name: getattr(stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+    exact = {name: getattr(stats, name) for name in HINTS}
     plan(
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out=out, **exact | hints,

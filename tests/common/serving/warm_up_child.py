@@ -17,6 +17,7 @@ import torch
 import common.serving.reach
 from common import gpus
 from common.cases.batch import make_batch
+from common.serving.arguments import HINTS
 from common.spec import AttentionShape
 from compare.static import jit
 from compare.static.helion_target import helion_as
@@ -65,7 +66,7 @@ def main(dsl, tokens, seqs, keys):
         for lens in [[(1, keys), (20, keys)], *(lengths(draw, tokens, seqs, keys) for _ in range(STEPS))]:
             batch = make_batch(lens, SHAPE, fill=False)
             stats, count = batch.stats, batch.num_tokens
-            exact = {name: getattr(stats, name) for name in ("max_query_len", "max_seq_len", "num_decodes")}
+            exact = {name: getattr(stats, name) for name in HINTS}
             hints = {name: draw.choice((hint, hint, None, 1)) for name, hint in exact.items()}
             plan(
                 query[:count], *draw.choice(caches), whole.block_table[: batch.num_seqs],

@@ -5,7 +5,12 @@ import json
 
 import pytest
 
+from common.cases.batch import make_batch
 from common.gpus import resolve
+from common.serving import prepared
+from common.serving.arguments import HINTS
+from common.serving.call import PagedAttention
+from common.serving.prepared import Prepared
 from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.static.estimate_work import works
@@ -16,6 +21,7 @@ from compare.tune.space import DEFAULT, TREE, start
 from compare.workloads import suites
 
 ROWS, H200 = suites.unseen(5, 4), resolve("h200")
+UNEVEN = suites.unseen(5, 60)
 
 
 @pytest.fixture
@@ -126,6 +132,25 @@ def test_what_is_timed_has_every_auto_as_a_user_gets_it_and_every_kernel_that_it
     kernel, row = registry.load(f"{dsl}/auto"), ROWS[3]
     chosen = kernel.choose(row.shape, row.stats, H200, row.ask.members(row.shape), sees=row.ask.sees)
     assert TREE.config(start(TREE, f"{dsl}/auto", kernel, row, H200)) == chosen
+
+
+@pytest.mark.filterwarnings("ignore:.*no measured table")
+@pytest.mark.parametrize("kernel_id", [auto for dsl in registry.DSLS for auto in regret.AUTO[dsl]])
+def test_a_call_with_every_hint_launches_what_is_timed(monkeypatch, kernel_id):
+    """Rows' lengths are uneven: by the longest alone a call took other configs than the study judged."""
+    kernel, launched = registry.load(kernel_id), []
+    monkeypatch.setattr(prepared, "gpu_of", lambda device: H200)
+    monkeypatch.setattr(Prepared, "launch", lambda made, *_: launched.append(made.choice))
+    call = PagedAttention(kernel.FAMILY)
+    timed = [TREE.config(start(TREE, kernel_id, kernel, row, H200)) for row in UNEVEN]
+    for row in UNEVEN:
+        batch = make_batch(row.lens, row.shape, fill=False)
+        tensors = batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc
+        hints = {name: getattr(row.stats, name) for name in HINTS}
+        call(*tensors, batch.seq_lens, **hints, features=row.features(batch), validate="off")
+        call(*tensors, batch.seq_lens, **hints | {"total_seq_len": None}, features=row.features(batch), validate="off")
+    assert launched[::2] == timed
+    assert launched[1::2] != timed  # or a total tells nothing here
 
 
 def test_a_gpu_that_is_not_here_is_exit_3(capsys):

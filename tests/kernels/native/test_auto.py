@@ -17,7 +17,7 @@ from common.serving.grid import decided_by, on_grid
 from common.serving.measured import Winner, key
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
-from common.spec.metadata import BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from compare.competitors import registry
 from dsl_triton import auto as portable
 from dsl_triton import native
@@ -66,6 +66,16 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
 def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     asked = shape, BatchStats.of(lens), gpu and resolve(gpu), frozenset(needs)
     assert auto.choose(*asked) == portable.choose(*asked)
+
+
+@pytest.mark.filterwarnings("ignore:triton. no measured table")
+@pytest.mark.parametrize("sees", [256, EVERY_KEY])
+def test_what_it_leaves_is_chosen_by_totals_that_were_rounded_once(monkeypatch, sees):
+    asked = []
+    monkeypatch.setattr(portable.FAMILY, "choose", lambda *given: asked.append(given))
+    for lens in ([(1, 9000), *[(1, 300)] * 7], [(4, 2500)] * 5 + [(4, 70)]):
+        auto.choose(LLAMA, stats := BatchStats.of(lens), H200, sees=sees)
+        assert asked[-1][1] == stats
 
 
 @pytest.mark.filterwarnings("ignore:triton. no measured table")
