@@ -58,7 +58,7 @@ def test_segments_fill_the_gpu_once_at_small_batches(dsl) -> None:
     default = dsl.module("heuristics.generic.default")
     shape, h200 = AttentionShape(), gpus.resolve("h200")
     chosen = [default.parallel_softmax(shape, BatchStats.of([(1, 8192)] * n), h200).num_segments for n in (1, 8, 256)]
-    assert chosen == [49, 6, 3]
+    assert chosen == [48, 6, 3]
 
 
 @in_triton

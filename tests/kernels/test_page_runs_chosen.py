@@ -24,6 +24,7 @@ TAKE = {
     "few-of-32-rows-as-64": (AttentionShape(8, 1, 128, 16), [(4, 4096)] * 16, (64, 128, 8)),
     "chunk-of-128": (LLAMA, [(128, 8192)], (64, 64, 4)),
     "chunk-of-64": (LLAMA, [(64, 8192)], (64, 64, 8)),
+    "chunk-over-few-tiles": (AttentionShape(64, 32, 128, 16), [(22, 806)] * 2, (64, 64, 3)),
 }
 LEAVE = {
     "decodes": (LLAMA, [(1, 8192)] * 32),
@@ -36,7 +37,7 @@ LEAVE = {
     "float32": (AttentionShape(32, 8, 128, 16, torch.float32), [(1, 8192)] * 32),
     "long-chunk": (LLAMA, [(256, 8192)]),
     "chunk-beside-a-decode": (LLAMA, [(64, 8192), (1, 100)]),
-    "short-context": (LLAMA, [(64, 768)]),
+    "short-context": (LLAMA, [(64, 500)]),
 }
 NAMED = ("query-15-16-17", "everything-at-once", "window-page", "all-sequences-empty", "page-48")
 PLAIN = [case for case in CASES if case.name in NAMED]

@@ -144,6 +144,15 @@ def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.C
     return _in_segments(s, untuned.in_flight(s, _decode_tile(s, keys)._replace(tile_size=keys), segments), segments)
 
 
+def _tall_block(s: Situation) -> bool:
+    """Short queries of 33 to 64 rows of 256 lanes."""
+    return not s.few_rows and s.short and s.tall and s.wgmma and s.stored_in_16_bits and 32 < s.rows <= 64
+
+
+def _tall_prompts(s: Situation) -> bool:
+    return not s.short and s.tall and s.wgmma and s.stored_in_16_bits and 0 < s.keys <= 64
+
+
 parallel_softmax = Rules(
     Rule(
         "a chunk over a long context: read by pages, two programs a unit",
@@ -163,6 +172,12 @@ parallel_softmax = Rules(
         lambda s: parallel_softmax_kernel.Config(16, 16, 1, num_warps=1, overlap=True, gather="run"),
         "319 times 8 tokens over 21 keys on an H100: 9.9 us, by two warps in q_block 15.0, by 64 rows and keys 22.6",
     ),
+    Rule(
+        "prompts of 256 lanes over up to 64 keys: 64 rows by 16 keys and 4 warps, two programs a unit",
+        _tall_prompts,
+        lambda s: _in_segments(s, TALL._replace(num_stages=3), 1),
+        "regret_42: 8 of up to 58 tokens of 56:8 heads 19.6 us, by 128 rows and 8 warps 22.6",
+    ),
     Rule("prompts: one segment", lambda s: not s.short, lambda s: _in_segments(s, _rows(s), 1)),
     Rule(
         "few short queries: 64 rows by 128 keys, read by pages",
@@ -172,7 +187,7 @@ parallel_softmax = Rules(
     ),
     Rule(
         "short queries of 64 rows of 256 lanes: 16 keys by 4 warps in five stages, two programs a unit",
-        lambda s: not s.few_rows and s.tall and s.wgmma and s.stored_in_16_bits and 32 < s.rows <= 64,
+        _tall_block,
         lambda s: _in_segments(s, TALL, _short_blocks(s).num_segments),
         "3 times 7 tokens over up to 9.7k keys of 80 heads on an H100: 163 us, by 64 keys and 8 warps 214",
     ),
@@ -285,6 +300,13 @@ def _three_a_unit(s: Situation) -> bool:
     return fills and s.few_rows and s.tma and s.keys * s.evenness > 256
 
 
+def _many_runs(s: Situation) -> bool:
+    """Of prompts, without decodes: four Q Blocks of 64 rows a unit. Chunks of up to 64 tokens were not tried."""
+    if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.queries <= 64 or s.keys <= 512:
+        return False
+    return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
+
+
 def _many_rows(s: Situation) -> bool:
     """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
     return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
@@ -313,6 +335,12 @@ auto_kernel = Rules(
         lambda s: s.gpu is not None and page_runs.tiny(s),
         untuned.takes("parallel_softmax"),
         "319 times 8 tokens over 21 keys on an H100: 9.9 us, in q_block 15.0",
+    ),
+    Rule(
+        "short queries of 64 rows of 256 lanes, and prompts over up to 64 keys: parallel_softmax, two programs a unit",
+        lambda s: s.gpu is not None and (_tall_block(s) or _tall_prompts(s)),
+        untuned.takes("parallel_softmax"),
+        "regret_43: 148 times 7 tokens over 61 keys of 8:1 heads: 12.3 us, in q_block 15.6",
     ),
     Rule(
         "decodes that even out at three programs a unit: parallel_softmax in one loop",
@@ -357,6 +385,12 @@ auto_kernel = Rules(
         lambda s: _read_by_few(s, 800),
         untuned.takes("adjustable_tile"),
         "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
+    ),
+    Rule(
+        "many Q Blocks over more than 512 keys that nothing copies: adjustable_tile, a page id for each run of keys",
+        _many_runs,
+        untuned.takes("adjustable_tile"),
+        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, in q_block 302",
     ),
     *PROMPTS,
 )

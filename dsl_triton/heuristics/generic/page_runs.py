@@ -71,11 +71,10 @@ def chunk(s: Situation) -> Config | None:
 
     64 tokens over 8k keys 36.8 us for 48.6 copied, 128 tokens 58.3 for 63.4 and over 32k 196 for 216; 256 tokens
     lose (103 for 97). Where 256 rows at most read a key, Q Blocks may fill the units twice, for a copy reads and
-    writes as much as they read: 29 times 42 tokens of 336 rows over 24k keys are 2236 us, copied 3729. Shorter
-    contexts, which nobody measured, are cut as well: 64 tokens over 1024 keys are 32 programs of 16 tiles, and a
-    copy before them.
+    writes as much as they read: 29 times 42 tokens of 336 rows over 24k keys are 2236 us, copied 3729. Contexts of a
+    few tiles are cut as well: two of 22 tokens over 806 keys of 64:32 heads are 21.3 us in two segments, 33.4 copied.
     """
-    q_blocks, least = s.long_blocks(64), max(1024, 4 * s.queries)
+    q_blocks, least = s.long_blocks(64), max(512, 4 * s.queries)
     most = 2 * s.units if s.rows <= 256 else s.units // 2
     if s.short or not applies(s) or s.stats.num_decodes or q_blocks > most or s.keys < least:
         return None

@@ -1,0 +1,34 @@
+"""Rows where another of our kernels was faster than the choice of the day (docs/results/h200/regret_*): what is chosen."""
+
+import pytest
+import torch
+
+from common.gpus import resolve
+from common.serving.grid import decided_by
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
+from dsl_triton import auto
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+ROWS = {
+    "chunks-of-256-lanes": ((24, 4, 256, 16, BF16), [(70, 852)] * 2, "unpaged"),
+    "short-prompts-of-256-lanes": ((56, 8, 256, 16, BF16), [(58, 58)] * 7 + [(1, 9)], "parallel_softmax"),
+    "drafts-of-256-lanes": ((8, 1, 256, 16, BF16), [(7, 61)] * 148, "parallel_softmax"),
+    "many-chunks": ((16, 8, 128, 16, BF16), [(215, 620)] * 92, "adjustable_tile"),
+    "chunks-of-few-tiles": ((64, 32, 128, 16, BF16), [(22, 806)] * 2, "parallel_softmax"),
+}
+
+
+@pytest.mark.parametrize(("shape", "lens", "kernel"), ROWS.values(), ids=ROWS)
+def test_the_kernel_that_was_faster_is_chosen(shape, lens, kernel):
+    stats = decided_by(BatchStats.of(lens))
+    assert auto.FAMILY.choose(AttentionShape(*shape), stats, resolve("h200"), frozenset()).kernel == kernel
+
+
+@pytest.mark.parametrize(("seqs", "kv_heads", "keys"), [(17, 4, 4582), (13, 1, 2299), (11, 8, 3000), (5, 4, 9000)])
+def test_segments_of_few_decodes_never_begin_a_second_wave(seqs, kv_heads, keys):
+    """17 decodes of 4 KV heads in 16 segments were 1,088 programs on 1,056 slots: 37.3 us, in 15 34.2."""
+    shape = AttentionShape(4 * kv_heads, kv_heads, 128, 16, BF16, kv_dtype=FP8)
+    stats = decided_by(BatchStats.of([(1, keys)] * seqs))
+    config = auto.FAMILY.choose(shape, stats, resolve("h200"), frozenset()).config
+    assert config.num_segments > 1 and config.num_segments * seqs * kv_heads <= 8 * 132
