@@ -1,4 +1,4 @@
-"""Rows where another of our kernels was faster than the choice of the day (docs/results/h200/regret_*): what is chosen."""
+"""Rows where another kernel of ours beat the choice of the day (docs/results/h200/regret_*): what is chosen."""
 
 import pytest
 import torch
