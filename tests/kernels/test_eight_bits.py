@@ -40,7 +40,7 @@ def test_few_and_very_many_sequences_take_segments_of_their_own(dsl) -> None:
     batches = [(1, 32768)], [(1, 8192)] * 8, [(1, 4096)] * 256, [(1, 1024)] * 256
     eight_bits = dsl.module("heuristics.generic.eight_bits")
     assert [eight_bits.decode(Situation(SHAPE, BatchStats.of(lens), H200)).num_segments for lens in batches] == [
-        66,
+        64,
         16,
         3,
         1,
