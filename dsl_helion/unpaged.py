@@ -239,7 +239,8 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
-        tokens = min(capacity.num_tokens, MOST_PARTS // segments)
+        # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
+        tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     return Workspace(
         torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),

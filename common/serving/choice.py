@@ -73,7 +73,7 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
 
     A part is of the kernel whose Config it is: the decodes of unpaged and of adjustable_tile are both launches of
     parallel_softmax, compiled once. So are numbers of segments (a Config's RUN_TIME) that round up to one power of two,
-    which is what their merge is compiled for.
+    which is what their merge is compiled for, and that 16 divides alike, which Triton asks of Helion's integers.
     """
     config = _compiled(choice.config)
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
@@ -85,11 +85,17 @@ def pieces(choice: Choice) -> list[tuple[str, str, Any]]:
     return [(type(value).__module__, name, (value, rest)) for name, value in launched.items()]
 
 
+def _kind(number: int) -> int:
+    """The power of two that is no smaller; where 16 divides that and not the number, one less, which no choice has."""
+    power = power_of_two(number)
+    return power - 1 if power >= 16 and number % 16 else power
+
+
 @lru_cache(4096)
 def _compiled(config: Any) -> Any:
     if not dataclasses.is_dataclass(config):
         return config
-    changes = {name: power_of_two(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
+    changes = {name: _kind(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
     parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     changes |= {name: _compiled(part) for name, part in parts.items() if dataclasses.is_dataclass(part)}
     return dataclasses.replace(config, **changes)

@@ -108,7 +108,7 @@ def few_decodes(made: Callable[[Situation, int, int], Any]) -> tuple[Rule, ...]:
         Rule(
             "few long decodes: segments of up to 2048 keys even out lengths",
             lambda s: _few(s) and s.stats.num_seqs > 1 and 2 * s.keys // (3 * SEGMENT) > resident(s) // s.programs,
-            lambda s: made(s, max(resident(s) // s.programs, s.keys // (2 * SEGMENT)), s.decode_keys(128)),
+            lambda s: made(s, max(at_most(resident(s) // s.programs), s.keys // (2 * SEGMENT)), s.decode_keys(128)),
             "8 of 32k keys: 197 us, by 64 keys in 24 segments 207",
         ),
         Rule(
@@ -148,14 +148,14 @@ def dealt(s: Situation, found: Tile, slots: int) -> int:
 def of_eight_bits(s: Situation, a_unit: float) -> int:
     """Segments of a decode over 8 bits by programs of one warp, 0 where they gain nothing or were not measured.
 
-    Of at least 256 keys, 128 where they are all that fills the units, and there 66 at most (128: 28.2 us for 26.8);
+    Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8);
     from four programs a unit on three segments (256 decodes 422 us, 455 in one).
     """
     if not (s.wgmma and s.held and s.ahead):
         return 0
     if s.programs < s.units:
         least = 128 if s.programs < 32 else 256
-        return filling(s.programs, 8 * s.units, s.keys, least, 66) if s.keys >= 2 * SEGMENT else 0
+        return filling(s.programs, 8 * s.units, s.keys, least, 64) if s.keys >= 2 * SEGMENT else 0
     fewest = 3 if s.keys >= 2 * SEGMENT else 1
     return min(max(cdiv(int(a_unit * s.units), s.programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
 
@@ -261,7 +261,7 @@ PROMPTS = (
     ),
     Rule(
         "prompts of 256 lanes: what two Q Blocks of 128 rows read is copied, for addresses of pages take registers",
-        lambda s: s.tall and s.rows > 128,
+        lambda s: s.gpu is not None and s.tall and s.rows > 128,
         takes("unpaged"),
         "regret_40: two of 70 tokens over 852 keys of 24:4 heads: 37.0 us, in q_block 66.5",
     ),

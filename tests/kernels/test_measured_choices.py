@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from common.gpus import resolve
+from common.serving.choice import NO_GPU
 from common.serving.grid import decided_by
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
@@ -32,3 +33,10 @@ def test_segments_of_few_decodes_never_begin_a_second_wave(seqs, kv_heads, keys)
     stats = decided_by(BatchStats.of([(1, keys)] * seqs))
     config = auto.FAMILY.choose(shape, stats, resolve("h200"), frozenset()).config
     assert config.num_segments > 1 and config.num_segments * seqs * kv_heads <= 8 * 132
+
+
+@pytest.mark.parametrize("lanes", [16, 64, 80, 96, 128, 192, 256, 512])
+@pytest.mark.parametrize("lens", [[(1, 9)], [(1, 900)] * 3, [(4, 3000)], [(20, 600)], [(600, 600), (1, 5)], [(40, 40)]])
+def test_a_machine_without_a_gpu_gets_a_choice_for_every_size_of_head(lanes, lens):
+    shape, stats = AttentionShape(2, 1, lanes, 16, BF16), decided_by(BatchStats.of(lens))
+    assert auto.FAMILY.choose(shape, stats, None, frozenset()).provenance == NO_GPU

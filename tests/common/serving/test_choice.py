@@ -7,11 +7,12 @@ import types
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 import common.serving.prepared
 from common import gpus
 from common.cases.batch import make_batch
-from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments
+from common.serving.choice import MOST_PARTS_BYTES, NO_GPU, UNTUNED, Choice, Family, few_segments, pieces
 from common.serving.grid import (
     EIGHTHS,
     GRID,
@@ -26,6 +27,7 @@ from common.serving.grid import (
 )
 from common.serving.prepared import choice_for
 from common.spec import AttentionShape, Features
+from common.spec.kernel import Capacity
 from common.spec.metadata import EVERY_KEY, BatchStats
 
 SHAPE, H200 = AttentionShape(), gpus.resolve("h200")
@@ -237,3 +239,27 @@ def test_a_call_tells_the_choice_what_its_features_let_a_token_see(monkeypatch, 
     batch = make_batch([(1, 400)] * 2, AttentionShape(4, 2, 32), fill=False)
     chosen = choice_for(by_keys(), batch, features)
     assert chosen.config == (448 if features.plain and features.sliding_window is None else 96)
+
+
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+def test_numbers_of_segments_are_one_piece_where_compilers_make_one_code(dsl):
+    """What a merge holds is a power of two, and Triton asks of Helion's integers whether 16 divides them."""
+    kernel = importlib.import_module(f"dsl_{dsl}.parallel_softmax")
+
+    def piece(segments: int):
+        return pieces(Choice("parallel_softmax", kernel.Config(num_segments=segments), "", ""))
+
+    alike = [(5, 8), (10, 14), (20, 28), (48, 64), (40, 56)]
+    apart = [(1, 2), (2, 3), (8, 10), (14, 16), (28, 32), (56, 64), (16, 32)]
+    assert all(piece(a) == piece(b) for a, b in alike)
+    assert all(piece(a) != piece(b) for a, b in apart)
+
+
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
+@pytest.mark.parametrize("segments", [2, 3, 5, 7, 10, 14])
+def test_rows_of_partial_results_are_sixteens_whatever_the_segments(dsl, segments):
+    kernel = importlib.import_module(f"dsl_{dsl}.unpaged")
+    config = kernel.Config(kernel.Prefill(num_segments=segments))
+    shape, capacity = AttentionShape(24, 4, 128, 16), Capacity(8192, 4, torch.device("cpu"), 64)
+    rows = kernel.workspace(shape, capacity, config).parts.acc.shape[1]
+    assert rows % 16 == 0 and rows * segments >= kernel.MOST_PARTS - segments
