@@ -199,10 +199,9 @@ class PagedAttention:
             pointers = [*map(_address, given)]
             others = (
                 max_query_len, max_seq_len and bisect_left(KEYS, max_seq_len), num_decodes, softmax_scale, causal,
-                total_seq_len is not None
-                and hinted_eighths(seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len), asked,
-                sliding_window, validate, key is None, value is None, lse is None, workspace is None, portable,
-                beyond(given),
+                asked, validate, portable, beyond(given), total_seq_len is not None and hinted_eighths(
+                    seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len),
+                sliding_window, key is None, value is None, lse is None, workspace is None,
             )  # fmt: skip
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
