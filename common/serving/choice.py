@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -93,25 +93,31 @@ def _kind(number: int) -> int:
 
 @lru_cache(4096)
 def _compiled(config: Any) -> Any:
-    if not dataclasses.is_dataclass(config):
-        return config
-    changes = {name: _kind(getattr(config, name)) for name in getattr(config, "RUN_TIME", ())}
-    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    changes |= {name: _compiled(part) for name, part in parts.items() if dataclasses.is_dataclass(part)}
-    return dataclasses.replace(config, **changes)
+    return _changed(config, lambda part: getattr(part, "RUN_TIME", ()), _kind)
 
 
 @lru_cache(4096)
 def _with_segments(config: Any, most: int) -> Any:
+    allowed = [n for n in KEYS if n <= most]
+
+    def nearest(wanted: int) -> int:
+        return min(allowed, key=lambda n: abs(math.log(n / wanted)))
+
+    return _changed(config, lambda _: ("num_segments",), nearest)
+
+
+def _changed(config: Any, names: Callable[[Any], Sequence[str]], change: Callable[[int], int]) -> Any:
+    """`config` with `change` of each field that `names` gives for it and for each of its parts; what is no dataclass
+    stays as it is."""
     if not dataclasses.is_dataclass(config):
         return config
-    allowed, changes = [n for n in KEYS if n <= most], {}
+    changes = {}
     for name in (one.name for one in dataclasses.fields(config)):
         value = getattr(config, name)
-        if name == "num_segments":
-            changes[name] = min(allowed, key=lambda n, wanted=value: abs(math.log(n / wanted)))
+        if name in names(config):
+            changes[name] = change(value)
         elif dataclasses.is_dataclass(value):
-            changes[name] = _with_segments(value, most)
+            changes[name] = _changed(value, names, change)
     return dataclasses.replace(config, **changes) if changes else config
 
 

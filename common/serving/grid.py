@@ -3,8 +3,8 @@
 A choice follows from exact counts of sequences, tokens and decodes (`decided_by`): rounded up, 11 sequences of 8 KV
 heads and 4 tokens lose a segment of three and with it half of their speed. Keys, which grow in every step, are rounded
 up to `KEYS`, steps of 1.19, and those of all sequences together to eighths of as many as the longest: a choice and all
-that is kept of a call outlive a step. The grid has powers of two and
-one and a half times those: all of its points that a capacity can reach are asked and compiled before the first request.
+that is kept of a call outlive a step. The grid has powers of two and one and a half times those: all of its points that
+a capacity can reach are asked and compiled before the first request.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ regressions become lines of docs/results/versions.jsonl, by each Triton with the
 with each Helion. Lines that are there are not compiled again, so an interrupted run goes on; those of older sources
 are dropped. Ctrl-C or SIGTERM ends the command behind the configs in hand, a second one at once. The page
 docs/results/versions.md and the scripts of docs/results/versions/scripts, one a kind of regression, are written from
-the lines. 316 configs take half an hour of two cores: 790 times 3 s of Helion's, most of
-it tracing, which asks the Triton that is installed and is done anew for each, and 650 times 1 s of the others.
+the lines. 316 configs take half an hour of two cores: 790 times 3 s of Helion's, most of it tracing, which asks the
+Triton that is installed and is done anew for each, and 650 times 1 s of the others.
 Exit codes: 0; 1 where a rebuilt regression was not flagged by itself; 2 usage; 130 interrupted, its lines kept.
 """
 

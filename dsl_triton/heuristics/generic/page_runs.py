@@ -63,7 +63,7 @@ def short_queries(s: Situation) -> Config | None:
     most = min(s.keys // (2 * tile_size), 64)
     segments = splits(q_blocks, per_unit * s.units, cdiv(s.keys, tile_size), most, s.evenness)
     registers = 168 if rows == 32 else 0  # three a unit: Triton 3.9 took 170, two fit, and 48.6 us for 3.6's 38.6
-    return Config(rows, tile_size, segments, 4, stages, True, "run", registers)
+    return Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run", registers=registers)
 
 
 def chunk(s: Situation) -> Config | None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from common.cases.batch import make_batch
+from common.kit import isolated
 from common.oracle.integrity import same_bits
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
@@ -288,3 +289,8 @@ def test_a_plan_of_bad_arguments_is_refused_by_their_names(argument):
     with pytest.raises(SpecError) as refusal:
         dsl("dsl_triton").plan_paged_attention(**asked, device="cpu")
     assert refusal.value.argument == argument
+
+
+def test_the_kit_offers_the_hints_that_a_call_takes():
+    """The kit's child imports torch alone, so it has the names a second time."""
+    assert isolated.HINTS == HINTS
