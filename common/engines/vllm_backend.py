@@ -56,12 +56,11 @@ def limits_of(config: Any) -> Limits:
 
 @dataclass
 class Metadata:
-    """A step as plans take it. max_seq_len None: a capture, chosen for the typical length. total_seq_len None: of a
-    step whose lengths are on the device alone."""
+    """A step as plans take it. total_seq_len None: a capture, or a step whose lengths are on the device alone."""
 
     num_actual_tokens: int
     max_query_len: int
-    max_seq_len: int | None
+    max_seq_len: int
     num_decodes: int
     total_seq_len: int | None
     query_start_loc: torch.Tensor
@@ -124,10 +123,11 @@ class MetadataBuilder(AttentionMetadataBuilder[Metadata]):
         )  # fmt: skip
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Metadata:
-        """A graph keeps the choice that it was captured with: for the typical length, not for the longest."""
-        found = self.build(0, common_attn_metadata)
-        found.max_seq_len = None
-        return found
+        """A graph keeps the choice that it was captured with: for a typical length, not for the longest."""
+        found, blocks = self.build(0, common_attn_metadata), self.vllm_config.cache_config.num_gpu_blocks
+        held = None if blocks is None else blocks * self.kv_cache_spec.block_size
+        length = server_of(self.vllm_config).captured_seq_len(common_attn_metadata.num_reqs, held)
+        return replace(found, max_seq_len=length, total_seq_len=None)
 
     def update_block_table(self, metadata: Metadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Metadata:
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)

@@ -69,12 +69,18 @@ def _many_short(s: Situation) -> bool:
     return _many_prompts(s) and s.queries <= 64 and s.keys <= 192
 
 
+def _sixteen(s: Situation) -> Tile:
+    """Tiles of 16 keys; over 8 bits in one stage: 162 prompts of 52 of 14:2 heads 38.8 us, in two stages 44.3."""
+    found = _rows(s)._replace(tile_size=16)
+    return found._replace(num_stages=1) if s.stored_in_8_bits else found
+
+
 q_block = Rules(
     Rule(
         "decodes of one tile: nothing to load ahead",
         lambda s: s.few_rows and s.keys <= s.decode_keys(128),
-        lambda s: _q_block(_decode_tile(s, 128), num_stages=1),
-        "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0",
+        lambda s: _q_block(_decode_tile(s, 64 if s.keys <= 64 else 128), num_stages=1),
+        "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
         "decodes: 128 keys keep most bytes in flight",
@@ -86,6 +92,12 @@ q_block = Rules(
         lambda s: s.short and s.keys <= 32 and s.tma,
         lambda s: q_block_kernel.Config(16, 16, 2, 1),
         "319 times 8 tokens over 21 keys on an H100: 15.0 us, by 64 rows and keys 22.6",
+    ),
+    Rule(
+        "many short queries over up to 64 keys: tiles of 32",
+        lambda s: s.short and s.keys <= 64 and s.usual and s.tma and s.q_blocks(64) > s.units,
+        lambda s: _q_block(_rows(s), tile_size=32, num_stages=1),
+        "regret_44: 130 times 3 tokens over 53 keys of 64:8 heads of 80 21.9 us, by 64 keys 26.0",
     ),
     Rule(
         "short queries of 256 lanes: as many rows as a sequence has",
@@ -102,7 +114,7 @@ q_block = Rules(
     Rule(
         "many prompts of up to 64 keys: tiles of 16",
         lambda s: _many_prompts(s) and s.keys <= 64,
-        lambda s: _q_block(_rows(s), tile_size=16),
+        lambda s: _q_block(_sixteen(s)),
         "58 prompts of 49 on an H100: 30.4 us, by 32 keys 33.8, by 64 39.9",
     ),
     Rule(
@@ -136,7 +148,8 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
     found = untuned.short_rows(s, _rows(s))
     if found.block_m <= 32 and s.tma and s.stored_in_16_bits and s.full:
         found = found._replace(tile_size=128)  # by 64 keys 48 us; 64 rows spill 19 words
-    return _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
+    made = _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
+    return replace(made, gather="run") if page_runs.sixty_four_rows(s, made) else made
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
@@ -163,7 +176,7 @@ parallel_softmax = Rules(
     Rule(
         "many short prompts: tiles of 16",
         _many_short,
-        lambda s: _in_segments(s, _rows(s)._replace(tile_size=16), 1),
+        lambda s: _in_segments(s, _sixteen(s), 1),
         "tuning/tuneT: 58 prompts of 49: 26.3 us for 42.3",
     ),
     Rule(
@@ -301,8 +314,8 @@ def _three_a_unit(s: Situation) -> bool:
 
 
 def _many_runs(s: Situation) -> bool:
-    """Of prompts, without decodes: four Q Blocks of 64 rows a unit. Chunks of up to 64 tokens were not tried."""
-    if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.queries <= 64 or s.keys <= 512:
+    """Of prompts, without decodes: four Q Blocks of 64 rows a unit."""
+    if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.keys <= 512:
         return False
     return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
 
@@ -341,6 +354,12 @@ auto_kernel = Rules(
         lambda s: s.gpu is not None and (_tall_block(s) or _tall_prompts(s)),
         untuned.takes("parallel_softmax"),
         "regret_43: 148 times 7 tokens over 61 keys of 8:1 heads: 12.3 us, in q_block 15.6",
+    ),
+    Rule(
+        "decodes over up to 64 keys: parallel_softmax in one loop",
+        lambda s: s.gpu is not None and s.few_rows and s.tma and 0 < s.keys <= 64,
+        untuned.takes("parallel_softmax"),
+        "regret_44: 17 of 32 keys 3.4 us, in q_block 4.0; one of 48 3.9 and 4.0, of 42 4.9 and 5.0",
     ),
     Rule(
         "decodes that even out at three programs a unit: parallel_softmax in one loop",
@@ -390,7 +409,7 @@ auto_kernel = Rules(
         "many Q Blocks over more than 512 keys that nothing copies: adjustable_tile, a page id for each run of keys",
         _many_runs,
         untuned.takes("adjustable_tile"),
-        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, in q_block 302",
+        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121",
     ),
     *PROMPTS,
 )

@@ -29,7 +29,8 @@ def layers(backend, count):
     engine = Config(
         scheduler_config=SimpleNamespace(max_num_batched_tokens=MOST_KEYS, max_num_seqs=256),
         model_config=SimpleNamespace(max_model_len=MOST_KEYS, dtype=torch.bfloat16),
-        device_config=SimpleNamespace(device=torch.device("cpu")), cache_config=SimpleNamespace(block_size=PAGE),
+        device_config=SimpleNamespace(device=torch.device("cpu")),
+        cache_config=SimpleNamespace(block_size=PAGE, num_gpu_blocks=None),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1), speculative_config=None,
     )  # fmt: skip
     backend.get_current_vllm_config = lambda: engine

@@ -62,7 +62,7 @@ class Engine:
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
             model_config=SimpleNamespace(max_model_len=96, dtype=torch.float32),
             device_config=SimpleNamespace(device=torch.device("cpu")),
-            cache_config=SimpleNamespace(block_size=PAGE),
+            cache_config=SimpleNamespace(block_size=PAGE, num_gpu_blocks=None),
             parallel_config=SimpleNamespace(decode_context_parallel_size=1),
             speculative_config=None,
         )

@@ -14,6 +14,8 @@ import torch
 
 import stand_in_vllm
 from common.cases.batch import make_batch
+from common.engines.options import Options
+from common.engines.server import Limits, Server
 from common.oracle.reference import reference
 from common.spec import AttentionShape, Features, PagedBatch, SpecError, UnsupportedFeature
 
@@ -37,7 +39,7 @@ def config(dtype=torch.float32):
         scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=4),
         model_config=types.SimpleNamespace(max_model_len=MOST_KEYS, dtype=dtype),
         device_config=types.SimpleNamespace(device=torch.device("cpu")),
-        cache_config=types.SimpleNamespace(block_size=PAGE),
+        cache_config=types.SimpleNamespace(block_size=PAGE, num_gpu_blocks=None),
         parallel_config=types.SimpleNamespace(decode_context_parallel_size=1),
         speculative_config=None,
     )
@@ -131,7 +133,14 @@ def test_a_capture_is_chosen_for_the_typical_length(adapter, monkeypatch):
     impl, _ = layer(adapter, monkeypatch, engine)
     _, common = step_of(adapter, [(1, 1)], torch.Generator())
     found = builder(adapter, engine).build_for_cudagraph_capture(common)
-    assert found.max_seq_len is None and impl.server.typical_seq_len == 32
+    assert (found.max_seq_len, found.total_seq_len, impl.server.typical_seq_len) == (32, None, 32)
+
+
+@pytest.mark.parametrize(("num_seqs", "length"), [(1, 8192), (64, 8192), (256, 4096), (2048, 1024)])
+def test_a_capture_of_many_sequences_is_chosen_for_what_the_cache_holds_of_each(num_seqs, length):
+    server = Server(Options.of({}), Limits(8192, 2048, 131072), torch.device("cpu"))
+    assert server.captured_seq_len(num_seqs, 2**20) == length
+    assert server.captured_seq_len(num_seqs, None) == 8192
 
 
 def test_metadata_counts_decodes_and_leaves_lengths_to_the_device(adapter, monkeypatch):
@@ -159,7 +168,7 @@ def test_metadata_counts_the_keys_that_the_host_knows(adapter, monkeypatch, give
         monkeypatch.setattr(common, name, torch.tensor(lengths), raising=False)
     made = builder(adapter, engine)
     assert made.build(0, common).hints["total_seq_len"] == total
-    assert made.build_for_cudagraph_capture(common).hints["max_seq_len"] is None
+    assert made.build_for_cudagraph_capture(common).hints["total_seq_len"] is None
 
 
 @pytest.mark.parametrize(
