@@ -21,6 +21,7 @@ from common.serving.rules import (
     always,
     at_most,
     ends,
+    fewest,
     filling,
     power_of_two,
     splits,
@@ -106,7 +107,7 @@ def _few(s: Situation) -> bool:
 def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
     segments, keys = at_most(resident(s) // s.programs), s.decode_keys(64)
     tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
-    return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
+    return made(s, tiles if tiles <= 3 * segments // 2 else fewest(tiles, segments), keys)
 
 
 def few_decodes(made: Callable[[Situation, int, int], Any]) -> tuple[Rule, ...]:

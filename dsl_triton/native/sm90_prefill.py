@@ -112,6 +112,20 @@ def most_keys(shape: AttentionShape) -> int:
     return 128 if shape.head_size <= 128 else 64
 
 
+def _as_items(s: Situation, items: int, tile_size: int) -> bool:
+    """Whether decodes beside one wave of prompts end sooner as items, in tiles of a unit: a decode's takes 3/2 there,
+    beside the prompts 5/4 of the memory's share, and four are a launch more.
+
+    48q1s3k~_2q1ks4k~ of 8:1 heads: 56.5 us, beside 69.6. Two groups of heads read keys twice: of 16:1 129 us for 121.
+    """
+    prompt, mean = cdiv(s.prompt_keys, tile_size), cdiv(s.stats.total_seq_len, max(s.stats.num_seqs, 1) * tile_size)
+    heads, groups = s.shape.num_kv_heads, _groups(s.shape)
+    decodes = s.stats.num_decodes * heads * mean / s.units
+    causal = items * (s.prompt_keys - s.queries / 2) / tile_size / s.units
+    within = max(prompt, cdiv(s.keys, tile_size), causal + 1.5 * groups * decodes)
+    return items <= s.units and within < prompt + 1.25 * decodes + 4
+
+
 def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
     """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
 
@@ -119,8 +133,9 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
     the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
     us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
-    own keys alone (16q1s2k_16q512s1536 350 us for 365), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on
-    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged).
+    own keys alone (16q1s2k_16q512s1536 350 us for 365), or where they fill what one wave of prompts leaves idle
+    (`_as_items`), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on an H100 19 of up to 22k keys beside 4
+    prompts of 390 took 250 us as whole items, 148 in unpaged).
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
@@ -137,7 +152,7 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
         return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
-    together = stats.num_decodes > 0 and not busy and most <= own
+    together = stats.num_decodes > 0 and not busy and (most <= own or _as_items(s, items, tile_size))
     stages = 2 * most_keys(shape) // tile_size
     return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
 

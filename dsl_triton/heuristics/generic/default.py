@@ -62,11 +62,18 @@ def _q_block(found: Tile, **changes: int) -> q_block_kernel.Config:
 
 
 def _many_prompts(s: Situation) -> bool:
-    return s.stats.num_seqs > 32 and not s.short and s.usual and s.tma
+    """More than 32; of up to 32 keys, where tiles of 16 keep the lower half of a square from being computed, fewer:
+    29 of 23 tokens of 56:8 heads 14.1 us by 16 keys, 17.5 by 64."""
+    few = s.keys <= 32 and s.shape.queries_per_kv >= 4 and s.long_blocks(64) > 4 * s.units
+    return (s.stats.num_seqs > 32 or few) and not s.short and s.usual and s.tma
 
 
 def _many_short(s: Situation) -> bool:
     return _many_prompts(s) and s.queries <= 64 and s.keys <= 192
+
+
+def _tiny(s: Situation) -> bool:
+    return s.short and not s.few_rows and s.keys <= 64 and s.usual and s.tma and s.q_blocks(16) <= s.units
 
 
 def _sixteen(s: Situation) -> Tile:
@@ -92,6 +99,12 @@ q_block = Rules(
         lambda s: s.short and s.keys <= 32 and s.tma,
         lambda s: q_block_kernel.Config(16, 16, 2, 1),
         "319 times 8 tokens over 21 keys on an H100: 15.0 us, by 64 rows and keys 22.6",
+    ),
+    Rule(
+        "few short queries over up to 64 keys: a program for 16 rows",
+        lambda s: _tiny(s),
+        lambda s: q_block_kernel.Config(16, 64, 4, 1),
+        "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, by 64 rows 5.2",
     ),
     Rule(
         "many short queries over up to 64 keys: tiles of 32",
@@ -205,6 +218,12 @@ parallel_softmax = Rules(
         "3 times 7 tokens over up to 9.7k keys of 80 heads on an H100: 163 us, by 64 keys and 8 warps 214",
     ),
     Rule(
+        "short queries of up to 32 rows over 8 bits: as decodes, by one warp for 16 rows",
+        lambda s: not s.few_rows and s.rows <= 32 and eight_bits.decode(s) is not None,
+        lambda s: eight_bits.decode(s),
+        "regret_47: 143 times 4 tokens over 12k keys of 56:8 heads 1231 us, by 64 rows 1623",
+    ),
+    Rule(
         "short queries: as many segments as end soonest, two programs a unit",
         lambda s: not s.few_rows,
         _short_blocks,
@@ -267,6 +286,8 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
         found = Tile(64, 64, 4, 3) if segments else Tile(128, 64, 4, 2)
         if s.narrow and s.stored_in_8_bits:  # 55 of 172 tokens over 39k keys on an H100: 6.7 ms, in two stages 7.8
             found = found._replace(num_stages=3)
+        elif s.stored_in_8_bits and s.keys <= 512:  # 33 of 503 of 40:8 heads 341 us for 352, 24 of 462 of 56:8 211, 223
+            found = found._replace(tile_size=32)
     elif s.tall:  # of 8 warps, one a unit: 7 of 25 tokens over 4k keys of two heads are 28 programs of 64 tiles
         segments = untuned.cut(s, found.block_m, s.units, unpaged_kernel.MOST_PARTS)
     if s.mfma and not gpu.fp8_products and s.small and not s.narrow:
@@ -329,11 +350,13 @@ def _read_by_few(s: Situation, rows: int) -> bool:
     """Chunks over a context whose keys fewer than so many rows read, on the mean, and which need no segments.
 
     A key that is copied is read and written once more, and saves a sixth of each tile of 64 rows after it. Where a
-    window ends what is read, `keys` are what is left of them (grid.seen).
+    window ends what is read, `keys` are what is left of them (grid.seen). A cache of 8 bits is copied as 16, twice what
+    is read: 42 of 28 tokens over 9.8k keys of ratio 5 are 602 us, copied 869; half as many rows pay for that.
     """
-    if s.gpu is None or not (s.usual and s.small and s.stored_in_16_bits and s.keys > 512 and untuned.copies(s)):
+    if s.gpu is None or not (s.usual and s.small and s.keys > 512 and untuned.copies(s)):
         return False
     reading = s.rows * (s.prompt_keys - s.queries) / s.prompt_keys
+    rows = rows if s.stored_in_16_bits else rows // 2
     return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, unpaged_kernel.MOST_PARTS)
 
 
@@ -354,6 +377,12 @@ auto_kernel = Rules(
         lambda s: s.gpu is not None and (_tall_block(s) or _tall_prompts(s)),
         untuned.takes("parallel_softmax"),
         "regret_43: 148 times 7 tokens over 61 keys of 8:1 heads: 12.3 us, in q_block 15.6",
+    ),
+    Rule(
+        "few short queries over up to 64 keys: q_block, a program for 16 rows",
+        lambda s: s.gpu is not None and _tiny(s),
+        untuned.takes("q_block"),
+        "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, in parallel_softmax 5.2",
     ),
     Rule(
         "decodes over up to 64 keys: parallel_softmax in one loop",
