@@ -149,7 +149,9 @@ def _unpaged_kernel(
     num_seqs = seq_lens.size(0)
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
-    hl.specialize((keys.size(-1), values.size(-1), keys.size(-2), values.size(-2)))
+    hl.specialize((keys.size(-1), values.size(-1)))
+    heads = -1 if source == "copied" else -2  # rows of scratch are no constant: each of a plan's sizes would be traced
+    hl.specialize((keys.size(heads), values.size(heads)))
     queries_per_kv = hl.specialize(query.size(1)) // num_kv_heads
     block_m = hl.register_block_size(min_block_m, 256)
     tile_size = hl.register_block_size(16, 256)
