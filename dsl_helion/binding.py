@@ -157,8 +157,13 @@ def operands(batch: PagedBatch, gather: Gather, page_rows: int) -> tuple[torch.T
 
 
 def kernel(function: Any) -> helion.Kernel:
-    """Sizes and strides stay run-time values; products of float32 in IEEE, as the precision contract says."""
-    return helion.kernel(function, static_shapes=False, dot_precision="ieee", autotune_effort="none")
+    """Sizes and strides stay run-time values; products of float32 in IEEE, as the precision contract says.
+
+    Configs are ours alone: on sm_90 Helion's own start follows from the sizes of the first call, in a warm-up one
+    token, and from a device's facts, with which a kernel is not kept (kept.py).
+    """
+    settings = {"static_shapes": False, "autotune_effort": "none", "disable_autotuner_heuristics": True}
+    return helion.kernel(function, dot_precision="ieee", **settings)
 
 
 def smallest_block_m(shape: AttentionShape) -> int:

@@ -8,6 +8,7 @@ cache that their launches have. DIPTYCH_HELION_CACHE is the folder.
 
 import json
 
+import helion._hardware
 import torch
 
 import common.serving.reach
@@ -26,6 +27,8 @@ def main():
     common.serving.reach.gpu_of = lambda device: gpu
     kept.target = lambda device: gpu.name
     target = jit.gpu_target(gpu.arch)
+    hopper = helion._hardware.HardwareInfo("cuda", "NVIDIA H200", "13.0", "sm90")  # where Helion has starts of its own
+    helion._hardware.get_hardware_info = lambda *device: hopper
     with helion_as(gpu), jit.intercepted(lambda launch: bound.add(jit.bind(launch, target).key)):
         plan_paged_attention(SHAPE, 2, 2, 256, "cpu").warmup()
     print(json.dumps({**kept.counts, "keys": sorted(bound)}))
