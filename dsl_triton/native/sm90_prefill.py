@@ -17,7 +17,6 @@ bytes are what a box may be wide for a tensor core. Short queries: items as well
 """
 
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -29,15 +28,15 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
-from common.serving.grid import GRID
-from common.serving.rules import Situation
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
 from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, BatchStats, cdiv
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
+from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_compute import compute
+from dsl_triton.native.sm90_config import Config, Prefill, head_groups, most_keys, tokens_of_block
 from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule, tile_lanes
 from dsl_triton.native.sm90_widen import widen_tiles
 from dsl_triton.unpaged import MOST_PARTS
@@ -47,114 +46,18 @@ SUPPORTS = frozenset(
 )
 CONTRACT = Precision()
 NAME = "triton/native.sm90_prefill"
-ROWS = 128  # of a Q Block: query heads of a group times tokens
+DEFAULT, default = sm90_config.DEFAULT, sm90_config.default
 HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
-MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
 TIMED_HEADS = {2: (64, 96, 128, 256), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
 ALLOWED = (
     "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
     "or one per KV head, rows at multiples of 16 bytes"
 )
-SHORT_PROMPT = 1024  # keys
 SLOTS = 2  # of the ring of items
 LOG2E = gl.constexpr(1.4426950408889634)
 NARROW_BYTES = gl.constexpr(16384)  # of K, and of V, of 8 bits in flight: what 227 KB leave
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """tile_size: keys, most_keys at most. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q
-    fill 193 of 227 KB with heads of 128.
-
-    num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
-    overlap: the reduction of segments is launched when this kernel has ended.
-    """
-
-    tile_size: int = 128
-    num_stages: int = 2
-    num_segments: int = 1
-    programs: int = 132
-    overlap: bool = False
-
-
-@dataclass(frozen=True)
-class Config:
-    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others, where they are not `together`."""
-
-    prefill: Prefill = Prefill()
-    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
-    together: bool = False
-
-    @property
-    def short(self) -> int:
-        """Sequences of more query tokens are items of the plan."""
-        return 0 if self.together else SHORT_QUERY
-
-
-DEFAULT = Config()
-
-
-def _groups(shape: AttentionShape) -> int:
-    """Groups that share a KV head: as few as have MOST_HEADS query heads at most, all equally many."""
-    ratio = shape.queries_per_kv
-    return next((n for n in range(cdiv(ratio, MOST_HEADS), ratio) if ratio % n == 0), ratio)
-
-
-def _block_q(shape: AttentionShape) -> int:
-    """Query tokens of a Q Block: eights, as many as its rows have room for under all heads of a group."""
-    return ROWS * _groups(shape) // shape.queries_per_kv // 8 * 8
-
-
-def most_keys(shape: AttentionShape) -> int:
-    """Keys of a tile: 32 KB of K, and of V, with two in flight; FlashAttention 3 takes 128 and 80."""
-    return 128 if shape.head_size <= 128 else 64
-
-
-def _as_items(s: Situation, items: int, tile_size: int) -> bool:
-    """Whether decodes beside one wave of prompts end sooner as items, in tiles of a unit: a decode's takes 3/2 there,
-    beside the prompts 5/4 of the memory's share, and four are a launch more.
-
-    48q1s3k~_2q1ks4k~ of 8:1 heads: 56.5 us, beside 69.6. Two groups of heads read keys twice: of 16:1 129 us for 121.
-    """
-    prompt, mean = cdiv(s.prompt_keys, tile_size), cdiv(s.stats.total_seq_len, max(s.stats.num_seqs, 1) * tile_size)
-    heads, groups = s.shape.num_kv_heads, _groups(s.shape)
-    decodes = s.stats.num_decodes * heads * mean / s.units
-    causal = items * (s.prompt_keys - s.queries / 2) / tile_size / s.units
-    within = max(prompt, cdiv(s.keys, tile_size), causal + 1.5 * groups * decodes)
-    return items <= s.units and within < prompt + 1.25 * decodes + 4
-
-
-def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
-
-    Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
-    the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
-    us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
-    own keys alone (16q1s2k_16q512s1536 350 us for 365), or where they fill what one wave of prompts leaves idle
-    (`_as_items`), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on an H100 19 of up to 22k keys beside 4
-    prompts of 390 took 250 us as whole items, 148 in unpaged).
-    """
-    decode = heuristics.unpaged(shape, stats, gpu).decode
-    s = Situation(shape, stats, gpu)
-    items = s.long_parts(_block_q(shape)) * shape.num_kv_heads * _groups(shape)
-    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
-    tile_size = 64 if short else most_keys(shape)
-    tiles, most = cdiv(s.prompt_keys, tile_size), cdiv(stats.max_seq_len, tile_size)
-    busy = stats.num_decodes * shape.num_kv_heads > gpu.units
-    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // gpu.units  # tiles in turn: half of a causal square
-    one = busy or (stats.num_decodes > 0 and 2 * items > gpu.units)
-    room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
-
-    def cost(segments: int) -> int:
-        return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
-
-    segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
-    together = stats.num_decodes > 0 and not busy and (most <= own or _as_items(s, items, tile_size))
-    stages = 2 * most_keys(shape) // tile_size
-    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
 
 
 @dataclass(frozen=True)
@@ -329,7 +232,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     if segments > 1:
         tokens = min(capacity.num_tokens, MOST_PARTS // segments)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
-    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, _block_q(shape), config.short)
+    blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, tokens_of_block(shape), config.short)
     return Workspace(
         step_plan.make_space(blocks, segments, capacity.device),
         torch.zeros(2, dtype=torch.int32, device=capacity.device),
@@ -344,7 +247,7 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Wo
     if batch.num_seqs and batch.num_tokens > config.short:
         segments = _segments(batch, features, config.prefill, workspace)
         (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
-        step_plan.make_plan(workspace.plan, batch, features, _block_q(batch.shape), tile_size, segments, short)
+        step_plan.make_plan(workspace.plan, batch, features, tokens_of_block(batch.shape), tile_size, segments, short)
     return replace(workspace, planned=True)
 
 
@@ -399,7 +302,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     segments = _segments(batch, features, config, workspace)
     parts = workspace.parts if segments > 1 else None
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
-    block_q, groups, (tile_size, stages) = _block_q(shape), _groups(shape), _tiles(shape, features, config)
+    block_q, groups, (tile_size, stages) = tokens_of_block(shape), head_groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page

@@ -73,7 +73,10 @@ def _many_short(s: Situation) -> bool:
 
 
 def _tiny(s: Situation) -> bool:
-    return s.short and not s.few_rows and s.keys <= 64 and s.usual and s.tma and s.q_blocks(16) <= s.units
+    """Few short queries over up to 64 keys, and few prompts of up to 32."""
+    if s.few_rows or not (s.usual and s.tma):
+        return False
+    return s.keys <= 64 and s.q_blocks(16) <= s.units if s.short else s.keys <= 32 and s.long_blocks(16) <= 2 * s.units
 
 
 def _sixteen(s: Situation) -> Tile:
@@ -101,10 +104,10 @@ q_block = Rules(
         "319 times 8 tokens over 21 keys on an H100: 15.0 us, by 64 rows and keys 22.6",
     ),
     Rule(
-        "few short queries over up to 64 keys: a program for 16 rows",
-        lambda s: _tiny(s),
+        "few short queries over up to 64 keys, few prompts of up to 32: a program for 16 rows",
+        _tiny,
         lambda s: q_block_kernel.Config(16, 64, 4, 1),
-        "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, by 64 rows 5.2",
+        "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, by 64 rows 5.2; 7 prompts of 18 4.8 and 5.4",
     ),
     Rule(
         "many short queries over up to 64 keys: tiles of 32",
@@ -380,7 +383,7 @@ auto_kernel = Rules(
     ),
     Rule(
         "few short queries over up to 64 keys: q_block, a program for 16 rows",
-        lambda s: s.gpu is not None and _tiny(s),
+        lambda s: s.gpu is not None and s.short and _tiny(s),
         untuned.takes("q_block"),
         "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, in parallel_softmax 5.2",
     ),

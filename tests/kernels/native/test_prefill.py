@@ -82,7 +82,7 @@ def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size,
 @pytest.mark.parametrize("ratio", [*range(1, 17), 24, 32, 64, 71])
 def test_boxes_of_queries_lie_where_the_rows_of_a_q_block_are_computed(ratio):
     shape = AttentionShape(ratio, 1, 128, 16, torch.bfloat16)
-    block_q, heads = native._block_q(shape), ratio // native._groups(shape)
+    block_q, heads = native.tokens_of_block(shape), ratio // native.head_groups(shape)
     tokens, covered = box_tokens(block_q), []
     for half in range(2):
         for b in range(64 // tokens):
@@ -90,7 +90,7 @@ def test_boxes_of_queries_lie_where_the_rows_of_a_q_block_are_computed(ratio):
             assert {row // block_q for row in rows} == {box_head(half, b, block_q)}
             assert rows[0] % block_q == box_token(half, b, block_q) and tokens >= 8
             covered += rows if box_head(half, b, block_q) < heads else []
-    assert covered == list(range(heads * block_q)) and heads * native._groups(shape) == ratio
+    assert covered == list(range(heads * block_q)) and heads * native.head_groups(shape) == ratio
 
 
 @pytest.mark.parametrize(

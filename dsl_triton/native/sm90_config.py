@@ -1,0 +1,110 @@
+"""The config of sm90_prefill.py, and what a batch takes: sizes of Q Blocks and tiles, segments, where decodes run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+from common.gpus import Gpu
+from common.serving.grid import GRID
+from common.serving.rules import Situation
+from common.spec import AttentionShape
+from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
+from dsl_triton import parallel_softmax
+from dsl_triton.unpaged import MOST_PARTS
+
+ROWS = 128  # of a Q Block: query heads of a group times tokens
+MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
+SHORT_PROMPT = 1024  # keys
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """tile_size: keys, most_keys at most. num_stages: tiles of K, and of V, in flight; two of 128 keys and two of Q
+    fill 193 of 227 KB with heads of 128.
+
+    num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
+    overlap: the reduction of segments is launched when this kernel has ended.
+    """
+
+    tile_size: int = 128
+    num_stages: int = 2
+    num_segments: int = 1
+    programs: int = 132
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others, where they are not `together`."""
+
+    prefill: Prefill = Prefill()
+    decode: parallel_softmax.Config = parallel_softmax.DEFAULT
+    together: bool = False
+
+    @property
+    def short(self) -> int:
+        """Sequences of more query tokens are items of the plan."""
+        return 0 if self.together else SHORT_QUERY
+
+
+DEFAULT = Config()
+
+
+def head_groups(shape: AttentionShape) -> int:
+    """Groups that share a KV head: as few as have MOST_HEADS query heads at most, all equally many."""
+    ratio = shape.queries_per_kv
+    return next((n for n in range(cdiv(ratio, MOST_HEADS), ratio) if ratio % n == 0), ratio)
+
+
+def tokens_of_block(shape: AttentionShape) -> int:
+    """Query tokens of a Q Block: eights, as many as its rows have room for under all heads of a group."""
+    return ROWS * head_groups(shape) // shape.queries_per_kv // 8 * 8
+
+
+def most_keys(shape: AttentionShape) -> int:
+    """Keys of a tile: 32 KB of K, and of V, with two in flight; FlashAttention 3 takes 128 and 80."""
+    return 128 if shape.head_size <= 128 else 64
+
+
+def _as_items(s: Situation, items: int, tile_size: int) -> bool:
+    """Whether decodes beside one wave of prompts end sooner as items, in tiles of a unit: a decode's takes 3/2 there,
+    beside the prompts 5/4 of the memory's share, and four are a launch more. 48q1s3k~_2q1ks4k~ of 8:1 heads: 56.5 us,
+    beside 69.6; of 16:1, whose prompts are two waves and leave little idle, 129 for 121.
+    """
+    prompt, longest = cdiv(s.prompt_keys, tile_size), cdiv(s.keys, tile_size)
+    mean = cdiv(s.stats.total_seq_len, max(s.stats.num_seqs, 1) * tile_size)
+    decodes = s.stats.num_decodes * s.shape.num_kv_heads * mean / s.units
+    within = items * (s.prompt_keys - s.queries / 2) / tile_size / s.units + 1.5 * head_groups(s.shape) * decodes
+    return items <= s.units and max(prompt, longest, within) < prompt + 1.25 * decodes + 4
+
+
+def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_together.jsonl.
+
+    Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
+    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
+    the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
+    us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
+    own keys alone (16q1s2k_16q512s1536 350 us for 365), or where they fill what one wave of prompts leaves idle
+    (`_as_items`), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on an H100 19 of up to 22k keys beside 4
+    prompts of 390 took 250 us as whole items, 148 in unpaged).
+    """
+    decode = heuristics.unpaged(shape, stats, gpu).decode
+    s = Situation(shape, stats, gpu)
+    items = s.long_parts(tokens_of_block(shape)) * shape.num_kv_heads * head_groups(shape)
+    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
+    tile_size = 64 if short else most_keys(shape)
+    tiles, most = cdiv(s.prompt_keys, tile_size), cdiv(stats.max_seq_len, tile_size)
+    busy = stats.num_decodes * shape.num_kv_heads > gpu.units
+    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // gpu.units  # tiles in turn: half of a causal square
+    one = busy or (stats.num_decodes > 0 and 2 * items > gpu.units)
+    room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
+
+    def cost(segments: int) -> int:
+        return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
+
+    segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
+    together = stats.num_decodes > 0 and not busy and (most <= own or _as_items(s, items, tile_size))
+    stages = 2 * most_keys(shape) // tile_size
+    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
