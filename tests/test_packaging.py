@@ -270,11 +270,12 @@ def test_a_lanes_environment_is_in_front_of_the_pinned_one(environment, tmp_path
     assert (site / "pinned.pth").read_text() == f"{environment.site_packages(tmp_path / 'pinned')}\n{ROOT}\n"
     installing = [command for command in asked if "install" in command]
     exact = [f"{name}=={environment.LANES['newest'][name]}" for name in ("triton", "helion")]
-    assert installing == [["-m", "pip", "install", "--quiet", "--no-deps", *exact]]
+    pip = ["-m", "pip", "--python", str(tmp_path / "lane" / "bin" / "python")]
+    assert installing == [[*pip, "install", "--quiet", "--no-deps", *exact]]
     asked.clear()
     environment.make_lane(tmp_path / "lane", "newest-torch", tmp_path / "pinned")
     first = next(command for command in asked if "install" in command)
-    assert first == ["-m", "pip", "install", "--quiet", f"torch=={environment.LANES['newest-torch']['torch']}"]
+    assert first == [*pip, "install", "--quiet", f"torch=={environment.LANES['newest-torch']['torch']}"]
 
 
 def test_every_direct_dependency_is_pinned(environment):
