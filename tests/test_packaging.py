@@ -303,10 +303,10 @@ def snapshot(site):
     }
 
 
-@pytest.fixture
-def host(tmp_path):
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
     """A virtual environment that holds a vendor's torch and triton, and its Python."""
-    target = tmp_path / "host"
+    target = tmp_path_factory.mktemp("host")
     assert run([sys.executable, "-m", "venv", str(target)]).returncode == 0
     site = next(target.glob("lib/python*/site-packages"))
     fake_distribution(site, "torch", "2.11.0+rocm7.0")
