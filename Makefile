@@ -4,6 +4,8 @@ PINNED ?=
 LANE ?=
 ARGS ?=
 JOBS ?= 2
+# What is imported is kept compiled, whatever the shell says: each process that a test starts saves 0.7 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Evaluated by the recipes that need it alone: the path of the environment's Python, made where it is missing or out of date.
 ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(LANE),--lane $(LANE),$(if $(PINNED),--pinned))

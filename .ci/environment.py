@@ -146,12 +146,10 @@ def make_lane(target: Path, lane: str, pinned: Path) -> None:
     """What the set has otherwise than the pinned environment, in front of that one's packages."""
     say(f"making {target.name}; the first time takes a minute")
     shutil.rmtree(target, ignore_errors=True)
-    venv.create(target, symlinks=True, with_pip=True)
-    python = str(target / "bin" / "python")
+    venv.create(target, symlinks=True, with_pip=False)  # the pinned one's pip serves it; one of its own takes 7 s
+    python, exact = str(target / "bin" / "python"), wanted_pins(lane)
     (Path(site_packages(target)) / "pinned.pth").write_text(f"{site_packages(pinned)}\n{ROOT}\n")
-    pip, exact = [python, "-m", "pip"], wanted_pins(lane)
-    if installed(("setuptools",), [site_packages(target)]):  # as in `make`
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "setuptools"], check=True, stdout=sys.stderr)
+    pip = [str(pinned / "bin" / "python"), "-m", "pip", "--python", python]
     # A release of torch brings what it needs, one of triton among that: another one is what a lane is for.
     for options, names in (([], {"torch"}), (["--no-deps"], {"triton", "helion"})):
         if wanted := [f"{name}=={version}" for name, version in exact.items() if name in names]:

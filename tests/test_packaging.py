@@ -270,11 +270,12 @@ def test_a_lanes_environment_is_in_front_of_the_pinned_one(environment, tmp_path
     assert (site / "pinned.pth").read_text() == f"{environment.site_packages(tmp_path / 'pinned')}\n{ROOT}\n"
     installing = [command for command in asked if "install" in command]
     exact = [f"{name}=={environment.LANES['newest'][name]}" for name in ("triton", "helion")]
-    assert installing == [["-m", "pip", "install", "--quiet", "--no-deps", *exact]]
+    pip = ["-m", "pip", "--python", str(tmp_path / "lane" / "bin" / "python")]
+    assert installing == [[*pip, "install", "--quiet", "--no-deps", *exact]]
     asked.clear()
     environment.make_lane(tmp_path / "lane", "newest-torch", tmp_path / "pinned")
     first = next(command for command in asked if "install" in command)
-    assert first == ["-m", "pip", "install", "--quiet", f"torch=={environment.LANES['newest-torch']['torch']}"]
+    assert first == [*pip, "install", "--quiet", f"torch=={environment.LANES['newest-torch']['torch']}"]
 
 
 def test_every_direct_dependency_is_pinned(environment):
@@ -302,10 +303,10 @@ def snapshot(site):
     }
 
 
-@pytest.fixture
-def host(tmp_path):
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
     """A virtual environment that holds a vendor's torch and triton, and its Python."""
-    target = tmp_path / "host"
+    target = tmp_path_factory.mktemp("host")
     assert run([sys.executable, "-m", "venv", str(target)]).returncode == 0
     site = next(target.glob("lib/python*/site-packages"))
     fake_distribution(site, "torch", "2.11.0+rocm7.0")

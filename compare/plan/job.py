@@ -51,17 +51,16 @@ def jobs(workloads: Sequence[Workload], kernels: Sequence[str], gpu: str | None,
     there are that many rungs.
     """
     rungs = list(dict.fromkeys(kernel.split("/")[-1] for kernel in kernels))
-    return tuple(
-        Job(
-            workload,
-            tuple(
-                Cell(_hash([workload.id, kernel, gpu]), workload, kernel)
-                for kernel in kernels
-                if (number + rungs.index(kernel.split("/")[-1])) % every == 0
-            ),
+    planned = []
+    for number, workload in enumerate(workloads):
+        row = workload.id  # a hash over all lengths: once a row
+        cells = (
+            Cell(_hash([row, kernel, gpu]), workload, kernel)
+            for kernel in kernels
+            if (number + rungs.index(kernel.split("/")[-1])) % every == 0
         )
-        for number, workload in enumerate(workloads)
-    )
+        planned.append(Job(workload, tuple(cells)))
+    return tuple(planned)
 
 
 def plan_hash(planned: Sequence[Job]) -> str:

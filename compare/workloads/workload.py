@@ -119,7 +119,7 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the worker's pipe and the manifest."""
-        plain = dataclasses.asdict(self)
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # asdict copies lens deep
         plain["shape"], plain["ask"] = self.shape.to_dict(), self.ask.to_dict()
         plain["lens"] = [list(pair) for pair in self.lens]
         return plain

@@ -231,7 +231,9 @@ def test_a_run_without_a_gpu_refuses_a_triton_too_old_for_its_interpreter_in_one
     assert re.fullmatch(r"triton: found 3\.6\.0, needed >=3\.7,\S+: pip install 'triton>=3\.7,\S+'", said)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    "entry", ["compare.run", *(pytest.param(x, marks=pytest.mark.slow) for x in list(ENTRIES)[::2])]
+)
 def test_an_entry_point_says_in_one_line_that_a_set_is_untested(tmp_path, entry):
     package(tmp_path, "triton", "99.1.0")
     lines = run(tmp_path, *ENTRIES[entry]).stderr.splitlines()

@@ -8,6 +8,7 @@ row get. What a code is says the line of its name.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import itertools
 import json
@@ -110,10 +111,16 @@ def _choice(known: dict[str, Any], *asked: Any) -> tuple[str, str]:
         config, origin = registry.default_config(*asked)
     except SpecError as error:
         return "refused", type(error).__name__
+    code, plain = _coded(type(config), config)
+    assert known.setdefault(code, plain) == plain, "two configs of one code"
+    return origin, code
+
+
+@functools.cache
+def _coded(kind: type, config: Any) -> tuple[str, dict[str, Any]]:
+    """The code of a config and its plain values. kind: configs of two kernels may be equal."""
     plain = registry.config_dict(config)
     if "provenance" in plain:  # auto's: where it was written is no part of what it is
         plain = {name: plain[name] for name in ("kernel", "config")}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).digest()
-    code = base64.urlsafe_b64encode(digest).decode()[:5]
-    assert known.setdefault(code, plain) == plain, "two configs of one code"
-    return origin, code
+    return base64.urlsafe_b64encode(digest).decode()[:5], plain

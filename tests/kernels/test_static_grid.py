@@ -176,15 +176,17 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     judge(static_grid, batch, found, features)
 
 
+@pytest.mark.parametrize("steps", [range(2), slow_in_helion(range(2, 5))], ids=["first", "later"])
 @pytest.mark.parametrize(
     "features", [PLAIN, slow_in_helion(Features(sliding_window=21, sinks=torch.arange(4.0)))], ids=["plain", "window"]
 )
-def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl, features):
+def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl, features, steps):
     static_grid, generator = dsl.module("static_grid"), random.Random(9)
     capacity, config = Capacity(TOKENS, SEQS, torch.device("cpu")), replace(parts(static_grid), planned=True)
     workspace = static_grid.workspace(SHAPE, capacity, config)
-    for seed in range(5):
-        batch = at_capacity(random_lens(generator, TOKENS, SEQS, KEYS), SHAPE, TOKENS, SEQS, KEYS, seed=seed)
+    drawn = [random_lens(generator, TOKENS, SEQS, KEYS) for _ in range(5)]
+    for seed in steps:
+        batch = at_capacity(drawn[seed], SHAPE, TOKENS, SEQS, KEYS, seed=seed)
         ready = static_grid.prepare(batch, features, config, workspace)
         for layer in (batch, batch.replace(query=batch.query.flip(0), key_cache=batch.value_cache.clone())):
             found = run(static_grid, layer, features=features)

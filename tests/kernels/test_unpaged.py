@@ -113,14 +113,14 @@ def test_short_queries_are_served_beside(dsl) -> None:
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize("new_kv", [False, slow_in_helion(True)], ids=["pages", "new-kv"])
 @pytest.mark.parametrize("spans", [None, slow_in_helion(SPANS)], ids=["window", "spans"])
-def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None) -> None:
+def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None, new_kv: bool) -> None:
     """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
     batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
     features = Features(sliding_window=19, spans=spans)
     INVISIBLE["unseen-nan"](batch, features)
-    for new_kv in (False, True):
-        judge(dsl, batch, features, new_kv=new_kv)
+    judge(dsl, batch, features, new_kv=new_kv)
 
 
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])

@@ -51,7 +51,7 @@ def subjects(
             (CHOSEN, _chosen(kernel_id, kernel, shape, gpu, points), chosen),
             (SAMPLED, _sampled(kernel, shape, gpu, samples, seed), sampled),
         ):
-            for plain in map(registry.config_dict, configs):
+            for plain in map(registry.config_dict, dict.fromkeys(configs)):  # points share configs
                 if (key := json.dumps(_for_prompts(plain), sort_keys=True)) not in known:
                     known.add(key)
                     found.append(Subject(kernel_id, plain, origin, source, workload, launches))

@@ -33,8 +33,11 @@ def batches(count):
             yield queries, keys, draw.randint(keys, keys * seqs)
 
 
-@pytest.mark.parametrize("window", [None, 256])
-@pytest.mark.parametrize("kernel", ["triton/native.auto", "triton/auto", "triton/static_grid", "helion/auto"])
+KERNELS = ("triton/native.auto", "triton/auto", "triton/static_grid", "helion/auto")
+WINDOWED = [pytest.param(kernel, 256, marks=[pytest.mark.slow] * (kernel != "triton/auto")) for kernel in KERNELS]
+
+
+@pytest.mark.parametrize(("kernel", "window"), [*((kernel, None) for kernel in KERNELS), *WINDOWED])
 def test_no_step_within_the_limits_is_left_to_compile(monkeypatch, kernel, window):
     monkeypatch.setattr(common.serving.reach, "gpu_of", lambda device: gpus.resolve("h200"))
     server = Server(Options(kernel), LIMITS, torch.device("cpu"))

@@ -60,7 +60,7 @@ def test_no_false_alarm_on_random_features(part):
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_false_alarm_on_cases_of_the_axes(part):
-    assert alarms((number, axes_case(number)) for number in range(part, num_axes(), 48)) == []
+    assert alarms((number, axes_case(number)) for number in range(part, num_axes(), 96)) == []
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ import pytest
 
 from children import compiling
 from compare.analysis.tables import number
+from dsls import HELION_SLOWLY
 
 ROOT = Path(__file__).parents[3]
 ROCM = ROOT / "tests" / "support" / "rocm"
-OURS = ("triton/q_block", "helion/q_block")
 THEIRS = ("baseline/sdpa", "baseline/flash_attn3", "baseline/vllm_triton", "baseline/aiter_triton")
 QUICK = ("--processes", "1", "--max-time", "0.05")
 RUN = ("run", "--gpu", "mi300", "--require-gpu", "--suite", "smoke", "--out", "run")
@@ -51,24 +51,25 @@ def judged(found, kernel):
     return mine
 
 
-def test_a_run_is_timed_and_reported(diptych, tmp_path):
-    kernels = ",".join([*OURS, *THEIRS])
+@pytest.mark.parametrize("own", HELION_SLOWLY)
+def test_a_run_is_timed_and_reported(diptych, tmp_path, own):
+    ours = f"{own}/q_block"
+    kernels = ",".join([ours, *THEIRS])
     said = diptych(*RUN, *QUICK, "--kernels", kernels, "--workload", "ragged-decode,speculative-4")
     assert said.startswith("mi300 is here (AMD Instinct MI300X): checked and timed")
     found = rows(tmp_path)
-    for kernel in OURS:
-        for row in judged(found, kernel):
-            assert row["timing"]["timer"] == "graph" and not row["timing"]["note"]
-            assert row["config_origin"] == "heuristics"  # no tree was measured here
-            [fact] = row["facts"]
-            assert fact["arch"] == "gfx942" and not fact["dropped"]  # options that AMD's compiler does not know
-            assert fact["registers"] and fact["occupancy"]["waves"] and "mfma" in str(fact["matrix"])
+    for row in judged(found, ours):
+        assert row["timing"]["timer"] == "graph" and not row["timing"]["note"]
+        assert row["config_origin"] == "heuristics"  # no tree was measured here
+        [fact] = row["facts"]
+        assert fact["arch"] == "gfx942" and not fact["dropped"]  # options that AMD's compiler does not know
+        assert fact["registers"] and fact["occupancy"]["waves"] and "mfma" in str(fact["matrix"])
     judged(found, "baseline/sdpa")
     absent = {row["kernel"]: row for row in found if row["status"] == "unavailable"}
     assert set(absent) == set(THEIRS) - {"baseline/sdpa"} and all(row["reason"] for row in absent.values())
     assert {row["versions"]["rocm"] for row in found} == {"6.4.43484-123eb5128"}
     report = (tmp_path / "run" / "report.md").read_text()
-    assert "smoke on AMD Instinct MI300X" in report and "| `triton/q_block` | 2 |" in report
+    assert "smoke on AMD Instinct MI300X" in report and f"| `{ours}` | 2 |" in report
 
 
 @pytest.mark.slow
@@ -93,6 +94,7 @@ def test_the_doctor_says_in_a_line_each_what_nobody_tells(diptych, tmp_path):
     assert json.loads((tmp_path / "noise.json").read_text())["gpu"] == "mi300"
 
 
+@pytest.mark.slow  # daily in tests/compare/bench/test_amd.py, in this process
 def test_the_doctor_asks_amds_library(diptych, tmp_path):
     said = diptych(*DOCTOR, folders=[ROCM / "tools"])
     for name, value in (("driver", "6.12.12"), ("power limit, W", "750"), ("SM clock now, MHz", "2100.0")):
@@ -110,6 +112,7 @@ def tuned(folder):
 TUNE = ("tune", "--gpu", "mi300", "--rows", "3", "--candidates", "2", "--cores", "2", "--no-install", "--out", "tune")
 
 
+@pytest.mark.slow  # daily in tests/compare/tune, without ROCm
 def test_a_kernel_is_tuned_on_three_rows(diptych, tmp_path):
     """The table of three rows names the GPU; whether a config won depends on the rules."""
     diptych(*TUNE, "--minutes", "3", "--kernels", "triton/q_block")

@@ -66,7 +66,7 @@ def test_a_tree_is_asked_with_what_the_row_needs(label, dsl):
         assert asked_of(arena.batches[0], arena.features) <= chosen.SUPPORTS
 
 
-@pytest.mark.parametrize("label", ["4q2k+batch-invariant", "4q2k+fp8-kv-tokens"])
+@pytest.mark.parametrize("label", [pytest.param("4q2k+batch-invariant", marks=pytest.mark.slow), "4q2k+fp8-kv-tokens"])
 def test_auto_computes_what_the_trees_first_choice_lacks(label):
     arena = Arena(small(ROWS[label]), 1, "cpu")
     subject = Subject("triton/auto", arena, resolve("h200"))
