@@ -1,6 +1,6 @@
 """Which tests run in one process with `--dist loadgroup`: those of a file, which make its module's fixtures and
 Helion's code once; of files with many cells of kernels, those of a kernel and dtype. The two files that are most of a
-lane are dealt by DSL: in one process they kept it waiting for 2 of its 5 minutes.
+lane are dealt by DSL, so that Triton's do not wait for Helion's.
 
 By the ids of the tests alone, for under pytest 9.2 xdist 3.8 loses the marker xdist_group without a word (its issue
 #1386).
