@@ -82,19 +82,16 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
 
 
 def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
-    """regret.gpu.kernel.class: what an `auto` loses to the best that was tried on unseen rows, 0.03 for 3%; worst is
-    the most. A GPU's runs are one table."""
-    of: dict[str, list[Path]] = {}
-    for folder in folders:
-        of.setdefault(regret.gpu_of(folder), []).append(folder)
-    for gpu, mine in of.items():
-        found = [row for folder in mine for row in regret.judged(folder)]
-        command = f"python -m compare study regret --of {' '.join(str(folder.relative_to(root)) for folder in mine)}"
+    """regret.gpu.seed.kernel.class, the newest run first: what an `auto`, by the rules of then, lost to the best that
+    was tried on unseen rows, 0.03 for 3%; worst is the most."""
+    for folder in sorted(folders, key=regret.run_of, reverse=True):
+        _, gpu, seed = regret.run_of(folder)
+        found, command = list(regret.judged(folder)), f"python -m compare study regret --of {folder.relative_to(root)}"
         for auto, kind in product(dict.fromkeys(row.auto for row in found), (*KINDS, "all")):
             rows = [row for row in found if row.auto == auto and kind in (row.kind, "all")]
             if rows:
                 worst, mean = max(rows, key=lambda row: row.regret), statistics.fmean(row.regret for row in rows)
-                name = f"regret.{gpu}.{auto}.{kind}"
+                name = f"regret.{gpu}.{seed}.{auto}.{kind}"
                 yield name, Figure(mean, command, len(rows), len(rows), worst.regret, worst.label)
 
 

@@ -239,11 +239,11 @@ def summary(figures: Table) -> str:
 
 
 def regret(figures: Table) -> str:
-    """A sentence: what each `auto` loses on rows that nobody fitted to."""
+    """A sentence: what each `auto` lost on the newest rows that nobody had fitted to."""
     said = [
         f"`{auto}` on the {gpu.upper()} by {100 * one.value:.1f}% in the mean of {one.rows} rows,"
         f" by {100 * one.worst:.0f}% on the worst (`{one.worst_row}`)"
-        for gpu, auto, kind, one in _regrets(figures)
+        for gpu, _, auto, kind, one in _newest(figures)
         if kind == "all"
     ]
     if not said:
@@ -252,30 +252,40 @@ def regret(figures: Table) -> str:
             " `diptych study regret --seed 7` measures it."
         )
     return (
-        "On shapes and lengths that nobody fitted to, `auto` is slower than the best kernel and config that were tried:"
-        f" {'; '.join(said)}."
+        "On shapes and lengths that nobody had fitted to, `auto` is slower than the best kernel and config that were"
+        f" tried: {'; '.join(said)}."
     )
 
 
 def regrets(figures: Table) -> str:
-    """A line a GPU, an `auto` and a class: regret on unseen rows."""
-    body = []
-    for gpu, auto, kind, one in _regrets(figures):
-        share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
-        body.append([gpu, f"`{auto}`", kind, str(one.rows), *share, f"`{one.worst_row}`"])
+    """Regret on unseen rows: a line a seed and an `auto`; of a GPU's newest seed, the classes too."""
+    body, newest = [], set(_newest(figures))
+    for line in sorted(_regrets(figures), key=lambda line: line[0]):
+        gpu, seed, auto, kind, one = line
+        if kind == "all" or line in newest:
+            share = [f"{100 * value:.1f}%" for value in (one.value, one.worst)]
+            body.append([gpu, seed, f"`{auto}`", kind, str(one.rows), *share, f"`{one.worst_row}`"])
     if not body:
         return regret(figures)
-    words, numbers = (("GPU", False), ("auto", False), ("class", False)), (("rows", True), ("mean", True))
-    return tables.markdown([*words, *numbers, ("worst", True), ("worst row", False)], body)
+    words = (("GPU", False), ("seed", True), ("auto", False), ("class", False), ("rows", True))
+    return tables.markdown([*words, ("mean", True), ("worst", True), ("worst row", False)], body)
 
 
-def _regrets(figures: Table) -> Iterator[tuple[str, str, str, Figure]]:
-    """(gpu, auto, class, figure); an auto's name has dots of its own."""
+def _newest(figures: Table) -> Iterator[tuple[str, str, str, str, Figure]]:
+    """Of each GPU's newest seed, which comes first."""
+    first: dict[str, str] = {}
+    for line in _regrets(figures):
+        if first.setdefault(line[0], line[1]) == line[1]:
+            yield line
+
+
+def _regrets(figures: Table) -> Iterator[tuple[str, str, str, str, Figure]]:
+    """(gpu, seed, auto, class, figure); an auto's name has dots of its own."""
     for name, one in figures.items():
         if name.startswith("regret."):
-            gpu, _, rest = name.removeprefix("regret.").partition(".")
+            gpu, seed, rest = name.removeprefix("regret.").split(".", 2)
             auto, _, kind = rest.rpartition(".")
-            yield gpu, auto, kind, one
+            yield gpu, seed, auto, kind, one
 
 
 def listed(parts: list[str]) -> str:

@@ -93,9 +93,10 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
     return found
 
 
-def gpu_of(folder: Path) -> str:
-    """The GPU of a run."""
-    return json.loads((folder / "manifest.json").read_text())["gpu"]
+def run_of(folder: Path) -> tuple[str, str, int]:
+    """When a run began (ISO 8601), its GPU, its seed."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return manifest["started"], manifest["gpu"], manifest["seed"]
 
 
 def judged(folder: Path) -> list[Row]:
