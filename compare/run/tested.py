@@ -42,17 +42,21 @@ class Seen:
     reason: str
 
 
-def _plan(dsl: str, gpu: Gpu | None, every: int) -> Plan:
-    """Each rung of a DSL on one of so many of the ROWS."""
+def rungs(dsl: str) -> tuple[str, ...]:
+    """Ids of a DSL's kernels."""
+    return tuple(kernel for kernel in registry.OWN if kernel.startswith(f"{dsl}/"))
+
+
+def _plan(kernels: tuple[str, ...], gpu: Gpu | None, every: int) -> Plan:
+    """Each kernel on one of so many of the ROWS."""
     rows = suites.pick(suites.suite("smoke"), ROWS)
-    kernels = tuple(kernel for kernel in registry.OWN if kernel.startswith(f"{dsl}/"))
     return Plan.over(Situation(gpu, False, "cpu", ""), Selection("smoke", rows, kernels, every=every), Contract())
 
 
-def interpreted(dsl: str) -> Iterator[Seen]:
-    """Every rung on every row, in one process, which generates Helion's code once a rung."""
+def interpreted(kernels: tuple[str, ...]) -> Iterator[Seen]:
+    """Every kernel on every row, in one process, which generates Helion's code once a kernel."""
     with contextlib.closing(Crew("check", None, "cpu", LIMIT_S)) as crew:
-        for job in _plan(dsl, None, 1).jobs:
+        for job in _plan(kernels, None, 1).jobs:
             for outcome in crew.run(job):
                 cell = f"{outcome.cell.kernel} on {outcome.cell.workload.label}"
                 yield Seen("interpreted", cell, str(outcome.fields["status"]), str(outcome.fields.get("reason", "")))
@@ -60,7 +64,7 @@ def interpreted(dsl: str) -> Iterator[Seen]:
 
 def compiled(dsl: str, gpu: Gpu) -> Iterator[Seen]:
     """Every rung, each on another row."""
-    cells = [cell for job in _plan(dsl, gpu, ABSENT_EVERY).jobs for cell in job.cells]
+    cells = [cell for job in _plan(rungs(dsl), gpu, ABSENT_EVERY).jobs for cell in job.cells]
     found = compile_in_child([Compilation(cell.workload, cell.kernel) for cell in cells], gpu, limit_s=LIMIT_S)
     for cell, outcome in zip(cells, found, strict=True):
         last = (outcome.log_tail.strip().splitlines() or [""])[-1]  # a compiler's last line says what
@@ -72,7 +76,7 @@ def seen(dsl: str, targets: Sequence[Gpu]) -> Iterator[Seen]:
     """All that is tried of a DSL. Nothing is interpreted where Triton is too old for it, as it may be on a GPU."""
     with contextlib.suppress(versions.Unsuitable):
         versions.ensure(dsl, interpreted=True)
-        yield from interpreted(dsl)
+        yield from interpreted(rungs(dsl))
     for gpu in targets:
         yield from compiled(dsl, gpu)
 
