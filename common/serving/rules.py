@@ -206,11 +206,12 @@ class Situation:
     def decode_keys(self, wanted: int) -> int:
         """Keys of a decode's tile; by MFMA 16 KB of K and V, so that LDS holds four programs of one wave.
 
-        Of heads that are no power of two 64 at most: 429 times 3 tokens over 209 keys of 20:4 heads of 80 44 us for 63,
-        141 of up to 21,897 keys 844 for 897. By 128 keys they take 160 registers, heads of 128 126.
+        Beside TMA, of heads that are no power of two, 64 at most: 429 times 3 tokens over 209 keys of 20:4 heads of 80
+        take 44 us for 63, 141 of up to 21,897 keys 844 for 897. By 128 keys they have 160 registers, heads of 128 126.
         """
         if not self.mfma:
-            return self.fitting(wanted if self.lanes == power_of_two(self.lanes) else min(wanted, 64))
+            padded = self.tma and self.lanes != power_of_two(self.lanes)
+            return self.fitting(min(wanted, 64) if padded else wanted)
         return 32 if wanted >= 32 and 32 * self.row_bytes <= 16 * KIB else 16
 
 
@@ -249,13 +250,6 @@ def filling(programs: int, slots: int, keys: int, least: int, most: int) -> int:
     for programs are few and long: 17 decodes of 4 KV heads over 4.6k keys are 34.2 us by 1,020 programs on the 1,056
     slots of an H200, 37.3 by 1,088."""
     return at_most(min(slots // max(programs, 1), keys // least, most))
-
-
-def fewest(tiles: int, segments: int) -> int:
-    """Of numbers of segments that a choice may have the fewest that leave the longest as many tiles: the others would
-    be empty. One of 1,024 keys of 32 heads takes 11.0 us in 6 segments of 3 tiles, 11.8 in 12, four of which have none.
-    """
-    return next((n for n in KEYS if cdiv(tiles, n) == cdiv(tiles, segments)), segments)
 
 
 def at_most(segments: int) -> int:

@@ -21,7 +21,6 @@ from common.serving.rules import (
     always,
     at_most,
     ends,
-    fewest,
     filling,
     power_of_two,
     splits,
@@ -77,23 +76,22 @@ def in_matrix(s: Situation, found: Tile) -> Tile:
 
 
 def in_flight(s: Situation, found: Tile, segments: int = 1) -> Tile:
-    """One stage where a program has one tile, beside TMA: 11 decodes of 435 keys in seven segments 8.1 us for 8.5.
+    """Over 8 bits, where (stages - 1) // 2 tiles are ahead, no more stages than a program's tiles use: the rest is
+    shared memory that other programs lack. 32 KB are a tile of 128 keys, four of which leave a unit one program.
 
-    Over 8 bits, where (stages - 1) // 2 tiles are ahead, no more stages than a program's tiles use, and than leave a
-    unit as many programs as it gets: the rest is shared memory that others lack. 32 KB are a tile of 128 keys. 2 of 8
-    tokens over 81 keys on an H100: 5.4 us in one stage, 6.0 in four, 7.0 in five. 15 of 1506 keys of 64:4 heads in
-    segments of four tiles: 16.2 in three, 18.9 in five. 42 of 635 keys of 48:8 heads: 29.6 in two stages, 31.0 in four.
+    2 of 8 tokens over 81 keys on an H100: 5.4 us in one stage, 6.0 in four, 7.0 in five. 15 of 1506 keys of 64:4 heads
+    in segments of four tiles: 16.2 in three, 18.9 in five. Up to eight tiles, as many stages as let a unit of Hopper's
+    hold the programs that it gets: 42 of 635 keys of 48:8 heads 29.6 in two, 31.0 in four.
     """
-    if not s.keys or not (s.tma or s.ahead):
+    if not (s.ahead and s.keys):
         return found
-    tiles, wanted = cdiv(cdiv(s.keys, found.tile_size), segments), min(cdiv(s.programs * segments, s.units), RESIDENT)
-    if tiles == 1:
-        return found._replace(num_stages=1)
-    if not s.ahead:
-        return found
-    held = s.gpu.shared_bytes // (wanted * found.tile_size * s.row_bytes // s.shape.dtype.itemsize)
+    tiles = cdiv(cdiv(s.keys, found.tile_size), segments)
     used = 2 * tiles - 1 if tiles < 3 else max(tiles - 1, 3)
-    return found._replace(num_stages=max(min(found.num_stages, used, held), 1))
+    if s.wgmma and s.usual and 1 < tiles <= 8:
+        programs = min(cdiv(s.programs * segments, s.units), RESIDENT)
+        tile_bytes = found.tile_size * s.row_bytes // s.shape.dtype.itemsize
+        used = min(used, max(s.gpu.shared_bytes // (programs * tile_bytes), 2))
+    return found._replace(num_stages=min(found.num_stages, used))
 
 
 # Segments.
@@ -110,7 +108,7 @@ def _few(s: Situation) -> bool:
 def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
     segments, keys = at_most(resident(s) // s.programs), s.decode_keys(64)
     tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
-    return made(s, tiles if tiles <= 3 * segments // 2 else fewest(tiles, segments), keys)
+    return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
 
 
 def few_decodes(made: Callable[[Situation, int, int], Any]) -> tuple[Rule, ...]:
@@ -151,25 +149,27 @@ def short_rows(s: Situation, found: Tile) -> Tile:
 
 
 def dealt(s: Situation, found: Tile, slots: int) -> int:
-    """Segments of short queries: as many as end soonest. Two of 3 tokens over 854 keys take 11.7 us in six segments of
-    128 keys, 13.0 in three."""
+    """Segments of short queries, of a tile at least: as many as end soonest. Two of 3 tokens over 854 keys take 11.7 us
+    in six of up to two tiles, 13.0 in three."""
     most = min(s.keys // found.tile_size, 64)
     return splits(s.q_blocks(found.block_m), slots, cdiv(s.keys, found.tile_size), most, s.evenness)
 
 
 def of_eight_bits(s: Situation, a_unit: float) -> int:
-    """Segments of a decode over 8 bits by programs of one warp, 0 where they gain nothing or were not measured.
+    """Segments of a decode over 8 bits by programs of one warp for 16 rows, 0 where they gain nothing or were not
+    measured.
 
     Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8);
     from four programs a unit on three segments (256 decodes 422 us, 455 in one).
     """
     if not (s.wgmma and s.held and s.ahead):
         return 0
-    if s.programs < s.units:
-        least = 128 if s.programs < 32 else 256
-        return filling(s.programs, 8 * s.units, s.keys, least, 64) if s.keys >= 2 * SEGMENT else 0
+    programs = s.q_blocks(16)
+    if programs < s.units:
+        least = 128 if programs < 32 else 256
+        return filling(programs, 8 * s.units, s.keys, least, 64) if s.keys >= 2 * SEGMENT else 0
     fewest = 3 if s.keys >= 2 * SEGMENT else 1
-    return min(max(cdiv(int(a_unit * s.units), s.programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
+    return min(max(cdiv(int(a_unit * s.units), programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
 
 
 def cut(s: Situation, rows: int, slots: int, parts: int) -> int:
@@ -288,12 +288,6 @@ PROMPTS = (
         copies,
         takes("unpaged"),
         "tuning",
-    ),
-    Rule(
-        "decodes, most of the sequences, beside short chunks: adjustable_tile, for each of them rows of its own",
-        lambda s: 2 * s.stats.num_decodes > s.stats.num_seqs,
-        takes("adjustable_tile"),
-        "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
     ),
     Rule(
         "short chunks of many sequences: one launch of q_block",

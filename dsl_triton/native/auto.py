@@ -17,7 +17,7 @@ from common.serving.grid import decided_by, seen
 from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
-from common.serving.rules import Rule, Rules, Situation, always
+from common.serving.rules import Rule, Rules, always
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
@@ -35,21 +35,11 @@ KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
 FEW_TILES = 4  # of 64 rows by 64 keys: below, its plan and its launch take longer than what they save
-
-
-def _of_prompts(s: Situation) -> int:
-    """Keys of the longest; beside decodes, where that may be one, at least what the others have on the mean: 11 prompts
-    of 27 tokens beside one decode of 9.4k keys took 66.8 us, in q_block 45.4."""
-    if not s.stats.num_decodes:
-        return s.keys
-    return max(s.queries, (s.stats.total_seq_len - s.keys) // max(s.stats.num_seqs - 1, 1))
-
-
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
         "prompts over more than 128 keys, four tiles a unit: the Gluon kernel",
-        lambda s: not s.short and _of_prompts(s) > FEW_KEYS and default.tiles_a_unit(s) > FEW_TILES,
+        lambda s: not s.short and s.keys > FEW_KEYS and default.tiles_a_unit(s) > FEW_TILES,
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",

@@ -67,44 +67,31 @@ def most_keys(shape: AttentionShape) -> int:
     return 128 if shape.head_size <= 128 else 64
 
 
-def _as_items(s: Situation, items: int, tile_size: int) -> bool:
-    """Whether decodes beside one wave of prompts end sooner as items, in tiles of a unit: a decode's takes 3/2 there,
-    beside the prompts 5/4 of the memory's share, and four are a launch more. 48q1s3k~_2q1ks4k~ of 8:1 heads: 56.5 us,
-    beside 69.6; of 16:1, whose prompts are two waves and leave little idle, 129 for 121.
-    """
-    prompt, longest = cdiv(s.prompt_keys, tile_size), cdiv(s.keys, tile_size)
-    mean = cdiv(s.stats.total_seq_len, max(s.stats.num_seqs, 1) * tile_size)
-    decodes = s.stats.num_decodes * s.shape.num_kv_heads * mean / s.units
-    within = items * (s.prompt_keys - s.queries / 2) / tile_size / s.units + 1.5 * head_groups(s.shape) * decodes
-    return items <= s.units and max(prompt, longest, within) < prompt + 1.25 * decodes + 4
-
-
 def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_together.jsonl.
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
     Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
     the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
     us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
-    own keys alone (16q1s2k_16q512s1536 350 us for 365), or where they fill what one wave of prompts leaves idle
-    (`_as_items`), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on an H100 19 of up to 22k keys beside 4
-    prompts of 390 took 250 us as whole items, 148 in unpaged).
+    own keys alone (16q1s2k_16q512s1536 350 us for 365), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on
+    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged).
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
     items = s.long_parts(tokens_of_block(shape)) * shape.num_kv_heads * head_groups(shape)
-    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * gpu.units
+    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
     tiles, most = cdiv(s.prompt_keys, tile_size), cdiv(stats.max_seq_len, tile_size)
-    busy = stats.num_decodes * shape.num_kv_heads > gpu.units
-    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // gpu.units  # tiles in turn: half of a causal square
-    one = busy or (stats.num_decodes > 0 and 2 * items > gpu.units)
+    busy = stats.num_decodes * shape.num_kv_heads > s.units
+    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // s.units  # tiles in turn: half of a causal square
+    one = busy or (stats.num_decodes > 0 and 2 * items > s.units)
     room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
 
     def cost(segments: int) -> int:
-        return cdiv(items * segments, gpu.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
+        return cdiv(items * segments, s.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
-    together = stats.num_decodes > 0 and not busy and (most <= own or _as_items(s, items, tile_size))
+    together = stats.num_decodes > 0 and not busy and most <= own
     stages = 2 * most_keys(shape) // tile_size
-    return Config(Prefill(tile_size, stages, segments, gpu.units), decode, together)
+    return Config(Prefill(tile_size, stages, segments, s.units), decode, together)

@@ -28,7 +28,7 @@ def test_a_cache_of_16_bits_is_read_as_before(dsl) -> None:
     assert dsl.module("heuristics.generic.default").parallel_softmax(wide, DECODES, H200).num_warps == 4
 
 
-@pytest.mark.parametrize("lens", [[(1, 1024)], [(1, 700)] * 256, [(8, 4096)] * 32], ids=["one", "short", "many-rows"])
+@pytest.mark.parametrize("lens", [[(1, 1024)], [(1, 700)] * 256, [(9, 4096)] * 32], ids=["one", "short", "many-rows"])
 def test_only_long_decodes_take_one_warp(dsl, lens: list) -> None:
     choose = dsl.module("heuristics.generic.default").parallel_softmax
     eight_bits = dsl.module("heuristics.generic.eight_bits")

@@ -80,9 +80,9 @@ def _tiny(s: Situation) -> bool:
 
 
 def _sixteen(s: Situation) -> Tile:
-    """Tiles of 16 keys; over 8 bits in one stage: 162 prompts of 52 of 14:2 heads 38.8 us, in two stages 44.3."""
+    """Tiles of 16 keys; of up to 64 over 8 bits in one stage: 162 prompts of 52 of 14:2 heads 38.8 us, in two 44.3."""
     found = _rows(s)._replace(tile_size=16)
-    return found._replace(num_stages=1) if s.stored_in_8_bits else found
+    return found._replace(num_stages=1) if s.stored_in_8_bits and s.keys <= 64 else found
 
 
 q_block = Rules(
@@ -165,12 +165,17 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
     if found.block_m <= 32 and s.tma and s.stored_in_16_bits and s.full:
         found = found._replace(tile_size=128)  # by 64 keys 48 us; 64 rows spill 19 words
     made = _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
-    return replace(made, gather="run") if page_runs.sixty_four_rows(s, made) else made
+    if not page_runs.sixty_four_rows(s, made):
+        return made
+    return replace(made, gather="run", num_segments=1 if untuned.one_launch(s, made) else made.num_segments)
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
     segments = untuned.within(s, segments, keys)
-    return _in_segments(s, untuned.in_flight(s, _decode_tile(s, keys)._replace(tile_size=keys), segments), segments)
+    found = untuned.in_flight(s, _decode_tile(s, keys)._replace(tile_size=keys), segments)
+    if s.tma and 0 < s.keys <= keys * segments:  # of a tile each: 11 of 435 keys in seven 8.1 us, in two stages 8.5
+        found = found._replace(num_stages=1)
+    return _in_segments(s, found, segments)
 
 
 def _tall_block(s: Situation) -> bool:
@@ -222,7 +227,7 @@ parallel_softmax = Rules(
     ),
     Rule(
         "short queries of up to 32 rows over 8 bits: as decodes, by one warp for 16 rows",
-        lambda s: not s.few_rows and s.rows <= 32 and eight_bits.decode(s) is not None,
+        lambda s: not s.few_rows and s.rows <= 32 and s.programs >= s.units and eight_bits.decode(s) is not None,
         lambda s: eight_bits.decode(s),
         "regret_47: 143 times 4 tokens over 12k keys of 56:8 heads 1231 us, by 64 rows 1623",
     ),
@@ -248,7 +253,7 @@ parallel_softmax = Rules(
     Rule(
         "many decodes: segments of a thousand keys where contexts are long",
         always,
-        lambda s: _decode(s, untuned.waves(s, drafts=3), s.decode_keys(128)),
+        lambda s: _decode(s, untuned.waves(s, drafts=3), s.decode_keys(64 if s.keys <= 64 else 128)),
         "32 of 4096 keys: 107 us in 4 segments, 117 in 2, 112 in one; 4 tokens each of half of it on 104.7 in 3, 109.2",
     ),
 )
@@ -344,6 +349,11 @@ def _many_runs(s: Situation) -> bool:
     return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
 
 
+def _short_chunks(s: Situation) -> bool:
+    """What the last of PROMPTS takes."""
+    return s.usual and s.keys > 512 and s.rows <= 512 and not untuned.copies(s)
+
+
 def _many_rows(s: Situation) -> bool:
     """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
     return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
@@ -354,12 +364,12 @@ def _read_by_few(s: Situation, rows: int) -> bool:
 
     A key that is copied is read and written once more, and saves a sixth of each tile of 64 rows after it. Where a
     window ends what is read, `keys` are what is left of them (grid.seen). A cache of 8 bits is copied as 16, twice what
-    is read: 42 of 28 tokens over 9.8k keys of ratio 5 are 602 us, copied 869; half as many rows pay for that.
+    is read: 42 of 28 tokens over 9.8k keys of ratio 5, 140 rows, are 602 us, copied 869. More than 200 were not tried.
     """
     if s.gpu is None or not (s.usual and s.small and s.keys > 512 and untuned.copies(s)):
         return False
     reading = s.rows * (s.prompt_keys - s.queries) / s.prompt_keys
-    rows = rows if s.stored_in_16_bits else rows // 2
+    rows = rows if s.stored_in_16_bits else min(rows, 200)
     return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, unpaged_kernel.MOST_PARTS)
 
 
@@ -442,6 +452,12 @@ auto_kernel = Rules(
         _many_runs,
         untuned.takes("adjustable_tile"),
         "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121",
+    ),
+    Rule(
+        "decodes, most of the sequences, beside short chunks: adjustable_tile, for each of them rows of its own",
+        lambda s: 2 * s.stats.num_decodes > s.stats.num_seqs and _short_chunks(s),
+        untuned.takes("adjustable_tile"),
+        "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
     ),
     *PROMPTS,
 )

@@ -67,9 +67,9 @@ def short_queries(s: Situation) -> Config | None:
 
 
 def sixty_four_rows(s: Situation, made: Config) -> bool:
-    """Whether short queries in Q Blocks of 64 rows by 64 keys take a page id a run: over every context of more than
-    two tiles that was timed. Heads of 64: 107 times 15 tokens over 4.3k keys 126 us for 163, 14 times 6 over 18k 131
-    for 168; of 96 and 128 452 for 470 and 217 for 229. Over 8 bits they lose (2621 us of a prompt for 2441).
+    """Whether short queries in Q Blocks of 64 rows by 64 keys take a page id a run; timed over 485 to 66k keys. Heads
+    of 64: 107 times 15 tokens over 4.3k keys in one segment 126 us for 163, 14 times 6 over 18k in four 131 for 168; of
+    96 and 128 452 for 470 and 217 for 229. Over 8 bits they lose (a prompt 2621 us for 2441).
     """
     pages = s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
     whole = made.block_m == 64 and made.tile_size == 64 and s.keys > 128
