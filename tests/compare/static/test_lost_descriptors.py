@@ -38,7 +38,7 @@ def test_values_of_few_lanes_keep_their_descriptors(dsl):
     """V reaches shared memory where K was: from 8 bits in any config, from 16 without pipelining."""
     few = AttentionShape(32, 2, 112, 16, torch.float16, value_size=16, kv_dtype=torch.float8_e4m3fn)
     jobs = [
-        compilation(f"{dsl}/q_block", ((31, 31), (2, 2)), few, ask=Ask(scales="one")),
+        compilation(f"{dsl}/q_block", ((31, 31), (2, 2)), few, ONE_STAGE, ask=Ask(scales="one")),
         compilation(
             f"{dsl}/q_block", ((31, 31),), AttentionShape(4, 1, 64, 16, torch.bfloat16, value_size=32), ONE_STAGE
         ),
