@@ -117,7 +117,7 @@ class Server:
         limits = self.limits.max_tokens, self.limits.max_seqs, self.limits.max_seq_len
         return self.kernel.module.plan_paged_attention(
             shape, *limits, self.device, features=features, kernel=self.kernel.name, one_config=False,
-            typical_seq_len=self.typical_seq_len, workspace=self.workspace,
+            workspace=self.workspace,
         )  # fmt: skip
 
     def table_width(self, page: int) -> int:

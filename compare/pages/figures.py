@@ -84,8 +84,7 @@ def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]
 def _regrets(folders: list[Path], root: Path) -> Iterator[tuple[str, Figure]]:
     """regret.gpu.seed.kernel.class, the newest run first: what an `auto`, by the rules of then, lost to the best that
     was tried on unseen rows, 0.03 for 3%; worst is the most."""
-    for folder in sorted(folders, key=regret.run_of, reverse=True):
-        _, gpu, seed = regret.run_of(folder)
+    for (_, gpu, seed), folder in sorted(((regret.run_of(folder), folder) for folder in folders), reverse=True):
         found, command = list(regret.judged(folder)), f"python -m compare study regret --of {folder.relative_to(root)}"
         for auto, kind in product(dict.fromkeys(row.auto for row in found), (*KINDS, "all")):
             rows = [row for row in found if row.auto == auto and kind in (row.kind, "all")]

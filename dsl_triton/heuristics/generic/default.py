@@ -349,11 +349,6 @@ def _many_runs(s: Situation) -> bool:
     return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
 
 
-def _short_chunks(s: Situation) -> bool:
-    """What the last of PROMPTS takes."""
-    return s.usual and s.keys > 512 and s.rows <= 512 and not untuned.copies(s)
-
-
 def _many_rows(s: Situation) -> bool:
     """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
     return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
@@ -453,13 +448,14 @@ auto_kernel = Rules(
         untuned.takes("adjustable_tile"),
         "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121",
     ),
+    *PROMPTS[:-1],
     Rule(
         "decodes, most of the sequences, beside short chunks: adjustable_tile, for each of them rows of its own",
-        lambda s: 2 * s.stats.num_decodes > s.stats.num_seqs and _short_chunks(s),
+        lambda s: s.usual and 2 * s.stats.num_decodes > s.stats.num_seqs,
         untuned.takes("adjustable_tile"),
         "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
     ),
-    *PROMPTS,
+    PROMPTS[-1],
 )
 
 

@@ -16,9 +16,13 @@ KEYS_A_SEGMENT = 1024  # with half as many 32 decodes of 4096 keys gain 2% and, 
 
 def applies(s: Situation, lanes: int = 128) -> bool:
     """The shapes that were measured, and those whose registers are the same: `lanes` when padded."""
-    two = s.shape.dtype.itemsize == 2 and s.shape.cache_dtype.itemsize == 2
-    held = triton.next_power_of_2(s.lanes) == lanes
-    return s.wgmma and two and held and s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
+    return _measured(s) and triton.next_power_of_2(s.lanes) == lanes
+
+
+def _measured(s: Situation) -> bool:
+    """Whole pages of 16 bits under up to 16 query heads a KV head, of whatever lanes."""
+    two = s.shape.dtype.itemsize == 2 and s.stored_in_16_bits
+    return s.wgmma and two and s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
 
 
 def tiny(s: Situation) -> bool:
@@ -71,9 +75,7 @@ def sixty_four_rows(s: Situation, made: Config) -> bool:
     of 64: 107 times 15 tokens over 4.3k keys in one segment 126 us for 163, 14 times 6 over 18k in four 131 for 168; of
     96 and 128 452 for 470 and 217 for 229. Over 8 bits they lose (a prompt 2621 us for 2441).
     """
-    pages = s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16
-    whole = made.block_m == 64 and made.tile_size == 64 and s.keys > 128
-    return whole and pages and s.wgmma and s.usual and s.shape.dtype.itemsize == 2 and s.stored_in_16_bits
+    return _measured(s) and s.usual and s.keys > 128 and made.block_m == 64 and made.tile_size == 64
 
 
 def chunk(s: Situation) -> Config | None:
