@@ -156,7 +156,7 @@ def figure(rows: Rows, path: Path) -> Path | None:
     if len(base) < 2:
         return None
     plt = style.pyplot()
-    drawn, axes = plt.subplots(figsize=(style.WIDTH_IN, 4.2))
+    drawn, axes = plt.subplots(figsize=(style.WIDTH_IN, 4.6), layout="constrained")
     for name, graphs in [one for one in engines(rows) if one in times]:
         shared = sorted(set(base) & set(times[name, graphs]))
         colour, marker, filled = style.STYLES.get(_STYLE.get(name, name), style.OTHER)
@@ -168,7 +168,7 @@ def figure(rows: Rows, path: Path) -> Path | None:
     axes.set_xticks(sorted(base), [str(n) for n in sorted(base)])
     axes.set_xlabel("tokens out, behind a prompt of 500")
     axes.set_ylabel("speed, FA3 with full graphs = 1")
-    axes.legend(fontsize=8, ncols=2)
+    drawn.legend(fontsize=8, ncols=3, loc="outside upper center")  # lines reach every corner of the axes
     return style.save(drawn, path)
 
 
