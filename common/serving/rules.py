@@ -132,6 +132,11 @@ class Situation:
         return self.lanes <= 64
 
     @property
+    def padded(self) -> bool:
+        """Lanes of which a power of two leaves some empty: 80 and 96 of 128."""
+        return self.lanes != power_of_two(self.lanes)
+
+    @property
     def usual(self) -> bool:
         return self.lanes <= 128
 
@@ -210,8 +215,7 @@ class Situation:
         take 44 us for 63, 141 of up to 21,897 keys 844 for 897. By 128 keys they have 160 registers, heads of 128 126.
         """
         if not self.mfma:
-            padded = self.tma and self.lanes != power_of_two(self.lanes)
-            return self.fitting(min(wanted, 64) if padded else wanted)
+            return self.fitting(min(wanted, 64) if self.tma and self.padded else wanted)
         return 32 if wanted >= 32 and 32 * self.row_bytes <= 16 * KIB else 16
 
 

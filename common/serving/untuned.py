@@ -106,7 +106,9 @@ def _few(s: Situation) -> bool:
 
 
 def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
-    segments, keys = at_most(resident(s) // s.programs), s.decode_keys(64)
+    # 128 keys of 64 lanes are as many bytes as 64 of 128: one of 43,635 keys 18.6 us, by 64 keys 20.5
+    wide = s.narrow and s.stored_in_16_bits and s.keys > 2 * SEGMENT
+    segments, keys = at_most(resident(s) // s.programs), s.decode_keys(128 if wide else 64)
     tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
     return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
 
@@ -226,12 +228,13 @@ def beside_prompts(s: Situation, parallel_softmax: Callable[..., Any]) -> Any:
 def one_launch(s: Situation, config: Any) -> bool:
     """Whether few segments are no gain over q_block, whose one launch takes less.
 
+    Decodes of 256 lanes, of which a unit holds one or two, gain by them: 87 of 4k keys of 12:2 heads 151 us for 178.
     Where its programs are fewer than the units they are: 12 times 4 tokens of 64:8 heads over 3k keys are 96 programs
     of 24 tiles, in q_block half of FA3. So they are of short queries over so many tiles that starts and the merge are a
     tenth of them: `dealt` takes two segments for a tenth less alone.
     """
     tiles = cdiv(s.keys, config.tile_size)
-    idle = tiles > 2 * MERGE and s.q_blocks(config.block_m) < s.units
+    idle = tiles > 2 * MERGE and (s.q_blocks(config.block_m) < s.units or (s.tall and s.few_rows))
     gains = not s.few_rows and tiles > 10 * (START + MERGE)
     return config.num_segments <= 1 or (config.num_segments == 2 and not idle and not gains)
 

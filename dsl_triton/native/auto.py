@@ -17,7 +17,7 @@ from common.serving.grid import decided_by, seen
 from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
-from common.serving.rules import Rule, Rules, always
+from common.serving.rules import Rule, Rules, Situation, always
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
@@ -34,12 +34,21 @@ DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
-FEW_TILES = 4  # of 64 rows by 64 keys: below, its plan and its launch take longer than what they save
+# Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save; more beside
+# decodes, which are a launch too, where chunks leave its Q Blocks half empty: 16 sequences of up to 50 tokens over 586
+# keys (23 tiles) 38.1 us, in q_block 31.4; but one of 310 and a decode of 128:32 heads of 96 (12 tiles) 27.1 for 33.0.
+FEW_TILES, FEW_BESIDE_DECODES, FEW_ROWS = 4, 24, 256
+
+
+def _few_tiles(s: Situation) -> int:
+    return FEW_BESIDE_DECODES if s.stats.num_decodes and s.rows <= FEW_ROWS else FEW_TILES
+
+
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit: the Gluon kernel",
-        lambda s: not s.short and s.keys > FEW_KEYS and default.tiles_a_unit(s) > FEW_TILES,
+        "prompts over more than 128 keys, four tiles a unit, of few rows beside decodes 24: the Gluon kernel",
+        lambda s: not s.short and s.keys > FEW_KEYS and default.tiles_a_unit(s) > _few_tiles(s),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",

@@ -68,6 +68,12 @@ def _many_prompts(s: Situation) -> bool:
     return (s.stats.num_seqs > 32 or few) and not s.short and s.usual and s.tma
 
 
+def _filling(s: Situation) -> bool:
+    """Prompts over 65 to 128 keys, more than two Q Blocks of 64 rows a unit; of 1.7, 7 of 123 of 16:8 heads, 9.1 us by
+    64 keys, 10.3 by 32."""
+    return not s.short and s.usual and s.tma and 64 < s.keys <= 128 and s.long_blocks(64) > 2 * s.units
+
+
 def _many_short(s: Situation) -> bool:
     return _many_prompts(s) and s.queries <= 64 and s.keys <= 192
 
@@ -86,6 +92,12 @@ def _sixteen(s: Situation) -> Tile:
 
 
 q_block = Rules(
+    Rule(
+        "decodes over up to 128 keys, more than six programs a unit: 32 keys, of which a unit holds as many",
+        lambda s: s.few_rows and s.usual and s.tma and 64 < s.keys <= 128 and s.programs > 6 * s.units,
+        lambda s: _q_block(_decode_tile(s, 32)._replace(tile_size=32), num_stages=1),
+        "regret_49: 55 over 96 keys of 128:16 heads 17.1 us, by 128 keys 22.1",
+    ),
     Rule(
         "decodes of one tile: nothing to load ahead",
         lambda s: s.few_rows and s.keys <= s.decode_keys(128),
@@ -134,10 +146,11 @@ q_block = Rules(
         "58 prompts of 49 on an H100: 30.4 us, by 32 keys 33.8, by 64 39.9",
     ),
     Rule(
-        "many prompts of up to 256 keys: tiles of 32",
-        lambda s: _many_prompts(s) and s.keys <= 256,
+        "many prompts of up to 256 keys, fewer of up to 128, padded heads of up to 512: tiles of 32",
+        lambda s: (_many_prompts(s) and s.keys <= (512 if s.padded else 256)) or _filling(s),
         lambda s: _q_block(_rows(s), tile_size=32),
-        "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 161 of up to 167 by 16 351, by 64 426",
+        "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 13 over 112 keys 11.1, by 64 13.4; regret_50: 54 of"
+        " 283 of heads of 80 383, by 64 467",
     ),
     Rule(
         "many prompts of up to 512 keys: one stage",
@@ -173,7 +186,8 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
     segments = untuned.within(s, segments, keys)
     found = untuned.in_flight(s, _decode_tile(s, keys)._replace(tile_size=keys), segments)
-    if s.tma and 0 < s.keys <= keys * segments:  # of a tile each: 11 of 435 keys in seven 8.1 us, in two stages 8.5
+    # of a tile each: 4 of 5.9k keys in a window 9.1 us, in two stages 10.1; 24 of 181 of heads of 80 11.4 and 10.0
+    if s.tma and 0 < s.keys <= keys * segments and not s.padded:
         found = found._replace(num_stages=1)
     return _in_segments(s, found, segments)
 
