@@ -12,7 +12,7 @@ QUOTED = [
     (44, 4, "parallel_softmax", {"tile_size": 64, "num_segments": 1}),
     (44, 14, "adjustable_tile", {}),
     (44, 15, "parallel_softmax", {"block_m": 64, "gather": "run"}),
-    (44, 21, "adjustable_tile", {}),
+    (44, 21, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
     (45, 4, "parallel_softmax", {"num_segments": 7, "num_stages": 1}),
     (45, 9, "parallel_softmax", {"tile_size": 16, "num_stages": 1}),
     (46, 4, "parallel_softmax", {"tile_size": 64, "num_segments": 3}),
@@ -23,6 +23,17 @@ QUOTED = [
     (47, 19, "q_block", {"block_m": 16, "tile_size": 64, "num_stages": 1}),
     (47, 33, "parallel_softmax", {"tile_size": 16}),
     (48, 17, "q_block", {"block_m": 16, "tile_size": 64, "num_stages": 1}),
+    (49, 12, "q_block", {"tile_size": 32, "num_stages": 1}),
+    (49, 25, "q_block", {"tile_size": 32, "num_stages": 2}),
+    (50, 5, "parallel_softmax", {"tile_size": 32, "gather": "key"}),
+    (50, 12, "parallel_softmax", {"tile_size": 128, "num_segments": 96}),
+    (50, 16, "parallel_softmax", {"num_segments": 3, "num_stages": 2}),
+    (50, 24, "parallel_softmax", {"num_segments": 2}),
+    (51, 16, "q_block", {"tile_size": 64}),
+    (51, 19, "q_block", {"block_m": 64}),
+    (52, 17, "parallel_softmax", {"tile_size": 32, "gather": "run"}),
+    (52, 26, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
+    (52, 29, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
 ]
 
 

@@ -21,7 +21,7 @@ from dsl_triton import q_block as q_block_kernel
 from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
-from dsl_triton.heuristics.generic import eight_bits, page_runs
+from dsl_triton.heuristics.generic import eight_bits, few_keys, page_runs
 from dsl_triton.page_runs import Gather
 
 WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
@@ -61,30 +61,6 @@ def _q_block(found: Tile, **changes: int) -> q_block_kernel.Config:
     return q_block_kernel.Config(*found._replace(**changes))
 
 
-def _many_prompts(s: Situation) -> bool:
-    """More than 32; of up to 32 keys, where tiles of 16 keep the lower half of a square from being computed, fewer:
-    29 of 23 tokens of 56:8 heads 14.1 us by 16 keys, 17.5 by 64."""
-    few = s.keys <= 32 and s.shape.queries_per_kv >= 4 and s.long_blocks(64) > 4 * s.units
-    return (s.stats.num_seqs > 32 or few) and not s.short and s.usual and s.tma
-
-
-def _filling(s: Situation) -> bool:
-    """Prompts over 65 to 128 keys, more than two Q Blocks of 64 rows a unit; of 1.7, 7 of 123 of 16:8 heads, 9.1 us by
-    64 keys, 10.3 by 32."""
-    return not s.short and s.usual and s.tma and 64 < s.keys <= 128 and s.long_blocks(64) > 2 * s.units
-
-
-def _many_short(s: Situation) -> bool:
-    return _many_prompts(s) and s.queries <= 64 and s.keys <= 192
-
-
-def _tiny(s: Situation) -> bool:
-    """Few short queries over up to 64 keys, and few prompts of up to 32."""
-    if s.few_rows or not (s.usual and s.tma):
-        return False
-    return s.keys <= 64 and s.q_blocks(16) <= s.units if s.short else s.keys <= 32 and s.long_blocks(16) <= 2 * s.units
-
-
 def _sixteen(s: Situation) -> Tile:
     """Tiles of 16 keys; of up to 64 over 8 bits in one stage: 162 prompts of 52 of 14:2 heads 38.8 us, in two 44.3."""
     found = _rows(s)._replace(tile_size=16)
@@ -105,9 +81,10 @@ q_block = Rules(
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
-        "decodes: 128 keys keep most bytes in flight",
+        "decodes: 128 keys keep most bytes in flight; of few, more than three programs a unit, 64",
         lambda s: s.few_rows,
-        lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 128))),
+        lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
+        "regret_51: 119 of 32:4 heads in a window of 512 37.1 us, by 128 keys 43.6, 30 of 282 of 32:32 36.2, 37.7",
     ),
     Rule(
         "short queries over up to 32 keys: 16 rows by 16 keys",
@@ -117,7 +94,7 @@ q_block = Rules(
     ),
     Rule(
         "few short queries over up to 64 keys, few prompts of up to 32: a program for 16 rows",
-        _tiny,
+        few_keys.tiny,
         lambda s: q_block_kernel.Config(16, 64, 4, 1),
         "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, by 64 rows 5.2; 7 prompts of 18 4.8 and 5.4",
     ),
@@ -141,22 +118,21 @@ q_block = Rules(
     ),
     Rule(
         "many prompts of up to 64 keys: tiles of 16",
-        lambda s: _many_prompts(s) and s.keys <= 64,
+        lambda s: few_keys.many_prompts(s) and s.keys <= 64,
         lambda s: _q_block(_sixteen(s)),
         "58 prompts of 49 on an H100: 30.4 us, by 32 keys 33.8, by 64 39.9",
     ),
     Rule(
-        "many prompts of up to 256 keys, fewer of up to 128, padded heads of up to 512: tiles of 32",
-        lambda s: (_many_prompts(s) and s.keys <= (512 if s.padded else 256)) or _filling(s),
+        "many prompts of up to 256 keys, fewer of up to 128: tiles of 32",
+        lambda s: (few_keys.many_prompts(s) and s.keys <= 256) or few_keys.filling(s),
         lambda s: _q_block(_rows(s), tile_size=32),
-        "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 13 over 112 keys 11.1, by 64 13.4; regret_50: 54 of"
-        " 283 of heads of 80 383, by 64 467",
+        "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 13 over 112 keys 11.1, by 64 13.4",
     ),
     Rule(
         "many prompts of up to 512 keys: one stage",
-        lambda s: _many_prompts(s) and s.keys <= 512,
+        lambda s: few_keys.many_prompts(s) and s.keys <= 512 and s.full and not s.padded,
         lambda s: _q_block(_rows(s), num_stages=1),
-        "53 prompts of up to 348: 377 us for 415",
+        "53 prompts of up to 348: 377 us for 415; heads of 64 lose, 39 of up to 295 204 us for 164",
     ),
     Rule(
         "prompts of one tile: nothing to load ahead",
@@ -171,6 +147,17 @@ q_block = Rules(
 def _in_segments(s: Situation, found: Tile, segments: int) -> parallel_softmax_kernel.Config:
     rows, keys, warps, stages = found
     return parallel_softmax_kernel.Config(rows, keys, segments, warps, stages, s.tma)
+
+
+def _one_segment(s: Situation) -> parallel_softmax_kernel.Config:
+    """Many prompts without a context take 32 keys, of which fewer are above the diagonal: 108 of 264 667 us, by 64 837;
+    54 of 283 of heads of 80, by a page id a key, 383 and 467."""
+    made = _in_segments(s, _rows(s), 1)
+    if not page_runs.sixty_four_rows(s, made):
+        return made
+    if s.keys <= 512 and s.prompt_keys < 2 * s.queries and s.long_blocks(64) > 4 * s.units:
+        return replace(made, tile_size=32, gather="key" if s.padded else "run")
+    return replace(made, gather="run")
 
 
 def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
@@ -210,7 +197,7 @@ parallel_softmax = Rules(
     ),
     Rule(
         "many short prompts: tiles of 16",
-        _many_short,
+        few_keys.many_short,
         lambda s: _in_segments(s, _sixteen(s), 1),
         "tuning/tuneT: 58 prompts of 49: 26.3 us for 42.3",
     ),
@@ -226,7 +213,12 @@ parallel_softmax = Rules(
         lambda s: _in_segments(s, TALL._replace(num_stages=3), 1),
         "regret_42: 8 of up to 58 tokens of 56:8 heads 19.6 us, by 128 rows and 8 warps 22.6",
     ),
-    Rule("prompts: one segment", lambda s: not s.short, lambda s: _in_segments(s, _rows(s), 1)),
+    Rule(
+        "prompts: one segment, a page id for each run of keys",
+        lambda s: not s.short,
+        lambda s: _one_segment(s),
+        "regret_49 to regret_52: 29 rows of 64 and 128 lanes 0.98 of a page id a key, 0.87 at best",
+    ),
     Rule(
         "few short queries: 64 rows by 128 keys, read by pages",
         lambda s: not s.few_rows and page_runs.short_queries(s) is not None,
@@ -363,6 +355,18 @@ def _many_runs(s: Situation) -> bool:
     return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
 
 
+def _one_loop(s: Situation) -> bool:
+    """Prompts whose Q Blocks of 64 rows gain by a page id for each run of keys: one loop of parallel_softmax."""
+    return s.gpu is not None and not s.short and page_runs.sixty_four_rows(s, _in_segments(s, _rows(s), 1))
+
+
+def _up_to_512(s: Situation) -> bool:
+    """Of more than 256 keys. Many Q Blocks beside decodes stay in q_block, whose loop over what every row sees has no
+    masks: 143 prompts beside 33 decodes over 307 keys of 128:32 heads 555 us, here 621."""
+    alone = not s.stats.num_decodes or s.padded
+    return _one_loop(s) and 256 < s.keys <= 512 and (alone or s.long_blocks(64) <= 4 * s.units)
+
+
 def _many_rows(s: Situation) -> bool:
     """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
     return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
@@ -402,7 +406,7 @@ auto_kernel = Rules(
     ),
     Rule(
         "few short queries over up to 64 keys: q_block, a program for 16 rows",
-        lambda s: s.gpu is not None and s.short and _tiny(s),
+        lambda s: s.gpu is not None and s.short and few_keys.tiny(s),
         untuned.takes("q_block"),
         "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, in parallel_softmax 5.2",
     ),
@@ -434,7 +438,7 @@ auto_kernel = Rules(
     ),
     Rule(
         "many short prompts: parallel_softmax by tiles of 16",
-        lambda s: s.gpu is not None and _many_short(s),
+        lambda s: s.gpu is not None and few_keys.many_short(s),
         untuned.takes("parallel_softmax"),
         "tuning/tuneT: 58 prompts of 49: 26.3 us, in q_block 29.3",
     ),
@@ -445,22 +449,36 @@ auto_kernel = Rules(
         "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
     ),
     Rule(
+        "prompts of 257 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
+        _up_to_512,
+        untuned.takes("parallel_softmax"),
+        "regret_52: 39 of 295 of heads of 64 163 us, in q_block 204; regret_42: 108 of 264 in adjustable_tile by the"
+        " same tiles 667, in q_block 856",
+    ),
+    Rule(
         "chunks of little work over a short context or a window: one launch of q_block",
         lambda s: _read_by_few(s, 2048) and tiles_a_unit(s) < 64,
         untuned.takes("q_block"),
         "tuning of the H100: two of 159 tokens with a window of 1024 30.1 us, in unpaged 33.8",
     ),
     Rule(
+        "keys that few rows read, without decodes: parallel_softmax in one loop, which copies none",
+        lambda s: _read_by_few(s, 900) and not s.stats.num_decodes and _one_loop(s),
+        untuned.takes("parallel_softmax"),
+        "regret_52: 18 of up to 41 tokens over 18k keys 1057 us, in adjustable_tile 1145",
+    ),
+    Rule(
         "keys that few rows read: adjustable_tile, which copies none",
-        lambda s: _read_by_few(s, 800),
+        lambda s: _read_by_few(s, 900),
         untuned.takes("adjustable_tile"),
         "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
     ),
     Rule(
-        "many Q Blocks over more than 512 keys that nothing copies: adjustable_tile, a page id for each run of keys",
+        "many Q Blocks over more than 512 keys that nothing copies: by a page id for each run of keys",
         _many_runs,
-        untuned.takes("adjustable_tile"),
-        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121",
+        lambda s: "parallel_softmax" if _one_loop(s) else "adjustable_tile",
+        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121;"
+        " regret_44: 30 of 132 over 3.6k 370 in parallel_softmax, 375 in adjustable_tile",
     ),
     *PROMPTS[:-1],
     Rule(
