@@ -21,7 +21,7 @@ from dsl_triton import q_block as q_block_kernel
 from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
-from dsl_triton.heuristics.generic import eight_bits, few_keys, page_runs
+from dsl_triton.heuristics.generic import eight_bits, few_keys, page_runs, prompts
 from dsl_triton.page_runs import Gather
 
 WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
@@ -348,49 +348,6 @@ def _three_a_unit(s: Situation) -> bool:
     return fills and s.few_rows and s.tma and s.keys * s.evenness > 256
 
 
-def _many_runs(s: Situation) -> bool:
-    """Of prompts, without decodes: four Q Blocks of 64 rows a unit."""
-    if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.keys <= 512:
-        return False
-    return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
-
-
-def _one_loop(s: Situation) -> bool:
-    """Prompts whose Q Blocks of 64 rows gain by a page id for each run of keys: one loop of parallel_softmax."""
-    return s.gpu is not None and not s.short and page_runs.sixty_four_rows(s, _in_segments(s, _rows(s), 1))
-
-
-def _up_to_512(s: Situation) -> bool:
-    """Of more than 256 keys. Many Q Blocks beside decodes stay in q_block, whose loop over what every row sees has no
-    masks: 143 prompts beside 33 decodes over 307 keys of 128:32 heads 555 us, here 621."""
-    alone = not s.stats.num_decodes or s.padded
-    return _one_loop(s) and 256 < s.keys <= 512 and (alone or s.long_blocks(64) <= 4 * s.units)
-
-
-def _many_rows(s: Situation) -> bool:
-    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
-    return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
-
-
-def _read_by_few(s: Situation, rows: int) -> bool:
-    """Chunks over a context whose keys fewer than so many rows read, on the mean, and which need no segments.
-
-    A key that is copied is read and written once more, and saves a sixth of each tile of 64 rows after it. Where a
-    window ends what is read, `keys` are what is left of them (grid.seen). A cache of 8 bits is copied as 16, twice what
-    is read: 42 of 28 tokens over 9.8k keys of ratio 5, 140 rows, are 602 us, copied 869. More than 200 were not tried.
-    """
-    if s.gpu is None or not (s.usual and s.small and s.keys > 512 and untuned.copies(s)):
-        return False
-    reading = s.rows * (s.prompt_keys - s.queries) / s.prompt_keys
-    rows = rows if s.stored_in_16_bits else min(rows, 200)
-    return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, unpaged_kernel.MOST_PARTS)
-
-
-def tiles_a_unit(s: Situation) -> float:
-    """Of 64 rows by 64 keys: about a microsecond each, where a launch more takes four."""
-    return s.long_blocks(64) * (s.prompt_keys - s.queries / 2) / untuned.KEYS / s.units
-
-
 auto_kernel = Rules(
     Rule(
         "many short queries over up to 32 keys: parallel_softmax, a warp for 16 rows",
@@ -444,39 +401,40 @@ auto_kernel = Rules(
     ),
     Rule(
         "many prompts of 385 to 512 keys: unpaged, whose products are faster",
-        lambda s: s.gpu is not None and s.keys <= 512 and _many_rows(s),
+        lambda s: s.gpu is not None and s.keys <= 512 and prompts.many_rows(s),
         untuned.takes("unpaged"),
         "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
     ),
     Rule(
         "prompts of 257 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
-        _up_to_512,
+        prompts.up_to_512,
         untuned.takes("parallel_softmax"),
         "regret_52: 39 of 295 of heads of 64 163 us, in q_block 204; regret_42: 108 of 264 in adjustable_tile by the"
         " same tiles 667, in q_block 856",
     ),
     Rule(
         "chunks of little work over a short context or a window: one launch of q_block",
-        lambda s: _read_by_few(s, 2048) and tiles_a_unit(s) < 64,
+        lambda s: prompts.read_by_few(s, 2048) and prompts.tiles_a_unit(s) < 64,
         untuned.takes("q_block"),
         "tuning of the H100: two of 159 tokens with a window of 1024 30.1 us, in unpaged 33.8",
     ),
     Rule(
-        "keys that few rows read, without decodes: parallel_softmax in one loop, which copies none",
-        lambda s: _read_by_few(s, 900) and not s.stats.num_decodes and _one_loop(s),
+        "keys that few rows read, beside no decodes or short ones: parallel_softmax in one loop, which copies none",
+        lambda s: prompts.read_by_few(s, 900) and prompts.short_beside(s) and page_runs.one_loop(s),
         untuned.takes("parallel_softmax"),
-        "regret_52: 18 of up to 41 tokens over 18k keys 1057 us, in adjustable_tile 1145",
+        "regret_52: 18 of up to 41 tokens over 18k keys 1057 us, in adjustable_tile 1145; 63 of up to 139 beside 18"
+        " decodes over 7k keys 270 and 330, in unpaged 387",
     ),
     Rule(
         "keys that few rows read: adjustable_tile, which copies none",
-        lambda s: _read_by_few(s, 900),
+        lambda s: prompts.read_by_few(s, 900),
         untuned.takes("adjustable_tile"),
         "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
     ),
     Rule(
         "many Q Blocks over more than 512 keys that nothing copies: by a page id for each run of keys",
-        _many_runs,
-        lambda s: "parallel_softmax" if _one_loop(s) else "adjustable_tile",
+        prompts.many_runs,
+        lambda s: "parallel_softmax" if page_runs.one_loop(s) else "adjustable_tile",
         "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121;"
         " regret_44: 30 of 132 over 3.6k 370 in parallel_softmax, 375 in adjustable_tile",
     ),
@@ -486,6 +444,13 @@ auto_kernel = Rules(
         lambda s: s.usual and 2 * s.stats.num_decodes > s.stats.num_seqs,
         untuned.takes("adjustable_tile"),
         "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
+    ),
+    Rule(
+        "short chunks of many sequences, without decodes or of padded heads: parallel_softmax in one loop",
+        lambda s: page_runs.one_loop(s) and (not s.stats.num_decodes or s.padded),
+        untuned.takes("parallel_softmax"),
+        "regret_47: 12 of up to 27 tokens over 9.4k keys of heads of 96 34 us, in q_block 45; regret_44: 297 of 39 of"
+        " heads of 96 1983 and 2181",
     ),
     PROMPTS[-1],
 )

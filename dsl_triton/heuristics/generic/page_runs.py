@@ -70,6 +70,15 @@ def short_queries(s: Situation) -> Config | None:
     return Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run", registers=registers)
 
 
+def one_loop(s: Situation) -> bool:
+    """Whether prompts, which have Q Blocks of 64 rows by 64 keys, gain by a page id for each run of keys."""
+    return not s.short and _longer(s)
+
+
+def _longer(s: Situation) -> bool:
+    return _measured(s) and s.usual and s.keys > 128
+
+
 def sixty_four_rows(s: Situation, made: Config) -> bool:
     """Whether Q Blocks of 64 rows by 64 keys take a page id a run; timed over 243 to 66k keys. Heads of 64: 107 times
     15 tokens over 4.3k keys in one segment 126 us for 163, 14 times 6 over 18k in four 131 for 168; of 96 and 128 452
@@ -78,9 +87,8 @@ def sixty_four_rows(s: Situation, made: Config) -> bool:
     Not where they are a wave of q_block's, of which a unit holds four of 64 lanes, three of these: 259 times 14 tokens
     in a window of 4096 of 8:1 heads, 3.9 a unit, 125 us there, 184 here.
     """
-    a_unit = s.q_blocks(64) / s.units
-    more = s.short and s.narrow and 3 < a_unit <= 4 and s.evenness > 0.9
-    return _measured(s) and s.usual and s.keys > 128 and made.block_m == 64 and made.tile_size == 64 and not more
+    more = s.short and s.narrow and 3 < s.q_blocks(64) / s.units <= 4 and s.evenness > 0.9
+    return _longer(s) and made.block_m == 64 and made.tile_size == 64 and not more
 
 
 def chunk(s: Situation) -> Config | None:
