@@ -107,7 +107,7 @@ def _few(s: Situation) -> bool:
 
 def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
     # 128 keys of 64 lanes are as many bytes as 64 of 128: one of 43,635 keys 18.6 us, by 64 keys 20.5
-    wide = s.narrow and s.stored_in_16_bits and s.keys > 2 * SEGMENT
+    wide = s.tma and s.narrow and s.stored_in_16_bits and s.keys > 2 * SEGMENT
     segments, keys = at_most(resident(s) // s.programs), s.decode_keys(128 if wide else 64)
     tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
     return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
