@@ -31,9 +31,19 @@ QUOTED = [
     (50, 24, "parallel_softmax", {"num_segments": 2}),
     (51, 16, "q_block", {"tile_size": 64}),
     (51, 19, "q_block", {"block_m": 64}),
-    (52, 17, "parallel_softmax", {"tile_size": 32, "gather": "run"}),
+    (52, 17, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
     (52, 26, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
     (52, 29, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
+    (53, 2, "parallel_softmax", {"tile_size": 32, "gather": "run"}),
+    (53, 9, "adjustable_tile", {}),
+    (53, 10, "parallel_softmax", {"block_m": 64, "gather": "run"}),
+    (53, 15, "parallel_softmax", {"block_m": 32, "tile_size": 128, "num_segments": 1}),
+    (53, 17, "unpaged", {"prefill.block_m": 64}),
+    (53, 22, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
+    (54, 18, "adjustable_tile", {}),
+    (54, 21, "parallel_softmax", {"tile_size": 64, "gather": "run"}),
+    (54, 26, "adjustable_tile", {}),
+    (54, 30, "unpaged", {"prefill.tile_size": 32}),
 ]
 
 

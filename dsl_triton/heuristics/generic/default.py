@@ -151,11 +151,12 @@ def _in_segments(s: Situation, found: Tile, segments: int) -> parallel_softmax_k
 
 def _one_segment(s: Situation) -> parallel_softmax_kernel.Config:
     """Many prompts without a context take 32 keys, of which fewer are above the diagonal: 108 of 264 667 us, by 64 837;
-    54 of 283 of heads of 80, by a page id a key, 383 and 467."""
+    54 of 283 of heads of 80, by a page id a key, 383 and 467, but two of 412, six Q Blocks a unit, 38.7 and 32.5."""
     made = _in_segments(s, _rows(s), 1)
     if not page_runs.sixty_four_rows(s, made):
         return made
-    if s.keys <= 512 and s.prompt_keys < 2 * s.queries and s.long_blocks(64) > 4 * s.units:
+    alone = s.keys <= 512 and s.prompt_keys < 2 * s.queries and not s.narrow
+    if alone and s.long_blocks(64) > (16 if s.padded else 4) * s.units:
         return replace(made, tile_size=32, gather="key" if s.padded else "run")
     return replace(made, gather="run")
 
@@ -289,7 +290,8 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
-    """Two programs of 128 rows a unit: one's softmax hides under the other's products.
+    """Two programs of 128 rows a unit: one's softmax hides under the other's products. Of 64 lanes four of 64: three
+    prompts of 2,995 of 8:8 heads 115 us, by 128 rows 141, in seven rows of seven 0.75 to 0.98.
 
     With fewer Q Blocks than that, smaller ones, and segments that fill the units.
     """
@@ -297,7 +299,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     found, segments = _rows(s), 0
     if s.tma and s.small and s.usual:
         segments = untuned.few_blocks(s, unpaged_kernel.MOST_PARTS)
-        found = Tile(64, 64, 4, 3) if segments else Tile(128, 64, 4, 2)
+        found = Tile(64, 64, 4, 3) if segments else Tile(64 if s.narrow else 128, 64, 4, 2)
         if s.narrow and s.stored_in_8_bits:  # 55 of 172 tokens over 39k keys on an H100: 6.7 ms, in two stages 7.8
             found = found._replace(num_stages=3)
         elif s.stored_in_8_bits and s.keys <= 512:  # 33 of 503 of 40:8 heads 341 us for 352, 24 of 462 of 56:8 211, 223
@@ -380,6 +382,13 @@ auto_kernel = Rules(
         "128 of 512 keys: 56.3 us, in q_block of 178 registers 59.0; 32 of 2048 63.1 for 59.0",
     ),
     Rule(
+        "short queries of 17 to 32 rows that fill the units without segments: as many rows, in one loop",
+        lambda s: s.short and 16 < s.rows <= 32 and s.keys > 128 and s.tma and _one_launch(s),
+        untuned.takes("parallel_softmax"),
+        "regret_53: 26 times 5 tokens over 3.1k keys of 48:8 heads 84 us, by 64 rows in q_block 104; of 12 rows 0.81 to"
+        " 0.99 but one",
+    ),
+    Rule(
         "short queries that fill the units without segments: one launch of q_block",
         lambda s: s.short and _one_launch(s),
         untuned.takes("q_block"),
@@ -406,7 +415,7 @@ auto_kernel = Rules(
         "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
     ),
     Rule(
-        "prompts of 257 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
+        "prompts of 193 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
         prompts.up_to_512,
         untuned.takes("parallel_softmax"),
         "regret_52: 39 of 295 of heads of 64 163 us, in q_block 204; regret_42: 108 of 264 in adjustable_tile by the"
@@ -417,6 +426,12 @@ auto_kernel = Rules(
         lambda s: prompts.read_by_few(s, 2048) and prompts.tiles_a_unit(s) < 64,
         untuned.takes("q_block"),
         "tuning of the H100: two of 159 tokens with a window of 1024 30.1 us, in unpaged 33.8",
+    ),
+    Rule(
+        "little work over up to 1024 keys: parallel_softmax in one loop, without a copy",
+        lambda s: page_runs.one_loop(s) and 512 < s.keys <= 1024 and prompts.tiles_a_unit(s) < 8,
+        untuned.takes("parallel_softmax"),
+        "regret_53: 8 of up to 21 tokens in a window of 512 of 8:8 heads 21.7 us, in unpaged 29.0",
     ),
     Rule(
         "keys that few rows read, beside no decodes or short ones: parallel_softmax in one loop, which copies none",
@@ -438,10 +453,17 @@ auto_kernel = Rules(
         "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121;"
         " regret_44: 30 of 132 over 3.6k 370 in parallel_softmax, 375 in adjustable_tile",
     ),
+    Rule(
+        "prompts of 256 lanes that fill the units, of rows for a few Q Blocks: adjustable_tile, which copies none",
+        lambda s: s.gpu is not None and s.tall and s.keys > 512 and s.long_blocks(128) > 2 * s.units and s.rows <= 1024,
+        untuned.takes("adjustable_tile"),
+        "regret_53: 24 of up to 45 tokens over 951 keys of 32:8 heads 121 us, in unpaged 199; regret_54: 79 of up to 54"
+        " beside 222 decodes 1342, 1810",
+    ),
     *PROMPTS[:-1],
     Rule(
         "decodes, most of the sequences, beside short chunks: adjustable_tile, for each of them rows of its own",
-        lambda s: s.usual and 2 * s.stats.num_decodes > s.stats.num_seqs,
+        lambda s: s.usual and (2 * s.stats.num_decodes > s.stats.num_seqs or prompts.one_outlasts(s)),
         untuned.takes("adjustable_tile"),
         "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
     ),

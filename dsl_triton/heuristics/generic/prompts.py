@@ -11,23 +11,24 @@ def many_runs(s: Situation) -> bool:
     """Of prompts, without decodes: four Q Blocks of 64 rows a unit."""
     if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.keys <= 512:
         return False
-    return s.full and s.stored_in_16_bits and s.long_blocks(64) > 4 * s.units
+    return s.full and s.stored_in_16_bits and _many(s)
 
 
 def up_to_512(s: Situation) -> bool:
-    """Of more than 256 keys, where one loop over masked tiles is the faster one: many Q Blocks without decodes, and few
-    beside them. q_block, whose loop over what every row sees has no masks, has the others: 143 prompts beside 33
-    decodes over 307 keys of 128:32 heads 555 us, here 621; two of 264 of heads of 80 11.1, 12.5. Of padded heads, which
-    it reads slowly, only those."""
-    if not (page_runs.one_loop(s) and 256 < s.keys <= 512):
-        return False
-    many, decodes = s.long_blocks(64) > 4 * s.units, s.stats.num_decodes > 0
-    return many != decodes or (s.padded and decodes)
+    """Of more than 192 keys, padded heads of more than 256, many Q Blocks or beside decodes. Few have less to gain in
+    q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5."""
+    least = 256 if s.padded else 192
+    return page_runs.one_loop(s) and least < s.keys <= 512 and (_many(s) or s.stats.num_decodes > 0)
+
+
+def _many(s: Situation) -> bool:
+    return s.long_blocks(64) > 4 * s.units
 
 
 def many_rows(s: Situation) -> bool:
-    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit."""
-    return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
+    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit. Over 8 bits,
+    which a copy converts once, from 257 keys on: 40 beside 69 decodes over 364 keys 217 us, in q_block 248."""
+    return s.keys > (256 if s.stored_in_8_bits else 384) and s.full and s.small and s.long_blocks(128) > 8 * s.units
 
 
 def read_by_few(s: Situation, rows: int) -> bool:
@@ -48,6 +49,12 @@ def short_beside(s: Situation) -> bool:
     """No decodes, or whose keys end before the chunks' rows do: 12 over up to 75k keys beside 36 of 67 tokens take 1332
     us in segments of adjustable_tile, 1904 in one loop."""
     return not s.stats.num_decodes or (s.rows > 512 and s.keys <= 16 * KIB)
+
+
+def one_outlasts(s: Situation) -> bool:
+    """Many sequences whose mean has an eighth of the longest's keys: if that is a decode, it outlasts the others. Seven
+    decodes over up to 14k keys beside 131 prompts over 102: 169 us in segments, in q_block 376."""
+    return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= 1 / 8
 
 
 def tiles_a_unit(s: Situation) -> float:
