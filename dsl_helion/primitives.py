@@ -149,7 +149,9 @@ def dequantise_values(v, dtype):
 def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked):
     """K or V [tile_size, head_size] of one KV head, gathered page by page.
 
-    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
+    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output. Of two axes
+    where lanes allow it: Triton copies three to shared memory without swizzling, whose banks conflict (static_grid 365
+    us for 209 at 32q1s8k~).
     kv_head: a grid's number, which takes no register and no axis (158 registers for 200 of a flat tile of 128 keys), or
     a tensor where the grid has other numbers, as in static_grid.
     """
@@ -163,18 +165,18 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
         at = [page, kv_head, slice(None)]
         keep = wanted.unsqueeze(1)
     else:
-        keep = wanted.unsqueeze(1).unsqueeze(2)
-        if gather == "flat":
-            at = [page.unsqueeze(1), wide_index(kv_head), slice(None)]
+        keys = [page.unsqueeze(1)] if gather == "flat" else [page.unsqueeze(1), slot.unsqueeze(1)]
+        if binding.is_power_of_two(cache.size(-1)):
+            at, keep = [*keys, wide_index(kv_head), hl.arange(cache.size(-1)).unsqueeze(0)], wanted.unsqueeze(1)
         else:
-            at = [page.unsqueeze(1), slot.unsqueeze(1), wide_index(kv_head), slice(None)]
+            at, keep = [*keys, wide_index(kv_head), slice(None)], wanted.unsqueeze(1).unsqueeze(2)
     if masked:
         x = hl.load(cache, at, extra_mask=keep)
     else:
         x = hl.load(cache, at)
     if gather == "page":
         x = x.reshape(tile_size, cache.size(-1))
-    elif gather == "2idx" or isinstance(kv_head, torch.Tensor):
+    elif x.ndim == 3:
         x = x.squeeze(1)
     return dequantise(x, dtype)
 
