@@ -107,7 +107,7 @@ def _few(s: Situation) -> bool:
 
 def _wave(s: Situation, made: Callable[[Situation, int, int], Any]) -> Any:
     # 128 keys of 64 lanes are as many bytes as 64 of 128: one of 43,635 keys 18.6 us, by 64 keys 20.5
-    wide = s.tma and s.narrow and s.stored_in_16_bits and s.keys > 2 * SEGMENT
+    wide = s.wgmma and s.narrow and s.stored_in_16_bits and s.keys > 2 * SEGMENT
     segments, keys = at_most(resident(s) // s.programs), s.decode_keys(128 if wide else 64)
     tiles = cdiv(s.keys, keys)  # 8 of 512 keys: 9.0 us in 8 segments of a tile, 9.7 in 6 of one or two
     return made(s, tiles if tiles <= 3 * segments // 2 else segments, keys)
@@ -246,13 +246,13 @@ def _many_blocks(s: Situation) -> bool:
 
 
 def read_often(s: Situation) -> bool:
-    """Whether so many rows read a key that a copy pays: more than eight Q Blocks of 128, four over 8 bits.
+    """Whether so many rows read a key that a copy pays: more than eight Q Blocks of 128, four over 8 bits and beside
+    decodes, which are a launch apart then, by segments of their own.
 
-    Of 513 to 1,024 rows it did not in ten of eleven batches of 16 bits: three prompts of 645 of 32:32 heads 75 us, in
-    q_block 55, 81 of up to 139 tokens over 7k keys of 48:8 387, in parallel_softmax 270; over 8 bits 102 of 99 tokens
-    over 5.8k keys 4467, 5496 in the next best.
+    Of 513 to 1,024 rows it did not in eight of eleven batches of 16 bits: three prompts of 645 of 32:32 heads 75 us, in
+    q_block 55; over 8 bits 102 of 99 tokens over 5.8k keys 4467, 5496 in the next best.
     """
-    return s.rows > (512 if s.stored_in_8_bits else 1024)
+    return s.rows > (512 if s.stored_in_8_bits or s.stats.num_decodes else 1024)
 
 
 def copies(s: Situation) -> bool:

@@ -36,8 +36,8 @@ PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of chunks
 # of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of 18 tokens
-# over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7, 16 sequences of up to 50 tokens over 586 keys (23 tiles)
-# 38.1 and 31.4; but one of 310 and a decode of 128:32 heads of 96 (12 tiles) 27.1 for 33.0.
+# over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles)
+# 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_ROWS = 4, 12, 24, 256
 
 

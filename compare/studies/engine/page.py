@@ -129,7 +129,7 @@ def serving_table(rows: Rows) -> list[str]:
 
 
 def profile_table(rows: Rows) -> list[str]:
-    """What a step takes and what the GPU does in it, the five longest kernels of each; empty where none was profiled."""
+    """What a step takes and what the GPU does in it, by its five longest kernels; empty where none was profiled."""
     found = [row for row in rows if row["part"] == "profile"]
     if not found:
         return []

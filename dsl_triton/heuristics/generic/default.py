@@ -70,7 +70,7 @@ def _sixteen(s: Situation) -> Tile:
 q_block = Rules(
     Rule(
         "decodes over up to 128 keys, more than six programs a unit: 32 keys, of which a unit holds as many",
-        lambda s: s.few_rows and s.usual and s.tma and 64 < s.keys <= 128 and s.programs > 6 * s.units,
+        few_keys.one_tile_each,
         lambda s: _q_block(_decode_tile(s, 32)._replace(tile_size=32), num_stages=1),
         "regret_49: 55 over 96 keys of 128:16 heads 17.1 us, by 128 keys 22.1",
     ),
@@ -132,7 +132,7 @@ q_block = Rules(
         "many prompts of up to 512 keys: one stage",
         lambda s: few_keys.many_prompts(s) and s.keys <= 512 and s.full and not s.padded,
         lambda s: _q_block(_rows(s), num_stages=1),
-        "53 prompts of up to 348: 377 us for 415; heads of 64 lose, 39 of up to 295 204 us for 164",
+        "53 prompts of up to 348: 377 us for 415; heads of 64 lose, 39 of up to 295 204 us for 168",
     ),
     Rule(
         "prompts of one tile: nothing to load ahead",
@@ -150,8 +150,9 @@ def _in_segments(s: Situation, found: Tile, segments: int) -> parallel_softmax_k
 
 
 def _one_segment(s: Situation) -> parallel_softmax_kernel.Config:
-    """Many prompts without a context take 32 keys, of which fewer are above the diagonal: 108 of 264 667 us, by 64 837;
-    54 of 283 of heads of 80, by a page id a key, 383 and 467, but two of 412, six Q Blocks a unit, 38.7 and 32.5."""
+    """Many prompts without a context take 32 keys, of which fewer are above the diagonal: 20 of up to 244 beside ten
+    decodes 67.5 us, by 64 74.4; 54 of 283 of heads of 80, by a page id a key, 383 and 467, but two of 412, six Q Blocks
+    a unit, 38.7, in q_block by 64 34.6."""
     made = _in_segments(s, _rows(s), 1)
     if not page_runs.sixty_four_rows(s, made):
         return made
@@ -217,8 +218,8 @@ parallel_softmax = Rules(
     Rule(
         "prompts: one segment, a page id for each run of keys",
         lambda s: not s.short,
-        lambda s: _one_segment(s),
-        "regret_49 to regret_52: 29 rows of 64 and 128 lanes 0.98 of a page id a key, 0.87 at best",
+        _one_segment,
+        "regret_49 to regret_52: 22 rows of 64 and 128 lanes 0.97 of a page id a key, 0.87 at best",
     ),
     Rule(
         "few short queries: 64 rows by 128 keys, read by pages",
@@ -291,7 +292,7 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
 
 def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kernel.Config:
     """Two programs of 128 rows a unit: one's softmax hides under the other's products. Of 64 lanes four of 64: three
-    prompts of 2,995 of 8:8 heads 115 us, by 128 rows 141, in seven rows of seven 0.75 to 0.98.
+    prompts of 2,995 of 8:8 heads 115 us, by 128 rows 141, in ten rows of ten 0.75 to 1.00.
 
     With fewer Q Blocks than that, smaller ones, and segments that fill the units.
     """
@@ -299,7 +300,7 @@ def unpaged(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> unpaged_kerne
     found, segments = _rows(s), 0
     if s.tma and s.small and s.usual:
         segments = untuned.few_blocks(s, unpaged_kernel.MOST_PARTS)
-        found = Tile(64, 64, 4, 3) if segments else Tile(64 if s.narrow else 128, 64, 4, 2)
+        found = Tile(64, 64, 4, 3) if segments else Tile(64 if s.narrow and s.wgmma else 128, 64, 4, 2)
         if s.narrow and s.stored_in_8_bits:  # 55 of 172 tokens over 39k keys on an H100: 6.7 ms, in two stages 7.8
             found = found._replace(num_stages=3)
         elif s.stored_in_8_bits and s.keys <= 512:  # 33 of 503 of 40:8 heads 341 us for 352, 24 of 462 of 56:8 211, 223
@@ -383,10 +384,10 @@ auto_kernel = Rules(
     ),
     Rule(
         "short queries of 17 to 32 rows that fill the units without segments: as many rows, in one loop",
-        lambda s: s.short and 16 < s.rows <= 32 and s.keys > 128 and s.tma and _one_launch(s),
+        lambda s: s.short and 16 < s.rows <= 32 and s.keys > 128 and s.wgmma and _one_launch(s),
         untuned.takes("parallel_softmax"),
-        "regret_53: 26 times 5 tokens over 3.1k keys of 48:8 heads 84 us, by 64 rows in q_block 104; of 12 rows 0.81 to"
-        " 0.99 but one",
+        "regret_53: 26 times 5 tokens over 3.1k keys of 48:8 heads 84 us, by 64 rows in q_block 104; regret_54: 220"
+        " times 6 in a window of 4096 of 64:16 heads 1736, 1934",
     ),
     Rule(
         "short queries that fill the units without segments: one launch of q_block",
@@ -409,7 +410,7 @@ auto_kernel = Rules(
         "tuning/tuneT: 58 prompts of 49: 26.3 us, in q_block 29.3",
     ),
     Rule(
-        "many prompts of 385 to 512 keys: unpaged, whose products are faster",
+        "many prompts of up to 512 keys: unpaged, whose products are faster",
         lambda s: s.gpu is not None and s.keys <= 512 and prompts.many_rows(s),
         untuned.takes("unpaged"),
         "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
@@ -418,8 +419,8 @@ auto_kernel = Rules(
         "prompts of 193 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
         prompts.up_to_512,
         untuned.takes("parallel_softmax"),
-        "regret_52: 39 of 295 of heads of 64 163 us, in q_block 204; regret_42: 108 of 264 in adjustable_tile by the"
-        " same tiles 667, in q_block 856",
+        "regret_53: 20 of up to 244 beside ten decodes 67.5 us, in q_block 74.9, by 32 keys 71.1; 59 of up to 248 of"
+        " 8:8 heads of 64 beside 25 34.5, 40.3",
     ),
     Rule(
         "chunks of little work over a short context or a window: one launch of q_block",
@@ -434,11 +435,10 @@ auto_kernel = Rules(
         "regret_53: 8 of up to 21 tokens in a window of 512 of 8:8 heads 21.7 us, in unpaged 29.0",
     ),
     Rule(
-        "keys that few rows read, beside no decodes or short ones: parallel_softmax in one loop, which copies none",
+        "keys that few rows read, beside a few short decodes: parallel_softmax in one loop, which copies none",
         lambda s: prompts.read_by_few(s, 900) and prompts.short_beside(s) and page_runs.one_loop(s),
         untuned.takes("parallel_softmax"),
-        "regret_52: 18 of up to 41 tokens over 18k keys 1057 us, in adjustable_tile 1145; 63 of up to 139 beside 18"
-        " decodes over 7k keys 270 and 330, in unpaged 387",
+        "regret_52: 63 of up to 139 beside 18 decodes over 7k keys 270 us, in adjustable_tile 334, in unpaged 395",
     ),
     Rule(
         "keys that few rows read: adjustable_tile, which copies none",
@@ -447,11 +447,10 @@ auto_kernel = Rules(
         "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
     ),
     Rule(
-        "many Q Blocks over more than 512 keys that nothing copies: by a page id for each run of keys",
+        "many Q Blocks over more than 512 keys that nothing copies: adjustable_tile, a page id for each run of keys",
         prompts.many_runs,
-        lambda s: "parallel_softmax" if page_runs.one_loop(s) else "adjustable_tile",
-        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 1996, 2121;"
-        " regret_44: 30 of 132 over 3.6k 370 in parallel_softmax, 375 in adjustable_tile",
+        untuned.takes("adjustable_tile"),
+        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 2006, 2181",
     ),
     Rule(
         "prompts of 256 lanes that fill the units, of rows for a few Q Blocks: adjustable_tile, which copies none",
@@ -471,8 +470,7 @@ auto_kernel = Rules(
         "short chunks of many sequences, without decodes or of padded heads: parallel_softmax in one loop",
         lambda s: page_runs.one_loop(s) and (not s.stats.num_decodes or s.padded),
         untuned.takes("parallel_softmax"),
-        "regret_47: 12 of up to 27 tokens over 9.4k keys of heads of 96 34 us, in q_block 45; regret_44: 297 of 39 of"
-        " heads of 96 1983 and 2181",
+        "regret_47: 12 of up to 27 tokens over 9.4k keys of heads of 96 34 us, in q_block 45",
     ),
     PROMPTS[-1],
 )

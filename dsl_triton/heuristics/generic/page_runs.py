@@ -85,7 +85,7 @@ def sixty_four_rows(s: Situation, made: Config) -> bool:
     for 470 and 217 for 229; seven prompts of 840 285 for 319. Over 8 bits they lose (a prompt 2621 us for 2441).
 
     Not where they are a wave of q_block's, of which a unit holds four of 64 lanes, three of these: 259 times 14 tokens
-    in a window of 4096 of 8:1 heads, 3.9 a unit, 125 us there, 184 here.
+    in a window of 4096 of 8:1 heads, 3.9 a unit, 125 us there, 184 here (the one row timed of so many).
     """
     more = s.short and s.narrow and 3 < s.q_blocks(64) / s.units <= 4 and s.evenness > 0.9
     return _longer(s) and made.block_m == 64 and made.tile_size == 64 and not more

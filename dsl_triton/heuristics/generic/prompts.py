@@ -2,6 +2,7 @@
 
 from common.gpus import KIB
 from common.serving import untuned
+from common.serving.grid import EIGHTHS, UNEVEN
 from common.serving.rules import Situation
 from dsl_triton.heuristics.generic import page_runs
 from dsl_triton.unpaged import MOST_PARTS
@@ -15,10 +16,12 @@ def many_runs(s: Situation) -> bool:
 
 
 def up_to_512(s: Situation) -> bool:
-    """Of more than 192 keys, padded heads of more than 256, many Q Blocks or beside decodes. Few have less to gain in
-    q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5."""
-    least = 256 if s.padded else 192
-    return page_runs.one_loop(s) and least < s.keys <= 512 and (_many(s) or s.stats.num_decodes > 0)
+    """Many Q Blocks over more than 256 keys, and any beside decodes, of heads that are a power of two from 193 on. Few
+    stay in q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5; six
+    of 244 of 64:8 heads of 64 25.2 and 28.0 by a page id a key."""
+    decodes = s.stats.num_decodes > 0
+    least = 192 if decodes and not s.padded else 256
+    return page_runs.one_loop(s) and least < s.keys <= 512 and (_many(s) or decodes)
 
 
 def _many(s: Situation) -> bool:
@@ -46,15 +49,16 @@ def read_by_few(s: Situation, rows: int) -> bool:
 
 
 def short_beside(s: Situation) -> bool:
-    """No decodes, or whose keys end before the chunks' rows do: 12 over up to 75k keys beside 36 of 67 tokens take 1332
-    us in segments of adjustable_tile, 1904 in one loop."""
-    return not s.stats.num_decodes or (s.rows > 512 and s.keys <= 16 * KIB)
+    """Fewer decodes than chunks, whose keys end before the chunks' rows do: 12 over up to 75k keys beside 36 of 67
+    tokens take 1332 us in segments of adjustable_tile, 1904 in one loop."""
+    return 0 < 2 * s.stats.num_decodes <= s.stats.num_seqs and s.rows > 512 and s.keys <= 16 * KIB
 
 
 def one_outlasts(s: Situation) -> bool:
-    """Many sequences whose mean has an eighth of the longest's keys: if that is a decode, it outlasts the others. Seven
-    decodes over up to 14k keys beside 131 prompts over 102: 169 us in segments, in q_block 376."""
-    return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= 1 / 8
+    """Many sequences whose mean has a quarter of the longest's keys at most, as uneven batches of a warm-up's points
+    have: if the longest is a decode, it outlasts the others. Seven decodes over up to 14k keys beside 131 prompts over
+    102: 171 us in 14 segments, in q_block 376."""
+    return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= UNEVEN / EIGHTHS
 
 
 def tiles_a_unit(s: Situation) -> float:
