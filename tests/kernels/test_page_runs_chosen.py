@@ -35,6 +35,10 @@ LEAVE = {
     "heads-of-64": (AttentionShape(64, 8, 64, 16), [(1, 8192)] * 32),
     "pages-of-24": (AttentionShape(32, 8, 128, 24), [(1, 8192)] * 32),
     "float32": (AttentionShape(32, 8, 128, 16, torch.float32), [(1, 8192)] * 32),
+    "prompt-of-8-bits": (AttentionShape(32, 8, 128, 16, kv_dtype=torch.float8_e4m3fn), [(64, 500)]),
+    "prompt-of-few-keys": (LLAMA, [(64, 100)]),
+}
+ONE_SEGMENT = {
     "long-chunk": (LLAMA, [(256, 8192)]),
     "chunk-beside-a-decode": (LLAMA, [(64, 8192), (1, 100)]),
     "short-context": (LLAMA, [(64, 500)]),
@@ -54,6 +58,12 @@ def test_these_rows_take_runs(shape: AttentionShape, lens: list, sizes: tuple[in
 @pytest.mark.parametrize(("shape", "lens"), LEAVE.values(), ids=LEAVE)
 def test_other_rows_are_read_as_before(shape: AttentionShape, lens: list) -> None:
     assert default.parallel_softmax(shape, BatchStats.of(lens), H200).gather == "key"
+
+
+@pytest.mark.parametrize(("shape", "lens"), ONE_SEGMENT.values(), ids=ONE_SEGMENT)
+def test_other_prompts_take_runs_in_one_segment(shape: AttentionShape, lens: list) -> None:
+    config = default.parallel_softmax(shape, BatchStats.of(lens), H200)
+    assert (config.block_m, config.tile_size, config.num_segments, config.gather) == (64, 64, 1, "run")
 
 
 def test_no_gpu_that_was_not_measured_takes_runs() -> None:
