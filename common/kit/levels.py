@@ -145,9 +145,8 @@ def _base(name: str) -> Case:
     whole = number.isascii() and number.isdecimal() and len(number) < 19
     if kind == "random" and whole:
         return random_case(int(number))
-    if (
-        kind == "axes" and whole and (int(number) < num_smoke() or int(number) < num_axes())
-    ):  # to count them all takes 3 s
+    # the smoke cases first, for to count them all takes 3 s
+    if kind == "axes" and whole and (int(number) < num_smoke() or int(number) < num_axes()):
         return axes_case(int(number))
     near = ", ".join(difflib.get_close_matches(name[:80], BY_NAME, 3, 0.3)) or "keys-4500"
     allowed = f"a named case, as {near}, random-SEED, or axes-0 to axes-{num_axes() - 1}"
