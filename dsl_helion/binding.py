@@ -14,6 +14,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
+from dsl_helion import symmetric_memory
 from dsl_helion.handle import launcher
 from dsl_helion.kept import Kept, counts
 
@@ -217,7 +218,8 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
     key = (bindable, config, args[0].device, *map(_fingerprint, args))
     compiled = None if same else _compiled.get(key)
     if compiled is None:
-        compiled = _compile(bindable, config, args, options)
+        with symmetric_memory.ruled_out():
+            compiled = _compile(bindable, config, args, options)
         if len(_compiled) == MAX_SHAPES:
             _compiled.clear()
         if not same:
