@@ -258,7 +258,8 @@ def read_often(s: Situation) -> bool:
 def copies(s: Situation) -> bool:
     """Whether PROMPTS give unpaged the batch: decodes need segments for shorter contexts than chunks do."""
     long = s.keys >= (4 if s.stats.num_decodes else 16) * s.queries
-    return read_often(s) or (s.programs <= 256 and long and not _many_blocks(s))
+    few = s.programs <= 256 or s.long_blocks(64) < s.units
+    return read_often(s) or (few and long and not _many_blocks(s))
 
 
 def takes(kernel: str) -> Callable[[Situation], str]:

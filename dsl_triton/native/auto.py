@@ -37,20 +37,23 @@ FEW_KEYS = 128
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of chunks
 # of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of 18 tokens
 # over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles)
-# 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0.
-FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_ROWS = 4, 12, 24, 256
+# 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows
+# than a Q Block has, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0.
+FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 
 
 def _few_tiles(s: Situation) -> int:
     if s.rows > FEW_ROWS:
         return FEW_TILES
-    return FEW_BESIDE_DECODES if s.stats.num_decodes else FEW_OF_CHUNKS
+    if not s.stats.num_decodes:
+        return FEW_OF_CHUNKS
+    return FEW_OF_HALF_EMPTY if s.rows < FEW_ROWS // 2 else FEW_BESIDE_DECODES
 
 
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit or, of few rows, 12 or 24: the Gluon kernel",
+        "prompts over more than 128 keys, four tiles a unit or, of few rows, 12, 24 or 160: the Gluon kernel",
         lambda s: not s.short and s.keys > FEW_KEYS and prompts.tiles_a_unit(s) > _few_tiles(s),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"

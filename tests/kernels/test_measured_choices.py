@@ -15,7 +15,7 @@ ROWS = {
     "chunks-of-256-lanes": ((24, 4, 256, 16, BF16), [(70, 852)] * 2, "unpaged"),
     "short-prompts-of-256-lanes": ((56, 8, 256, 16, BF16), [(58, 58)] * 7 + [(1, 9)], "parallel_softmax"),
     "drafts-of-256-lanes": ((8, 1, 256, 16, BF16), [(7, 61)] * 148, "parallel_softmax"),
-    "many-chunks": ((16, 8, 128, 16, BF16), [(215, 620)] * 92, "adjustable_tile"),
+    "many-chunks": ((40, 8, 128, 32, BF16), [(38, 2069)] * 233, "parallel_softmax"),
     "chunks-of-few-tiles": ((64, 32, 128, 16, BF16), [(22, 806)] * 2, "parallel_softmax"),
 }
 

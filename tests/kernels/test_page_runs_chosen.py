@@ -40,7 +40,6 @@ LEAVE = {
 }
 ONE_SEGMENT = {
     "long-chunk": (LLAMA, [(256, 8192)]),
-    "chunk-beside-a-decode": (LLAMA, [(64, 8192), (1, 100)]),
     "short-context": (LLAMA, [(64, 500)]),
 }
 NAMED = ("query-15-16-17", "everything-at-once", "window-page", "all-sequences-empty", "page-48")
@@ -64,6 +63,17 @@ def test_other_rows_are_read_as_before(shape: AttentionShape, lens: list) -> Non
 def test_other_prompts_take_runs_in_one_segment(shape: AttentionShape, lens: list) -> None:
     config = default.parallel_softmax(shape, BatchStats.of(lens), H200)
     assert (config.block_m, config.tile_size, config.num_segments, config.gather) == (64, 64, 1, "run")
+
+
+def test_a_few_blocks_beside_a_decode_are_cut() -> None:
+    config = default.parallel_softmax(LLAMA, BatchStats.of([(64, 8192), (1, 100)]), H200)
+    assert (config.num_segments, config.gather) == (7, "run")
+
+
+@pytest.mark.parametrize(("keys", "stages"), [(400, 2), (4000, 5)])
+def test_long_loops_have_two_tiles_ahead(keys: int, stages: int) -> None:
+    stats = BatchStats.of([(40, keys)] * 64)
+    assert default.parallel_softmax(LLAMA, stats, H200).num_stages == stages
 
 
 def test_no_gpu_that_was_not_measured_takes_runs() -> None:

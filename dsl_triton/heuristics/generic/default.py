@@ -64,7 +64,12 @@ def _q_block(found: Tile, **changes: int) -> q_block_kernel.Config:
 def _sixteen(s: Situation) -> Tile:
     """Tiles of 16 keys; of up to 64 over 8 bits in one stage: 162 prompts of 52 of 14:2 heads 38.8 us, in two 44.3."""
     found = _rows(s)._replace(tile_size=16)
-    return found._replace(num_stages=1) if s.stored_in_8_bits and s.keys <= 64 else found
+    return _one_stage_of_8_bits(s, found) if s.keys <= 64 else found
+
+
+def _one_stage_of_8_bits(s: Situation, found: Tile) -> Tile:
+    """165 sequences of up to 27 tokens over 245 keys of 40:8 heads, by 32 keys: 98.5 us, in two stages 120."""
+    return found._replace(num_stages=1) if s.stored_in_8_bits else found
 
 
 q_block = Rules(
@@ -125,7 +130,7 @@ q_block = Rules(
     Rule(
         "many prompts of up to 256 keys, fewer of up to 128: tiles of 32",
         lambda s: (few_keys.many_prompts(s) and s.keys <= 256) or few_keys.filling(s),
-        lambda s: _q_block(_rows(s), tile_size=32),
+        lambda s: _q_block(_one_stage_of_8_bits(s, _rows(s)._replace(tile_size=32))),
         "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 13 over 112 keys 11.1, by 64 13.4",
     ),
     Rule(
@@ -152,14 +157,15 @@ def _in_segments(s: Situation, found: Tile, segments: int) -> parallel_softmax_k
 def _one_segment(s: Situation) -> parallel_softmax_kernel.Config:
     """Many prompts without a context take 32 keys, of which fewer are above the diagonal: 20 of up to 244 beside ten
     decodes 67.5 us, by 64 74.4; 54 of 283 of heads of 80, by a page id a key, 383 and 467, but two of 412, six Q Blocks
-    a unit, 38.7, in q_block by 64 34.6."""
+    a unit, 38.7, in q_block by 64 34.6. 25 of 186 of heads of 80 in pages of 64 by a page id a key 180, a run 158."""
     made = _in_segments(s, _rows(s), 1)
     if not page_runs.sixty_four_rows(s, made):
-        return made
+        return page_runs.ahead(s, made)
     alone = s.keys <= 512 and s.prompt_keys < 2 * s.queries and not s.narrow
     if alone and s.long_blocks(64) > (16 if s.padded else 4) * s.units:
-        return replace(made, tile_size=32, gather="key" if s.padded else "run")
-    return replace(made, gather="run")
+        runs = not s.padded or s.shape.block_size >= 32
+        return replace(made, tile_size=32, gather="run" if runs else "key")
+    return page_runs.ahead(s, page_runs.few_blocks(s, replace(made, gather="run")))
 
 
 def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
@@ -169,7 +175,8 @@ def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
     made = _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
     if not page_runs.sixty_four_rows(s, made):
         return made
-    return replace(made, gather="run", num_segments=1 if untuned.one_launch(s, made) else made.num_segments)
+    segments = 1 if untuned.one_launch(s, made) else made.num_segments
+    return page_runs.ahead(s, replace(made, gather="run", num_segments=segments))
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
@@ -423,6 +430,12 @@ auto_kernel = Rules(
         " 8:8 heads of 64 beside 25 34.5, 40.3",
     ),
     Rule(
+        "keys beyond 512 that few rows read: parallel_softmax in one loop, two tiles ahead",
+        prompts.in_place,
+        untuned.takes("parallel_softmax"),
+        "sweeps/ahead.jsonl: 25 rows 0.59 to 1.02 of what they took in other kernels, 0.85 on the mean",
+    ),
+    Rule(
         "chunks of little work over a short context or a window: one launch of q_block",
         lambda s: prompts.read_by_few(s, 2048) and prompts.tiles_a_unit(s) < 64,
         untuned.takes("q_block"),
@@ -435,22 +448,10 @@ auto_kernel = Rules(
         "regret_53: 8 of up to 21 tokens in a window of 512 of 8:8 heads 21.7 us, in unpaged 29.0",
     ),
     Rule(
-        "keys that few rows read, beside a few short decodes: parallel_softmax in one loop, which copies none",
-        lambda s: prompts.read_by_few(s, 900) and prompts.short_beside(s) and page_runs.one_loop(s),
-        untuned.takes("parallel_softmax"),
-        "regret_52: 63 of up to 139 beside 18 decodes over 7k keys 270 us, in adjustable_tile 334, in unpaged 395",
-    ),
-    Rule(
         "keys that few rows read: adjustable_tile, which copies none",
         lambda s: prompts.read_by_few(s, 900),
         untuned.takes("adjustable_tile"),
         "on an H100 10 of 26 tokens beside a decode over 58k keys: 199 us for 208; 4 of 1363, window 1024: 226 for 246",
-    ),
-    Rule(
-        "many Q Blocks over more than 512 keys that nothing copies: adjustable_tile, a page id for each run of keys",
-        prompts.many_runs,
-        untuned.takes("adjustable_tile"),
-        "regret_43: 92 of up to 215 tokens over 620 keys of 16:8 heads: 276 us, 302 in q_block; 39 tokens 2006, 2181",
     ),
     Rule(
         "prompts of 256 lanes that fill the units, of rows for a few Q Blocks: adjustable_tile, which copies none",
@@ -461,13 +462,14 @@ auto_kernel = Rules(
     ),
     *PROMPTS[:-1],
     Rule(
-        "decodes, most of the sequences, beside short chunks: adjustable_tile, for each of them rows of its own",
-        lambda s: s.usual and (2 * s.stats.num_decodes > s.stats.num_seqs or prompts.one_outlasts(s)),
+        "short chunks beside decodes that outlast them: adjustable_tile, for a decode rows and segments of its own",
+        lambda s: s.usual and prompts.decodes_last(s),
         untuned.takes("adjustable_tile"),
-        "regret_44: 43 beside 25 of up to 17 tokens over 1642 keys 74 us, in q_block 111; 152 beside 34 3534 for 4179",
+        "regret_55: 14 beside 19 of up to 26 tokens over 84k keys 626 us, in q_block 1638; regret_44: 152 beside 34"
+        " 3534 us for 4179",
     ),
     Rule(
-        "short chunks of many sequences, without decodes or of padded heads: parallel_softmax in one loop",
+        "short chunks, without decodes or of padded heads: parallel_softmax, few Q Blocks in segments",
         lambda s: page_runs.one_loop(s) and (not s.stats.num_decodes or s.padded),
         untuned.takes("parallel_softmax"),
         "regret_47: 12 of up to 27 tokens over 9.4k keys of heads of 96 34 us, in q_block 45",

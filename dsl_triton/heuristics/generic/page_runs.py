@@ -5,6 +5,8 @@ docs/results/h200/sweeps/page_runs.jsonl. Elsewhere a page id a key stays: 64 ke
 programs a unit on, and with less than 1024 keys a segment.
 """
 
+from dataclasses import replace
+
 import triton
 
 from common.serving.rules import Situation, splits
@@ -67,7 +69,34 @@ def short_queries(s: Situation) -> Config | None:
     most = min(s.keys // (2 * tile_size), 64)
     segments = splits(q_blocks, per_unit * s.units, cdiv(s.keys, tile_size), most, s.evenness)
     registers = 168 if rows == 32 else 0  # three a unit: Triton 3.9 took 170, two fit, and 48.6 us for 3.6's 38.6
-    return Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run", registers=registers)
+    made = Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run", registers=registers)
+    return ahead(s, made)
+
+
+def ahead(s: Situation, made: Config) -> Config:
+    """In five stages page ids are two tiles ahead, and so is what they lead to; in two, and in three, none is.
+
+    From 512 keys a segment on: two of 3 tokens over 22k keys of 128:8 heads of 80 45.6 us in five stages, 63.5 in two;
+    171 of 11 over 5.7k of 64:8 917 and 1167; of shorter ones they lose, two of 412 of heads of 80 35.9 and 35.1.
+    """
+    asks = s.wgmma and s.usual and made.block_m >= 32 and (made.gather == "run" or s.stored_in_8_bits)
+    if not asks or s.keys < 512 * made.num_segments or _wave_of_four(s):
+        return made
+    return replace(made, num_stages=5)
+
+
+def _wave_of_four(s: Situation) -> bool:
+    """Short queries of 64 lanes of which a unit holds four without tiles ahead, three with them: 59 times 8 tokens over
+    2.1k keys of 64:8 heads, 3.6 a unit, 65.6 us in two stages, 70.9 in five."""
+    return s.short and s.narrow and 3 < s.q_blocks(64) / s.units <= 4
+
+
+def few_blocks(s: Situation, made: Config) -> Config:
+    """Prompts of fewer Q Blocks than units over more than 512 keys: as many segments as end soonest, one program a
+    unit. Two decodes and two prompts of 19 in a window of 512 10.9 us in three, 19.1 in one."""
+    blocks = s.long_blocks(64)
+    segments = splits(blocks, s.units, cdiv(s.keys, 64), min(s.keys // 256, 16), s.evenness)
+    return replace(made, num_segments=segments if s.keys > 512 and blocks < s.units else 1)
 
 
 def one_loop(s: Situation) -> bool:
@@ -87,7 +116,7 @@ def sixty_four_rows(s: Situation, made: Config) -> bool:
     Not where they are a wave of q_block's, of which a unit holds four of 64 lanes, three of these: 259 times 14 tokens
     in a window of 4096 of 8:1 heads, 3.9 a unit, 125 us there, 184 here (the one row timed of so many).
     """
-    more = s.short and s.narrow and 3 < s.q_blocks(64) / s.units <= 4 and s.evenness > 0.9
+    more = _wave_of_four(s) and s.evenness > 0.9
     return _longer(s) and made.block_m == 64 and made.tile_size == 64 and not more
 
 
@@ -104,4 +133,4 @@ def chunk(s: Situation) -> Config | None:
     if s.short or not applies(s) or s.stats.num_decodes or q_blocks > most or s.keys < least:
         return None
     segments = splits(q_blocks, 2 * s.units, cdiv(s.keys, 64), min(s.keys // 256, 16), s.evenness)
-    return Config(64, 64, segments, num_stages=2, overlap=True, gather="run")
+    return ahead(s, Config(64, 64, segments, num_stages=2, overlap=True, gather="run"))

@@ -8,20 +8,19 @@ from dsl_triton.heuristics.generic import page_runs
 from dsl_triton.unpaged import MOST_PARTS
 
 
-def many_runs(s: Situation) -> bool:
-    """Of prompts, without decodes: four Q Blocks of 64 rows a unit."""
-    if s.gpu is None or untuned.copies(s) or s.stats.num_decodes or s.keys <= 512:
-        return False
-    return s.full and s.stored_in_16_bits and _many(s)
-
-
 def up_to_512(s: Situation) -> bool:
     """Many Q Blocks over more than 256 keys, and any beside decodes, of heads that are a power of two from 193 on. Few
     stay in q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5; six
     of 244 of 64:8 heads of 64 25.2 and 28.0 by a page id a key."""
     decodes = s.stats.num_decodes > 0
-    least = 192 if decodes and not s.padded else 256
+    least = 192 if decodes and not s.padded else 128 if _many_in_pages(s) else 256
     return page_runs.one_loop(s) and least < s.keys <= 512 and (_many(s) or decodes)
+
+
+def _many_in_pages(s: Situation) -> bool:
+    """Padded heads by 32 keys, each a page's: 25 of 186 tokens of 128:8 heads of 80 158 us, in q_block 215; in pages of
+    16 they lose, 59 of 138 of 32:8 heads 134 and 111."""
+    return s.padded and s.shape.block_size >= 32 and s.long_blocks(64) > 16 * s.units
 
 
 def _many(s: Situation) -> bool:
@@ -31,6 +30,8 @@ def _many(s: Situation) -> bool:
 def many_rows(s: Situation) -> bool:
     """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit. Over 8 bits,
     which a copy converts once, from 257 keys on: 40 beside 69 decodes over 364 keys 217 us, in q_block 248."""
+    if s.stored_in_8_bits and s.padded:  # 16 of 287 over 421 keys of 32:32 heads of 96 178 us, in q_block 145
+        return False
     return s.keys > (256 if s.stored_in_8_bits else 384) and s.full and s.small and s.long_blocks(128) > 8 * s.units
 
 
@@ -48,10 +49,28 @@ def read_by_few(s: Situation, rows: int) -> bool:
     return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, MOST_PARTS)
 
 
-def short_beside(s: Situation) -> bool:
-    """Fewer decodes than chunks, whose keys end before the chunks' rows do: 12 over up to 75k keys beside 36 of 67
-    tokens take 1332 us in segments of adjustable_tile, 1904 in one loop."""
-    return 0 < 2 * s.stats.num_decodes <= s.stats.num_seqs and s.rows > 512 and s.keys <= 16 * KIB
+def in_place(s: Situation) -> bool:
+    """Q Blocks of 64 rows that fill the units and read their keys where they lie, two tiles ahead of the products.
+
+    A copy pays from some 3,300 rows a key on (six of 725 tokens of ratio 5 270 us, copied 247), of padded heads 1,500;
+    not of chunks of less than 160 tiles a unit (two of 1077 in a window of 512 64.5 us, copied 75.2). Over 8 bits,
+    which a copy converts once, from 200 on. Beside decodes over more than 8k keys no loop without segments ends in
+    time: 12 of up to 10k beside nine prompts of 224 205 us, in unpaged 153.
+    """
+    if s.gpu is None or s.short or s.keys <= 512 or s.long_blocks(64) < s.units:
+        return False
+    if s.stats.num_decodes and s.keys > 8 * KIB:
+        return False
+    if s.stored_in_8_bits:
+        return s.wgmma and s.usual and s.rows <= 200
+    most = 1500 if s.padded else 3300
+    little = tiles_a_unit(s) < 160 and 2 * s.prompt_keys >= 3 * s.queries
+    return page_runs.one_loop(s) and (s.rows <= most or little)
+
+
+def decodes_last(s: Situation) -> bool:
+    """Decodes that one loop would wait for: most of the sequences, over more than 8k keys, or one that outlasts all."""
+    return 2 * s.stats.num_decodes > s.stats.num_seqs or (s.stats.num_decodes and s.keys > 8 * KIB) or one_outlasts(s)
 
 
 def one_outlasts(s: Situation) -> bool:
