@@ -262,6 +262,33 @@ def copies(s: Situation) -> bool:
     return read_often(s) or (few and long and not _many_blocks(s))
 
 
+def in_place(s: Situation) -> bool:
+    """Q Blocks of 64 rows that fill Hopper's units and read their keys where they lie, two tiles ahead of the products.
+
+    A copy pays from some 3,300 rows a key on (six of 725 tokens of ratio 5 270 us, copied 247), of padded heads 1,500;
+    not of chunks of less than 160 tiles a unit (two of 1077 in a window of 512 64.5 us, copied 75.2). Beside decodes
+    over more than 8k keys no loop without segments ends in time: 12 of up to 10k beside nine prompts of 224 205 us, in
+    unpaged 153. Helion alike: 233 of 38 tokens over 2k keys 1026 us, in q_block 1316.
+    """
+    if s.gpu is None or s.short or not (s.wgmma and s.usual) or s.keys <= 512 or s.long_blocks(64) < s.units:
+        return False
+    if s.stats.num_decodes and s.keys > 8 * SEGMENT:
+        return False
+    little = tiles_a_unit(s) < 160 and 2 * s.prompt_keys >= 3 * s.queries
+    return s.rows <= (1500 if s.padded else 3300) or little
+
+
+def tiles_a_unit(s: Situation) -> float:
+    """Of 64 rows by 64 keys: about a microsecond each, where a launch more takes four."""
+    return s.long_blocks(64) * (s.prompt_keys - s.queries / 2) / KEYS / s.units
+
+
+def loads_ahead(s: Situation, rows: int, keys: int) -> bool:
+    """Whether loops of so many rows over so many keys take five stages on Hopper, in which page ids are two tiles ahead
+    and so is what they lead to; in two and in three none is. Of fewer than 512 keys they lose."""
+    return s.wgmma and s.usual and rows >= 32 and keys >= 512
+
+
 def takes(kernel: str) -> Callable[[Situation], str]:
     return lambda s: kernel
 

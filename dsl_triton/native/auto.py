@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from common.gpus import Gpu
+from common.serving import untuned
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
 from common.serving.facade import FlashAttention
@@ -24,7 +25,7 @@ from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
 from dsl_triton.handle import recorded
-from dsl_triton.heuristics.generic import default, prompts
+from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
 
 SUPPORTS = portable.SUPPORTS
@@ -54,7 +55,7 @@ def _few_tiles(s: Situation) -> int:
 TAKES = Rules(
     Rule(
         "prompts over more than 128 keys, four tiles a unit or, of few rows, 12, 24 or 160: the Gluon kernel",
-        lambda s: not s.short and s.keys > FEW_KEYS and prompts.tiles_a_unit(s) > _few_tiles(s),
+        lambda s: not s.short and s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import triton
 
+from common.serving import untuned
 from common.serving.rules import Situation, splits
 from common.spec.metadata import cdiv
 from dsl_triton.parallel_softmax import Config
@@ -74,15 +75,11 @@ def short_queries(s: Situation) -> Config | None:
 
 
 def ahead(s: Situation, made: Config) -> Config:
-    """In five stages page ids are two tiles ahead, and so is what they lead to; in two, and in three, none is.
-
-    From 512 keys a segment on: two of 3 tokens over 22k keys of 128:8 heads of 80 45.6 us in five stages, 63.5 in two;
-    171 of 11 over 5.7k of 64:8 917 and 1167; of shorter ones they lose, two of 412 of heads of 80 35.9 and 35.1.
+    """Five stages from 512 keys a segment on (untuned.loads_ahead): two of 3 tokens over 22k keys of 128:8 heads of 80
+    45.6 us, in two stages 63.5; 171 of 11 over 5.7k of 64:8 917 and 1167; but two of 412 of heads of 80 35.9 and 35.1.
     """
-    asks = s.wgmma and s.usual and made.block_m >= 32 and (made.gather == "run" or s.stored_in_8_bits)
-    if not asks or s.keys < 512 * made.num_segments or _wave_of_four(s):
-        return made
-    return replace(made, num_stages=5)
+    pays = untuned.loads_ahead(s, made.block_m, s.keys // made.num_segments) and not _wave_of_four(s)
+    return replace(made, num_stages=5) if pays and (made.gather == "run" or s.stored_in_8_bits) else made
 
 
 def _wave_of_four(s: Situation) -> bool:

@@ -50,22 +50,10 @@ def read_by_few(s: Situation, rows: int) -> bool:
 
 
 def in_place(s: Situation) -> bool:
-    """Q Blocks of 64 rows that fill the units and read their keys where they lie, two tiles ahead of the products.
-
-    A copy pays from some 3,300 rows a key on (six of 725 tokens of ratio 5 270 us, copied 247), of padded heads 1,500;
-    not of chunks of less than 160 tiles a unit (two of 1077 in a window of 512 64.5 us, copied 75.2). Over 8 bits,
-    which a copy converts once, from 200 on. Beside decodes over more than 8k keys no loop without segments ends in
-    time: 12 of up to 10k beside nine prompts of 224 205 us, in unpaged 153.
-    """
-    if s.gpu is None or s.short or s.keys <= 512 or s.long_blocks(64) < s.units:
-        return False
-    if s.stats.num_decodes and s.keys > 8 * KIB:
-        return False
-    if s.stored_in_8_bits:
-        return s.wgmma and s.usual and s.rows <= 200
-    most = 1500 if s.padded else 3300
-    little = tiles_a_unit(s) < 160 and 2 * s.prompt_keys >= 3 * s.queries
-    return page_runs.one_loop(s) and (s.rows <= most or little)
+    """untuned.in_place; over 8 bits, which a copy converts once, where up to 200 rows read a key: nine decodes beside
+    276 of up to 44 tokens over 8k keys of ratio 4 243 us, in adjustable_tile 395."""
+    few = s.stored_in_8_bits and s.rows <= 200
+    return untuned.in_place(s) and (few or page_runs.one_loop(s))
 
 
 def decodes_last(s: Situation) -> bool:
@@ -78,8 +66,3 @@ def one_outlasts(s: Situation) -> bool:
     have: if the longest is a decode, it outlasts the others. Seven decodes over up to 14k keys beside 131 prompts over
     102: 171 us in 14 segments, in q_block 376."""
     return s.stats.num_decodes > 0 and s.stats.num_seqs > 32 and s.evenness <= UNEVEN / EIGHTHS
-
-
-def tiles_a_unit(s: Situation) -> float:
-    """Of 64 rows by 64 keys: about a microsecond each, where a launch more takes four."""
-    return s.long_blocks(64) * (s.prompt_keys - s.queries / 2) / untuned.KEYS / s.units
