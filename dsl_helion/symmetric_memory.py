@@ -1,9 +1,10 @@
 """Telling Helion that no tensor of ours lies in symmetric memory, where it cannot see that itself.
 
 torch 2.11 cannot say whether a tensor is one that other processes write to; 2.13 can. Where it cannot and
-torch.distributed runs, as in vLLM even on one GPU, Helion 1.5 takes every tensor for such, and gives each kernel a
-persistent grid of a program a unit, so that the programs of all processes are resident. Inside vLLM on an H200 decodes
-took 2.9 times as long for it and prompts 5.7 times: 781 and 2,507 us a layer, where Triton's kernels took 268 and 436.
+torch.distributed runs, as in vLLM even on one GPU, Helion 1.5 takes every tensor for symmetric memory, and gives each
+kernel a persistent grid of a program a unit, so that the programs of all processes are resident. Inside vLLM on an H200
+decodes took 2.9 times as long for it and prompts 5.8 times: 781 and 2,507 us a layer, where Triton's kernels took 268
+and 436.
 
 The private hook, the name `symm_mem` in Helion's `_dist_utils`, is used here alone.
 """
@@ -22,10 +23,11 @@ _one_thread = threading.RLock()
 def ruled_out() -> Iterator[None]:
     """Around Helion's look at a kernel's arguments: its keys, its tracing, its choice of a grid."""
     with _one_thread:
-        torchs = _dist_utils.symm_mem
-        if not hasattr(torchs, "is_symm_mem_tensor"):
-            _dist_utils.symm_mem = SimpleNamespace(is_symm_mem_tensor=lambda tensor: False)
+        theirs = getattr(_dist_utils, "symm_mem", None)
+        if theirs is not None and not hasattr(theirs, "is_symm_mem_tensor"):
+            _dist_utils.symm_mem = SimpleNamespace(**vars(theirs), is_symm_mem_tensor=lambda tensor: False)
         try:
             yield
         finally:
-            _dist_utils.symm_mem = torchs
+            if theirs is not None:
+                _dist_utils.symm_mem = theirs

@@ -256,19 +256,25 @@ def read_often(s: Situation) -> bool:
 
 
 def copies(s: Situation) -> bool:
-    """Whether PROMPTS give unpaged the batch: decodes need segments for shorter contexts than chunks do."""
+    """Whether PROMPTS give unpaged the batch: decodes need segments for shorter contexts than chunks do.
+
+    Chunks of fewer Q Blocks than units need them too: 20 decodes and one of 240 tokens over 2.8k keys take 75 us, in
+    adjustable_tile 118.
+    """
     long = s.keys >= (4 if s.stats.num_decodes else 16) * s.queries
-    few = s.programs <= 256 or s.long_blocks(64) < s.units
+    few = s.programs <= 256 or (s.gpu is not None and s.long_blocks(64) < s.units)
     return read_often(s) or (few and long and not _many_blocks(s))
 
 
 def in_place(s: Situation) -> bool:
     """Q Blocks of 64 rows that fill Hopper's units and read their keys where they lie, two tiles ahead of the products.
 
-    A copy pays from some 3,300 rows a key on (six of 725 tokens of ratio 5 270 us, copied 247), of padded heads 1,500;
-    not of chunks of less than 160 tiles a unit (two of 1077 in a window of 512 64.5 us, copied 75.2). Beside decodes
-    over more than 8k keys no loop without segments ends in time: 12 of up to 10k beside nine prompts of 224 205 us, in
-    unpaged 153. Helion alike: 233 of 38 tokens over 2k keys 1026 us, in q_block 1316.
+    A copy pays from some 3,300 rows a key on: 3,088 rows (three of 386 tokens, heads of 80) are 461 us, copied 486, and
+    6,155 (28 of up to 1231) 651 and 611. Of padded heads it pays from 1,500 on: 3,625 rows 237 and 212. It does not for
+    chunks of less than 160 tiles a unit: one of 1077 and a decode in a window of 512 64.3 us, copied 75.2. Beside decodes
+    over more than 8k keys a loop without segments may end last: 12 of up to 10k beside nine prompts of 224 206 us, in
+    unpaged 153; but two of 9k beside three of 76 165 and 202. Helion alike: 233 of 38 tokens over 2k keys 1026 us, in
+    q_block 1316.
     """
     if s.gpu is None or s.short or not (s.wgmma and s.usual) or s.keys <= 512 or s.long_blocks(64) < s.units:
         return False
@@ -284,8 +290,8 @@ def tiles_a_unit(s: Situation) -> float:
 
 
 def loads_ahead(s: Situation, rows: int, keys: int) -> bool:
-    """Whether loops of so many rows over so many keys take five stages on Hopper, in which page ids are two tiles ahead
-    and so is what they lead to; in two and in three none is. Of fewer than 512 keys they lose."""
+    """Whether a loop of so many rows over so many keys takes five stages on Hopper. They load page ids, keys and values
+    two tiles ahead; two, three and four stages load nothing ahead. Loops over fewer than 512 keys lose by it."""
     return s.wgmma and s.usual and rows >= 32 and keys >= 512
 
 

@@ -39,7 +39,8 @@ FEW_KEYS = 128
 # of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of 18 tokens
 # over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles)
 # 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows
-# than a Q Block has, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0.
+# than a Q Block has, beside decodes, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in
+# parallel_softmax 27.0.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 
 

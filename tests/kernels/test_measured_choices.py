@@ -8,6 +8,7 @@ from common.serving.choice import NO_GPU
 from common.serving.grid import decided_by
 from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
+from dsl_helion import auto as helion_auto
 from dsl_triton import auto
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -40,3 +41,10 @@ def test_segments_of_few_decodes_never_begin_a_second_wave(seqs, kv_heads, keys)
 def test_a_machine_without_a_gpu_gets_a_choice_for_every_size_of_head(lanes, lens):
     shape, stats = AttentionShape(2, 1, lanes, 16, BF16), decided_by(BatchStats.of(lens))
     assert auto.FAMILY.choose(shape, stats, None, frozenset()).provenance == NO_GPU
+
+
+@pytest.mark.parametrize("lens", [[(40, 4000)] * 300, [(186, 186)] * 300, [(20, 900), (1, 9000)]])
+@pytest.mark.parametrize("family", [auto.FAMILY, helion_auto.FAMILY], ids=["triton", "helion"])
+def test_a_machine_without_a_gpu_gets_a_choice_for_many_chunks_in_large_pages(family, lens):
+    shape = AttentionShape(8, 1, 80, 64, BF16)
+    assert family.choose(shape, decided_by(BatchStats.of(lens)), None, frozenset()).provenance == NO_GPU

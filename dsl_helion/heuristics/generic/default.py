@@ -39,7 +39,13 @@ def _ahead(s: Situation, found: Tile, segments: int = 1) -> Tile:
     """Five stages where they pay (untuned.loads_ahead), over 16 bits: twelve batches of 0.52 to 0.95 of two stages in
     q_block; 233 times 38 tokens over 2k keys 1161 us for 1316."""
     pays = s.stored_in_16_bits and untuned.loads_ahead(s, found.block_m, s.keys // segments)
-    return found._replace(num_stages=5) if pays and found.block_m <= 64 else found
+    return found._replace(num_stages=5) if pays and found.block_m <= 64 and found.tile_size <= 64 else found
+
+
+def _in_place(s: Situation) -> bool:
+    """As timed: whole pages of 16 bits under up to 16 query heads a KV head."""
+    two = s.shape.dtype.itemsize == 2 and s.stored_in_16_bits
+    return two and s.shape.block_size % 16 == 0 and s.shape.queries_per_kv <= 16 and untuned.in_place(s)
 
 
 def _decode_gather(s: Situation, keys: int) -> Gather:
@@ -231,7 +237,7 @@ auto_kernel = Rules(
     NO_TMA,
     Rule(
         "keys beyond 512 that few rows read: parallel_softmax in one loop, two tiles ahead",
-        lambda s: s.stored_in_16_bits and untuned.in_place(s),
+        _in_place,
         untuned.takes("parallel_softmax"),
         "sweeps/ahead.jsonl: five rows 0.76 to 0.90 of what they took in q_block and unpaged",
     ),

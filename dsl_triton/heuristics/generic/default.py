@@ -426,7 +426,7 @@ auto_kernel = Rules(
         "14 prompts of 497 of 64 heads on an H100: 241 us, in q_block 268",
     ),
     Rule(
-        "prompts of 193 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
+        "prompts of 129 to 512 keys: parallel_softmax in one loop, a page id for each run of keys",
         prompts.up_to_512,
         untuned.takes("parallel_softmax"),
         "regret_53: 20 of up to 244 beside ten decodes 67.5 us, in q_block 74.9, by 32 keys 71.1; 59 of up to 248 of"
@@ -445,10 +445,11 @@ auto_kernel = Rules(
         "tuning of the H100: two of 159 tokens with a window of 1024 30.1 us, in unpaged 33.8",
     ),
     Rule(
-        "little work over up to 1024 keys: parallel_softmax in one loop, without a copy",
+        "little work over up to 1024 keys: parallel_softmax without a copy, few Q Blocks in segments",
         lambda s: page_runs.one_loop(s) and 512 < s.keys <= 1024 and untuned.tiles_a_unit(s) < 8,
         untuned.takes("parallel_softmax"),
-        "regret_53: 8 of up to 21 tokens in a window of 512 of 8:8 heads 21.7 us, in unpaged 29.0",
+        "sweeps/ahead.jsonl: two decodes and two of 19 tokens in a window of 512 10.9 us in three segments, in unpaged"
+        " 11.2 (regret_55)",
     ),
     Rule(
         "keys that few rows read: adjustable_tile, which copies none",
@@ -465,7 +466,7 @@ auto_kernel = Rules(
     ),
     *PROMPTS[:-1],
     Rule(
-        "short chunks beside decodes that outlast them: adjustable_tile, for a decode rows and segments of its own",
+        "short chunks beside many or long decodes: adjustable_tile, for a decode rows and segments of its own",
         lambda s: s.usual and prompts.decodes_last(s),
         untuned.takes("adjustable_tile"),
         "regret_55: 14 beside 19 of up to 26 tokens over 84k keys 626 us, in q_block 1638; regret_44: 152 beside 34"

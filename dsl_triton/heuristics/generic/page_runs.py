@@ -75,22 +75,28 @@ def short_queries(s: Situation) -> Config | None:
 
 
 def ahead(s: Situation, made: Config) -> Config:
-    """Five stages from 512 keys a segment on (untuned.loads_ahead): two of 3 tokens over 22k keys of 128:8 heads of 80
-    45.6 us, in two stages 63.5; 171 of 11 over 5.7k of 64:8 917 and 1167; but two of 412 of heads of 80 35.9 and 35.1.
+    """Five stages from 512 keys a segment on (untuned.loads_ahead), by a page id for each run of keys: two of 3 tokens
+    over 22k keys of 128:8 heads of 80 45.4 us, in two stages 63.5; 171 of 11 over 5.7k of 64:8 heads of 80 923 and 1167.
+    But two of 412 of heads of 80 36.3 and 35.1. Prompts in segments from 256 keys on: one of 74 tokens over 1.6k in
+    seven 11.1 and 11.9. Over 8 bits for up to 525 rows: eight of up to 105 tokens over 7.9k 414 and 440, but 5,440 rows
+    368 and 338.
     """
-    pays = untuned.loads_ahead(s, made.block_m, s.keys // made.num_segments) and not _wave_of_four(s)
-    return replace(made, num_stages=5) if pays and (made.gather == "run" or s.stored_in_8_bits) else made
+    keys = s.keys // made.num_segments
+    long = 2 * keys if made.num_segments > 1 and not s.short else keys
+    reads = made.gather == "run" or (s.stored_in_8_bits and s.rows <= 525)
+    pays = reads and untuned.loads_ahead(s, made.block_m, long) and not _wave_of_four(s)
+    return replace(made, num_stages=5) if pays else made
 
 
 def _wave_of_four(s: Situation) -> bool:
-    """Short queries of 64 lanes of which a unit holds four without tiles ahead, three with them: 59 times 8 tokens over
-    2.1k keys of 64:8 heads, 3.6 a unit, 65.6 us in two stages, 70.9 in five."""
+    """Short queries of 64 lanes, three to four programs a unit: it holds four of two stages, three of five. 59 times 8
+    tokens over 2.1k keys of 64:8 heads, 3.6 a unit, take 65.6 us in two, 70.9 in five."""
     return s.short and s.narrow and 3 < s.q_blocks(64) / s.units <= 4
 
 
 def few_blocks(s: Situation, made: Config) -> Config:
     """Prompts of fewer Q Blocks than units over more than 512 keys: as many segments as end soonest, one program a
-    unit. Two decodes and two prompts of 19 in a window of 512 10.9 us in three, 19.1 in one."""
+    unit. Two decodes and two prompts of 19 in a window of 512 take 10.9 us in three, 15.1 in one."""
     blocks = s.long_blocks(64)
     segments = splits(blocks, s.units, cdiv(s.keys, 64), min(s.keys // 256, 16), s.evenness)
     return replace(made, num_segments=segments if s.keys > 512 and blocks < s.units else 1)

@@ -9,17 +9,20 @@ from dsl_triton.unpaged import MOST_PARTS
 
 
 def up_to_512(s: Situation) -> bool:
-    """Many Q Blocks over more than 256 keys, and any beside decodes, of heads that are a power of two from 193 on. Few
+    """Many Q Blocks over more than 256 keys, and any beside decodes, of heads that are a power of two from 193 on, of
+    padded ones in large pages from 129 on. Few
     stay in q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5; six
     of 244 of 64:8 heads of 64 25.2 and 28.0 by a page id a key."""
     decodes = s.stats.num_decodes > 0
+    if not page_runs.one_loop(s):
+        return False
     least = 192 if decodes and not s.padded else 128 if _many_in_pages(s) else 256
-    return page_runs.one_loop(s) and least < s.keys <= 512 and (_many(s) or decodes)
+    return least < s.keys <= 512 and (_many(s) or decodes)
 
 
 def _many_in_pages(s: Situation) -> bool:
-    """Padded heads by 32 keys, each a page's: 25 of 186 tokens of 128:8 heads of 80 158 us, in q_block 215; in pages of
-    16 they lose, 59 of 138 of 32:8 heads 134 and 111."""
+    """Padded heads by tiles of 32 keys that lie in one page: 25 of 186 tokens of 128:8 heads of 80 in pages of 64 158
+    us, in q_block 215; 59 of 138 of 32:8 heads in pages of 16 134, 111."""
     return s.padded and s.shape.block_size >= 32 and s.long_blocks(64) > 16 * s.units
 
 
@@ -58,7 +61,8 @@ def in_place(s: Situation) -> bool:
 
 def decodes_last(s: Situation) -> bool:
     """Decodes that one loop would wait for: most of the sequences, over more than 8k keys, or one that outlasts all."""
-    return 2 * s.stats.num_decodes > s.stats.num_seqs or (s.stats.num_decodes and s.keys > 8 * KIB) or one_outlasts(s)
+    decodes = s.stats.num_decodes
+    return 2 * decodes > s.stats.num_seqs or (decodes > 0 and s.keys > 8 * KIB) or one_outlasts(s)
 
 
 def one_outlasts(s: Situation) -> bool:
