@@ -76,7 +76,7 @@ def short_queries(s: Situation) -> Config | None:
 
 def ahead(s: Situation, made: Config) -> Config:
     """Five stages from 512 keys a segment on (untuned.loads_ahead), by a page id for each run of keys: two of 3 tokens
-    over 22k keys of 128:8 heads of 80 45.4 us, in two stages 63.5; 171 of 11 over 5.7k of 64:8 heads of 80 923 and 1167.
+    over 22k keys of 128:8 heads of 80 45.4 us, in two stages 63.5; 171 of 11 over 5.7k of 64:8 of them 923 and 1167.
     But two of 412 of heads of 80 36.3 and 35.1. Prompts in segments from 256 keys on: one of 74 tokens over 1.6k in
     seven 11.1 and 11.9. Over 8 bits for up to 525 rows: eight of up to 105 tokens over 7.9k 414 and 440, but 5,440 rows
     368 and 338.
