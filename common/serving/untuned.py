@@ -273,9 +273,9 @@ def in_place(s: Situation) -> bool:
     6,155 (28 of up to 1231) 651 and 611. Of padded heads it pays from 1,500 on: 3,625 rows 237 and 212. It does not for
     chunks of less than 160 tiles a unit: one of 1077 and a decode in a window of 512 64.3 us, copied 75.2.
 
-    Beside decodes over more than 8k keys a loop without segments may end last: 12 of up to 10k beside nine prompts of 224
-    206 us, in unpaged 153; but two of 9k beside three of 76 165 and 202. Helion alike: 233 of 38 tokens over 2k keys 1026
-    us, in q_block 1316.
+    Beside decodes over more than 8k keys a loop without segments may end last: 12 of up to 10k beside nine prompts of
+    224 206 us, in unpaged 153; but two of 9k beside three of 76 165 and 202. Helion alike: 233 of 38 tokens over 2k keys
+    1026 us, in q_block 1316.
     """
     if s.gpu is None or s.short or not (s.wgmma and s.usual) or s.keys <= 512 or s.long_blocks(64) < s.units:
         return False
