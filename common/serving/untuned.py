@@ -274,7 +274,7 @@ def in_place(s: Situation) -> bool:
     chunks of less than 160 tiles a unit: one of 1077 and a decode in a window of 512 64.3 us, copied 75.2.
 
     Beside decodes over more than 8k keys a loop without segments may end last: 12 of up to 10k beside nine prompts of
-    224 206 us, in unpaged 153; but two of 9k beside three of 76 165 and 202. Helion alike: 233 of 38 tokens over 2k keys
+    224 206 us, in unpaged 153; but two of 9k beside three of 76 165, 202. Helion alike: 233 of 38 tokens over 2k keys
     1026 us, in q_block 1316.
     """
     if s.gpu is None or s.short or not (s.wgmma and s.usual) or s.keys <= 512 or s.long_blocks(64) < s.units:
