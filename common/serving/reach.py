@@ -24,7 +24,7 @@ class Reach:
     """kernel: the one that serves all, None where `auto` chooses. only: its one choice, where it has one config.
 
     uneven: further choices, of batches whose lengths differ, made of parts that `choices` have. Of Llama-3-8B's on an
-    H200 they are dozens beside Triton's 422; others would have parts of their own to compile.
+    H200 they are dozens beside Triton's 432; others would have parts of their own to compile.
     """
 
     family: Family
