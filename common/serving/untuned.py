@@ -80,14 +80,15 @@ def in_flight(s: Situation, found: Tile, segments: int = 1) -> Tile:
     shared memory that other programs lack. 32 KB are a tile of 128 keys, four of which leave a unit one program.
 
     2 of 8 tokens over 81 keys on an H100: 5.4 us in one stage, 6.0 in four, 7.0 in five. 15 of 1506 keys of 64:4 heads
-    in segments of four tiles: 16.2 in three, 18.9 in five. Up to eight tiles, as many stages as let a unit of Hopper's
-    hold the programs that it gets: 42 of 635 keys of 48:8 heads 29.6 in two, 31.0 in four.
+    in segments of four tiles: 16.2 in three, 18.9 in five. Up to 1024 keys, as many stages as let a unit of Hopper's
+    hold the programs that it gets: 42 of 635 keys of 48:8 heads 29.6 in two, 31.0 in four; by 64 keys 61 in a window of
+    512 of 64:8 heads of 80 on an H100 32.2 in four, 35.0 in five.
     """
     if not (s.ahead and s.keys):
         return found
     tiles = cdiv(cdiv(s.keys, found.tile_size), segments)
     used = 2 * tiles - 1 if tiles < 3 else max(tiles - 1, 3)
-    if s.wgmma and s.usual and 1 < tiles <= 8:
+    if s.wgmma and s.usual and tiles > 1 and s.keys <= SEGMENT * segments:
         programs = min(cdiv(s.programs * segments, s.units), RESIDENT)
         tile_bytes = found.tile_size * s.row_bytes // s.shape.dtype.itemsize
         used = min(used, max(s.gpu.shared_bytes // (programs * tile_bytes), 2))
@@ -161,15 +162,17 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
     """Segments of a decode over 8 bits by programs of one warp for 16 rows, 0 where they gain nothing or were not
     measured.
 
-    Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8);
-    from four programs a unit on three segments (256 decodes 422 us, 455 in one).
+    Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8), of
+    512 keys more: one of 75k keys of 28:4 heads beside a prompt on an H100 32.2 in 128, 35.8 in 64. From four programs
+    a unit on three segments (256 decodes 422 us, 455 in one).
     """
     if not (s.wgmma and s.held and s.ahead):
         return 0
     programs = s.q_blocks(16)
     if programs < s.units:
-        least = 128 if programs < 32 else 256
-        return filling(programs, 8 * s.units, s.keys, least, 64) if s.keys >= 2 * SEGMENT else 0
+        slots, least = 8 * s.units, 128 if programs < 32 else 256
+        long = filling(programs, slots, s.keys, SEGMENT // 2, MOST_SEGMENTS)
+        return max(filling(programs, slots, s.keys, least, 64), long) if s.keys >= 2 * SEGMENT else 0
     fewest = 3 if s.keys >= 2 * SEGMENT else 1
     return min(max(cdiv(int(a_unit * s.units), programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0
 
@@ -190,10 +193,14 @@ def _causal(s: Situation) -> float:
 
 
 def even(s: Situation, parts: int) -> bool:
-    """Whether Q Blocks of 64 rows fill the units and end within a quarter of when their segments would."""
+    """Whether Q Blocks of 64 rows are as many as units and end as soon as their segments, whose keys are copied: by as
+    much time as the products of 128 rows take, a quarter of 512.
+
+    17 decodes beside 28 of up to 63 tokens over 30k keys of ratio 4 on an H100: 588 us, copied 1017.
+    """
     slots, tiles, blocks = 2 * s.units, cdiv(s.prompt_keys, KEYS), s.long_blocks(64)
     whole, parted = (ends(blocks, slots, tiles, n, _causal(s)) for n in (1, cut(s, 64, slots, parts)))
-    return blocks >= slots and whole <= 1.25 * parted
+    return blocks >= s.units and whole <= (1 + 128 / s.rows) * parted
 
 
 def few_blocks(s: Situation, parts: int) -> int:

@@ -86,7 +86,7 @@ q_block = Rules(
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
-        "decodes: 128 keys keep most bytes in flight; of few, more than three programs a unit, 64",
+        "decodes: 128 keys keep most bytes in flight; of few, more than three programs a unit, in a window two, 64",
         lambda s: s.few_rows,
         lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
         "regret_51: 119 of 32:4 heads in a window of 512 37.1 us, by 128 keys 43.6, 30 of 282 of 32:32 36.2, 37.7",
@@ -229,6 +229,12 @@ parallel_softmax = Rules(
         "regret_49 to regret_52: 22 rows of 64 and 128 lanes 0.97 of a page id a key, 0.87 at best",
     ),
     Rule(
+        "few short queries over 65 to 512 keys: a program for each 16 rows of each tile",
+        lambda s: few_keys.short(s) is not None,
+        lambda s: few_keys.short(s),
+        "regret_60: 7 tokens over 348 keys of 64:16 heads on an H100 6.9 us in six segments, by 32 rows in one 10.8",
+    ),
+    Rule(
         "few short queries: 64 rows by 128 keys, read by pages",
         lambda s: not s.few_rows and page_runs.short_queries(s) is not None,
         lambda s: page_runs.short_queries(s),
@@ -356,9 +362,10 @@ def _one_launch(s: Situation) -> bool:
 
 def _three_a_unit(s: Situation) -> bool:
     """Of more than two tiles on the mean: 88 decodes over 137 keys are 13.1 us in q_block, 16.2 here; 240 over up to
-    293 of four heads of 80 37.3 for 40.1."""
+    293 of four heads of 80 37.3 for 40.1. In a window of 512 q_block takes less time by 64 keys: 20 of 64:16 heads 29.6
+    us, 35.6 here; 267 of 128:8 heads 152 by 128 keys, 163."""
     fills = s.gpu is not None and (2 < s.programs / s.units <= 3 or s.programs > 4 * s.units)
-    return fills and s.few_rows and s.tma and s.keys * s.evenness > 256
+    return fills and s.few_rows and s.tma and s.keys * s.evenness > 256 and not few_keys.in_window(s)
 
 
 auto_kernel = Rules(

@@ -1,6 +1,9 @@
 """Batches over so few keys that what a program begins and ends with decides, and what a tile has above the diagonal."""
 
-from common.serving.rules import Situation
+from common.serving.rules import Situation, at_most
+from common.serving.untuned import resident
+from common.spec.metadata import cdiv
+from dsl_triton.parallel_softmax import Config
 
 
 def many_prompts(s: Situation) -> bool:
@@ -27,14 +30,41 @@ def tiny(s: Situation) -> bool:
     return s.keys <= 64 and s.q_blocks(16) <= s.units if s.short else s.keys <= 32 and s.long_blocks(16) <= 2 * s.units
 
 
+def short(s: Situation) -> Config | None:
+    """Few short queries over 65 to 512 keys, whose tiles of 16 rows by 64 keys units hold at once; None for others.
+
+    Up to 128 keys are one tile: 25 times 5 tokens over 78 keys of 8:1 heads of 96 on an H100 5.3 us by a page id for
+    each run of keys, which a server would compile for this alone; by 64 rows 6.6.
+    """
+    q_blocks = s.q_blocks(16)
+    timed = s.usual and s.wgmma and s.stored_in_16_bits and s.small and s.shape.block_size % 16 == 0
+    if not timed or s.few_rows or not s.short or not 64 < s.keys <= 512 or q_blocks > s.units:
+        return None
+    if s.keys <= 128:
+        return Config(16, 128, 1, num_stages=2, overlap=True)
+    segments, tiles = at_most(resident(s) // q_blocks), cdiv(s.keys, 64)
+    if s.padded or 2 * q_blocks > s.units:
+        return None
+    return Config(16, 64, min(segments, tiles), num_stages=1 if segments >= tiles else 2, overlap=True)
+
+
 def one_tile_each(s: Situation) -> bool:
     """Decodes over 65 to 128 keys of which a tile of 32 lets a unit hold all, more than six."""
     timed = s.usual and s.wgmma and s.stored_in_16_bits and not s.padded
     return timed and s.few_rows and 64 < s.keys <= 128 and s.programs > 6 * s.units
 
 
+def in_window(s: Situation) -> bool:
+    """Decodes whose keys are as a window of 512 leaves them: 768 of each sequence (grid.seen). Of 64 lanes, and more
+    than four a unit over 8 bits, q_block was no faster or not timed."""
+    few = s.stored_in_16_bits or s.programs <= 4 * s.units
+    return s.few_rows and s.wgmma and s.full and few and s.keys == 768 and s.evenness == 1
+
+
 def many_decodes(s: Situation) -> bool:
-    """More than three a unit, others of which load meanwhile, over so few keys that half of a tile of 128 counts, which
-    a window's first and last are. A window of 512 is up to 768 keys here (grid.seen)."""
+    """More than three a unit, others of which load meanwhile, over so few keys that half of a tile of 128 counts. In a
+    window, whose first and last tile are half empty, from two a unit on; from four on they take bytes in flight."""
+    if in_window(s) and s.programs > 2 * s.units:
+        return s.programs <= 4 * s.units
     many = s.few_rows and s.programs > 3 * s.units
     return many and s.usual and s.wgmma and s.stored_in_16_bits and 192 < s.keys <= 768

@@ -31,11 +31,15 @@ def _many(s: Situation) -> bool:
 
 
 def many_rows(s: Situation) -> bool:
-    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit. Over 8 bits,
-    which a copy converts once, from 257 keys on: 40 beside 69 decodes over 364 keys 217 us, in q_block 248."""
-    if s.stored_in_8_bits and s.padded:  # 16 of 287 over 421 keys of 32:32 heads of 96 178 us, in q_block 145
-        return False
-    return s.keys > (256 if s.stored_in_8_bits else 384) and s.full and s.small and s.long_blocks(128) > 8 * s.units
+    """Prompts of up to 512 keys whose products last longer than a copy: eight Q Blocks of 128 rows a unit.
+
+    Over 8 bits, which a copy converts once, where more than 512 rows read a key: four of 99 tokens of ratio 7 over up
+    to 200 keys 16.8 us, in q_block 19.5; 40 of 226 of ratio 5 beside 69 decodes over 364 190, 248. Of fewer a copy
+    loses: 16 of 287 of 32:32 heads 178 us, in q_block 144.
+    """
+    if s.stored_in_8_bits:
+        return s.keys > 128 and s.rows > 512 and s.full and s.small and s.long_blocks(64) > 2 * s.units
+    return s.keys > 384 and s.full and s.small and s.long_blocks(128) > 8 * s.units
 
 
 def read_by_few(s: Situation, rows: int) -> bool:
