@@ -1,12 +1,15 @@
 """compute-sanitizer over every own kernel on tiny named cases: out-of-bounds accesses (memcheck) and races (racecheck).
 
     python -m compare study sanitize --kernels 'helion/*' --jobs 8 --out DIR
+    python -m compare study sanitize --kernels triton/parallel_softmax --set block_m=64,num_stages=5,gather=run
 
 One process a tool, or with --jobs one a kernel, several at a time: Helion generates code for seconds a case, and keeps
 it in the process. Without PyTorch's caching allocator, which would hide an access behind the end of a tensor in memory
-that the cache still holds. With --out each log is appended to DIR/<tool>.log as its process ends, beside a line of
-DIR/verdicts.jsonl; the same command goes on with the kernels that no line of this source calls clean. A tool that
-refuses to run is logged as `not run`, with its error; one that ran out of time with what it had said.
+that the cache still holds. Each kernel runs as its DEFAULT, with what --set changes in it.
+
+With --out each log is appended to DIR/<tool>.log as its process ends, beside a line of DIR/verdicts.jsonl; the same
+command goes on with the kernels that no line of this source and config calls clean. A tool that refuses to run is
+logged as `not run`, with its error; one that ran out of time with what it had said.
 Exit codes: 0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage.
 """
 
@@ -29,6 +32,7 @@ from compare.exits import USAGE, say
 from compare.record import folder as run_folder
 from compare.record.store import Busy
 from compare.tune.records import Log
+from compare.tune.space import changed, settings
 from compare.workloads.numbers import at_least_one, positive
 
 HELP = "accesses out of bounds and races, by compute-sanitizer"
@@ -59,8 +63,11 @@ def fitting(kernel_id: str, name: str) -> Any:
     return replace(case, head_size=128, dtype=torch.bfloat16) if kernel_id in registry.NATIVE else case
 
 
-def inside(count: int, patterns: str, device: str = "cuda") -> None:
-    """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here."""
+def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -> None:
+    """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here.
+
+    changes: of each kernel's DEFAULT, as `space.settings` reads them.
+    """
     import torch
 
     from common.cases.named import build, outputs
@@ -70,13 +77,14 @@ def inside(count: int, patterns: str, device: str = "cuda") -> None:
 
     for kernel_id in registry.select(patterns):
         kernel = registry.load(kernel_id)
+        config = changed(kernel.DEFAULT, settings(changes))
         for name in CASES[:count]:
             case = fitting(kernel_id, name)
             batch, features = build(case, device, Guards(device))
             out, lse = outputs(case, batch, Guards(device), float("nan"))
             try:
-                workspace = ready(kernel, batch, features, kernel.DEFAULT)
-                kernel.launch(batch, features, out, kernel.DEFAULT, workspace, lse=lse)
+                workspace = ready(kernel, batch, features, config)
+                kernel.launch(batch, features, out, config, workspace, lse=lse)
                 if device == "cuda":
                     torch.cuda.synchronize()
                 print(f"{kernel_id} {name} ran", flush=True)
@@ -84,7 +92,7 @@ def inside(count: int, patterns: str, device: str = "cuda") -> None:
                 print(f"{kernel_id} {name} unsupported: {error}", flush=True)
 
 
-def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool]:
+def watch(tool: str, patterns: str, limit_s: float = LIMIT_S, changes: str = "") -> tuple[str, bool]:
     """The log of one process under a tool, and whether it found nothing (or could not run)."""
     command = [
         "compute-sanitizer",
@@ -98,7 +106,7 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S) -> tuple[str, bool
         "study",
         "sanitize",
     ]
-    command += ["--inside", str(TOOLS[tool]), "--kernels", patterns]
+    command += ["--inside", str(TOOLS[tool]), "--kernels", patterns, "--set", changes]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
         status, log = _run(command, environment, limit_s)
@@ -122,10 +130,13 @@ def _said(output: str) -> str:
 
 
 class Kept:
-    """What a folder holds of earlier calls: logs, and a verdict a process. Without a folder nothing is kept."""
+    """What a folder holds of earlier calls: logs, and a verdict a process. Without a folder nothing is kept.
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder, self._verdicts = folder, None
+    changes: of each kernel's DEFAULT; a verdict holds for the same ones alone.
+    """
+
+    def __init__(self, folder: Path | None, changes: str = "") -> None:
+        self._folder, self._verdicts, self.changes = folder, None, changes
         if folder is not None:
             run_folder.ensure_writable(folder)
             self._verdicts = Log(folder / VERDICTS)
@@ -137,7 +148,8 @@ class Kept:
     def clean(self, tool: str, kernel_id: str) -> bool:
         lines = self._verdicts.lines if self._verdicts else []
         return any(
-            line["clean"] and line["tool"] == tool and line["kernels"].get(kernel_id) == sources.of_kernel(kernel_id)
+            (line["clean"], line["tool"], line.get("set", "")) == (True, tool, self.changes)
+            and line["kernels"].get(kernel_id) == sources.of_kernel(kernel_id)
             for line in lines
         )
 
@@ -151,7 +163,7 @@ class Kept:
             "clean": clean,
             "commit": run_folder.commit(),
             "seconds": round(seconds, 1),
-        }
+        } | ({"set": self.changes} if self.changes else {})
         self._verdicts.add(**about, kernels={kernel_id: sources.of_kernel(kernel_id) for kernel_id in kernels})
 
 
@@ -164,7 +176,7 @@ def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept:
 
     def timed(group: list[str]) -> tuple[str, bool, float]:
         begin = time.monotonic()
-        return *watch(tool, ",".join(group), limit_s), time.monotonic() - begin
+        return *watch(tool, ",".join(group), limit_s, kept.changes), time.monotonic() - begin
 
     worst = True
     with ThreadPoolExecutor(jobs) as pool:
@@ -181,6 +193,7 @@ def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept:
 
 def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--kernels", default="triton/*,triton/native*,helion/*", help="comma-separated ids or globs")
+    new.add_argument("--set", default="", metavar="FIELD=VALUE,...", help="in each kernel's DEFAULT config")
     new.add_argument("--jobs", type=at_least_one, default=1, help="processes at a time, of one kernel each")
     new.add_argument("--limit", type=positive, default=LIMIT_S, metavar="S", help="of a process (default 240 s)")
     new.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)} (default both)")
@@ -191,16 +204,22 @@ def options(new: argparse.ArgumentParser) -> None:
 def main(asked: argparse.Namespace) -> int:
     """0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage."""
     if asked.inside is not None:
-        inside(asked.inside, asked.kernels)
+        inside(asked.inside, asked.kernels, changes=asked.set)
         return 0
     tools = tuple(filter(None, asked.tools.split(",")))
     if not tools or not set(tools) <= set(TOOLS):
         print(f"--tools: found {asked.tools!r}, allowed {', '.join(TOOLS)}", file=sys.stderr)
         return USAGE
     try:
-        kernels, kept = registry.select(asked.kernels), Kept(asked.out)
+        kernels = registry.select(asked.kernels)
+        for kernel_id in kernels:
+            changed(registry.load(kernel_id).DEFAULT, settings(asked.set))
+        kept = Kept(asked.out, asked.set)
     except (registry.UnknownKernel, run_folder.CannotWrite, Busy) as error:
         say(error)
+        return USAGE
+    except (TypeError, ValueError, AttributeError) as error:
+        print(f"--set: {error}", file=sys.stderr)
         return USAGE
     try:
         return 0 if all([sanitize(tool, kernels, asked.jobs, asked.limit, kept) for tool in tools]) else 1

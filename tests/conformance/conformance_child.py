@@ -16,18 +16,27 @@ from typing import Any
 RANDOM = "random-"
 
 
-def meet(kernel_id: str, case: Any, device: str = "cuda") -> dict[str, str]:
+SET = "CONFORMANCE_SET"  # the environment's word for conformance_run.py --set
+
+
+def meet(kernel_id: str, case: Any, device: str = "cuda", changes: str = "") -> dict[str, str]:
     """Two judged launches onto different poisons, with equal bits, of what the family's heuristics choose; of a named
     case in its own dtype with the kernel's DEFAULT too, unless that outgrows the GPU's shared memory (64 rows by 64
-    keys of 512 lanes do). Raises what conform raises.
+    keys of 512 lanes do). changes: of DEFAULT, which is met alone then. Raises what conform raises.
     """
     from triton.runtime.errors import OutOfResources
 
     from common.cases.named import BY_NAME
     from compare.competitors import registry
+    from compare.tune.space import changed, settings
     from kernel_cases import chosen, conform
 
     kernel = registry.load(kernel_id)
+    if changes and not case.refused:
+        try:
+            return conform(kernel, case, changed(kernel.DEFAULT, settings(changes)), device, twice=True)
+        except OutOfResources as error:
+            return {"outcome": "unsupported", "argument": "config", "reason": str(error)}
     config = kernel.DEFAULT if case.refused else chosen(kernel_id, kernel, case)
     outcome = conform(kernel, case, config, device, twice=True)
     named = BY_NAME.get(case.name)
@@ -54,7 +63,7 @@ def answer(kernel_id: str, case: Any, device: str) -> dict[str, str]:
     from kernel_cases import cell
 
     try:
-        return cell(kernel_id, case, meet(kernel_id, case, device))
+        return cell(kernel_id, case, meet(kernel_id, case, device, os.environ.get(SET, "")))
     except Exception as error:
         return cell(kernel_id, case) | {"reason": " ".join(f"{type(error).__name__}: {error}".split())[:600]}
 

@@ -3,6 +3,8 @@
     python tests/conformance/conformance_run.py --out named.jsonl                     every kernel, named case and dtype
     python tests/conformance/conformance_run.py --out large.jsonl --large             the same of the cases of gigabytes
     python tests/conformance/conformance_run.py --out random.jsonl --random 0:2000    random cases, dealt in each family
+    python tests/conformance/conformance_run.py --out five.jsonl --random 0:2000 --kernels triton/q_block \
+        --set block_m=64,tile_size=64,num_stages=5                                    by one config
 
 A cell is what a test of tests/gpu judges; many processes take a sixth of pytest's time. A line a cell is appended as it
 is answered, with the commit, and a repetition goes on behind the cells that the file has of this commit. A process that
@@ -22,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
 
+from conformance_child import SET  # noqa: E402
 from conformance_crew import Asked, meet_all  # noqa: E402
 
 LARGE_A_GPU = 3  # a large case takes 40 GB
@@ -56,11 +59,12 @@ def dealt(kernels: Iterable[str], seeds: Iterable[int]) -> Iterator[Asked]:
                 yield able[seed % len(able)], case.name, str(case.dtype).removeprefix("torch.")
 
 
-def had(out: Path, besides: Iterable[Path], commit: str) -> set[Asked]:
-    """The cells that need not be met: those of `out` at this commit, and those of `besides` at any."""
+def had(out: Path, besides: Iterable[Path], commit: str, changes: str = "") -> set[Asked]:
+    """The cells that need not be met: those of `out` at this commit, and those of `besides` at any, by this config."""
     lines = [line for line in _lines(out) if line.get("commit") == commit]
     lines += [line for file in besides for line in _lines(file)]
-    return {(line["kernel"], line["case"], line["dtype"]) for line in lines if "kernel" in line}
+    same = [line for line in lines if line.get("set", "") == changes]
+    return {(line["kernel"], line["case"], line["dtype"]) for line in same if "kernel" in line}
 
 
 def _lines(file: Path) -> list[dict[str, str]]:
@@ -82,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--dtypes", choices=("own", "other", "all"), default="all", help="of named cases (default all)")
     new.add_argument("--large", action="store_true", help="the large cases in place of the others")
     new.add_argument("--random", type=_seeds, metavar="FIRST:LAST", help="these seeds in place of named cases")
+    new.add_argument("--set", default="", metavar="FIELD=VALUE,...", help="of each kernel's DEFAULT, met alone then")
     new.add_argument("--besides", type=Path, action="append", default=[], help="leave out what FILE has, of any commit")
     new.add_argument("--processes", type=int, help=f"default: one a core; --large: {LARGE_A_GPU} a GPU")
     new.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu interprets the kernels")
@@ -114,7 +119,8 @@ def main(argv: list[str] | None = None) -> int:
     except registry.UnknownKernel as error:
         print(error, file=sys.stderr)
         return USAGE
-    met = had(asked.out, asked.besides, commit := run_folder.commit())
+    os.environ[SET] = asked.set
+    met = had(asked.out, asked.besides, commit := run_folder.commit(), asked.set)
     listed = dealt(kernels, asked.random) if asked.random else named(kernels, asked.cases, asked.dtypes, asked.large)
     cells = [cell for cell in listed if cell not in met]
     processes = asked.processes or (LARGE_A_GPU * max(gpus, 1) if asked.large else cores())
@@ -126,7 +132,8 @@ def main(argv: list[str] | None = None) -> int:
         with asked.out.open("a", encoding="utf-8") as out:
             answers = meet_all(cells, processes, asked.device, gpus, asked.limit, asked.minutes * 60)
             for found in track(answers, "cells", total=len(cells), console=console):
-                out.write(json.dumps(found | {"commit": commit, "date": today}) + "\n")
+                made = {"set": asked.set} if asked.set else {}
+                out.write(json.dumps(found | made | {"commit": commit, "date": today}) + "\n")
                 out.flush()
                 counts[found["outcome"]] += 1
                 if found["outcome"] == "failed":

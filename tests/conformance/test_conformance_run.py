@@ -76,6 +76,16 @@ def test_what_is_had_is_not_met_again(tmp_path):
     assert conformance_run.had(tmp_path / "out", [], "new") == {("triton/naive", "page-16", "float32")}
     assert conformance_run.had(tmp_path / "old", [], "new") == set()
     assert len(conformance_run.had(tmp_path / "none", [tmp_path / "old"], "new")) == 1
+    assert conformance_run.had(tmp_path / "out", [], "new", "num_stages=5") == set()
+
+
+def test_a_config_that_was_asked_for_is_what_launches(monkeypatch):
+    import kernel_cases
+
+    launched = []
+    monkeypatch.setattr(kernel_cases, "conform", lambda kernel, case, config, *_, **__: launched.append(config) or {})
+    conformance_child.meet("triton/q_block", CASES[0], "cpu", "tile_size=64,num_stages=5")
+    assert [(config.tile_size, config.num_stages) for config in launched] == [(64, 5)]
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):

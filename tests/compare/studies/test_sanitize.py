@@ -70,7 +70,7 @@ def test_what_was_said_before_the_time_was_up_is_kept_and_nothing_lives_on(tmp_p
 def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypatch, tmp_path, capsys) -> None:
     watched, bad = [], {"helion/q_block"}
 
-    def watch(tool, patterns, limit_s):
+    def watch(tool, patterns, limit_s, changes):
         watched.append((tool, patterns))
         return f"exit status 0\nsaid of {patterns}\n", patterns not in bad
 
@@ -98,7 +98,33 @@ def test_one_job_is_one_process_a_tool(monkeypatch) -> None:
     assert watched == [("memcheck", "triton/naive,helion/naive"), ("racecheck", "triton/naive,helion/naive")]
 
 
-@pytest.mark.parametrize("argv", [["--kernels", "triton/nave"], ["--tools", "valgrind"], ["--out", "/proc/nowhere"]])
+def test_a_verdict_holds_for_the_config_that_was_watched(monkeypatch, tmp_path) -> None:
+    watched = []
+    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[3]) or ("exit status 0\n", True))
+    run = ["--kernels", "triton/q_block", "--tools", "memcheck", "--out", str(tmp_path)]
+    for changes in ("", "num_stages=5", "num_stages=5"):
+        assert diptych(["study", "sanitize", *run, "--set", changes]) == 0
+    assert watched == ["", "num_stages=5"]
+
+
+def test_the_config_that_was_asked_for_is_what_launches(monkeypatch) -> None:
+    kernel, configs = registry.load("triton/q_block"), []
+    monkeypatch.setattr(kernel, "launch", lambda batch, features, out, config, *_, **__: configs.append(config))
+    sanitize.inside(1, "triton/q_block", "cpu", "num_stages=5")
+    assert [config.num_stages for config in configs] == [5]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--kernels", "triton/nave"],
+        ["--tools", "valgrind"],
+        ["--out", "/proc/nowhere"],
+        ["--set", "num_stages"],
+        ["--set", "stages=5"],
+        ["--set", "decode.num_stages=5"],
+    ],
+)
 def test_unknown_names_are_exit_2(argv, capsys) -> None:
     assert diptych(["study", "sanitize", *argv]) == 2 and capsys.readouterr().err
 
