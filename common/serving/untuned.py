@@ -35,6 +35,7 @@ TABLES: dict[str, list[Line]] = {
 }
 RESIDENT, RESIDENT_MFMA = 3, 4  # programs of a decode that a unit holds: on an H200 156 registers and 39 KB each
 KEYS = 64  # of a prompt's tile
+ROWS_8_BITS = 350  # that read a key; of more a copy, which converts it once, pays: read_often
 SEGMENT = 1024  # keys: where segments are shorter, what starts and merges them costs more than they gain
 
 
@@ -253,13 +254,16 @@ def _many_blocks(s: Situation) -> bool:
 
 
 def read_often(s: Situation) -> bool:
-    """Whether so many rows read a key that a copy pays: more than eight Q Blocks of 128, four over 8 bits and beside
-    decodes, which are a launch apart then, by segments of their own.
+    """Whether so many rows read a key that a copy pays: more than eight Q Blocks of 128, four beside decodes, which are
+    a launch apart then, by segments of their own; fewer over 8 bits.
 
     Of 513 to 1,024 rows it did not in eight of eleven batches of 16 bits: three prompts of 645 of 32:32 heads 75 us, in
-    q_block 55; over 8 bits 102 of 99 tokens over 5.8k keys 4467, 5496 in the next best.
+    q_block 55. Over 8 bits 94 of up to 46 tokens over 9.2k keys of ratio 8 (368 rows) 6.62 ms, in place 7.19; 23 of up
+    to 42 (336 rows) 0.70 and 0.61.
     """
-    return s.rows > (512 if s.stored_in_8_bits or s.stats.num_decodes else 1024)
+    if s.stored_in_8_bits:
+        return s.rows > ROWS_8_BITS
+    return s.rows > (512 if s.stats.num_decodes else 1024)
 
 
 def copies(s: Situation) -> bool:

@@ -40,11 +40,16 @@ FEW_KEYS = 128
 # over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles)
 # 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows
 # than a Q Block has, beside decodes, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in
-# parallel_softmax 27.0.
+# parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long, of up to 1024 rows: nine prompts of 69 behind up to
+# 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7; but six of
+# 244 (24 tiles, 1952 rows) 23.9 and 25.2, eight of 54 over 2.2k keys (77 tiles) 28.9 and 33.9.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
+FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
 
 
 def _few_tiles(s: Situation) -> int:
+    if s.narrow and FEW_ROWS < s.rows <= ROWS_OF_64_LANES:
+        return FEW_OF_64_LANES
     if s.rows > FEW_ROWS:
         return FEW_TILES
     if not s.stats.num_decodes:
@@ -55,7 +60,7 @@ def _few_tiles(s: Situation) -> int:
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit or, of few rows, 12, 24 or 160: the Gluon kernel",
+        "prompts over more than 128 keys, four tiles a unit or, of few rows, 12 to 160: the Gluon kernel",
         lambda s: not s.short and s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"

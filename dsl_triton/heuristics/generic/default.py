@@ -21,11 +21,10 @@ from dsl_triton import q_block as q_block_kernel
 from dsl_triton import split as split_kernel
 from dsl_triton import static_grid as static_grid_kernel
 from dsl_triton import unpaged as unpaged_kernel
-from dsl_triton.heuristics.generic import eight_bits, few_keys, page_runs, prompts
+from dsl_triton.heuristics.generic import eight_bits, few_keys, page_runs, prompts, tall
 from dsl_triton.page_runs import Gather
 
 WRITTEN_ON = frozenset({"h200"})  # GPUs by whose times the rules were written; elsewhere they are untuned
-TALL = Tile(64, 16, 4, 5)  # 80 KB: two programs a unit
 OWN = (
     ("mfma !small narrow", 16, 64, 1, 2, ""),
     ("mfma !small usual", 16, 32, 1, 2, ""),
@@ -82,7 +81,7 @@ q_block = Rules(
     Rule(
         "decodes of one tile: nothing to load ahead",
         lambda s: s.few_rows and s.keys <= s.decode_keys(128),
-        lambda s: _q_block(_decode_tile(s, 64 if s.keys <= 64 else 128), num_stages=1),
+        lambda s: _q_block(_decode_tile(s, few_keys.tile(s)), num_stages=1),
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
@@ -170,13 +169,16 @@ def _one_segment(s: Situation) -> parallel_softmax_kernel.Config:
 
 def _short_blocks(s: Situation) -> parallel_softmax_kernel.Config:
     found = untuned.short_rows(s, _rows(s))
-    if found.block_m <= 32 and s.tma and s.stored_in_16_bits and s.full:
-        found = found._replace(tile_size=128)  # by 64 keys 48 us; 64 rows spill 19 words
+    if found.block_m <= 32 and s.tma and s.stored_in_16_bits and s.full and s.keys > 256:
+        # 8 times 8 tokens of four heads by 64 keys 48 us, for 41; 76 times 5 over 239 keys 18.6, by 128 keys 22.4
+        found = found._replace(tile_size=128)  # 64 rows spill 19 words
     made = _in_segments(s, untuned.in_matrix(s, found), untuned.dealt(s, found, 2 * s.units))
-    if not page_runs.sixty_four_rows(s, made):
+    three = made.block_m == 32 and made.tile_size == 64 < s.keys and page_runs.applies(s)
+    if not (three or page_runs.sixty_four_rows(s, made)):
         return made
     segments = 1 if untuned.one_launch(s, made) else made.num_segments
-    return page_runs.ahead(s, replace(made, gather="run", num_segments=segments))
+    made = replace(made, gather="run", num_segments=segments)
+    return replace(made, registers=page_runs.THREE_A_UNIT) if three else page_runs.ahead(s, made)
 
 
 def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.Config:
@@ -186,15 +188,6 @@ def _decode(s: Situation, segments: int, keys: int) -> parallel_softmax_kernel.C
     if s.tma and 0 < s.keys <= keys * segments and not s.padded:
         found = found._replace(num_stages=1)
     return _in_segments(s, found, segments)
-
-
-def _tall_block(s: Situation) -> bool:
-    """Short queries of 33 to 64 rows of 256 lanes."""
-    return not s.few_rows and s.short and s.tall and s.wgmma and s.stored_in_16_bits and 32 < s.rows <= 64
-
-
-def _tall_prompts(s: Situation) -> bool:
-    return not s.short and s.tall and s.wgmma and s.stored_in_16_bits and 0 < s.keys <= 64
 
 
 parallel_softmax = Rules(
@@ -218,8 +211,8 @@ parallel_softmax = Rules(
     ),
     Rule(
         "prompts of 256 lanes over up to 64 keys: 64 rows by 16 keys and 4 warps, two programs a unit",
-        _tall_prompts,
-        lambda s: _in_segments(s, TALL._replace(num_stages=3), 1),
+        tall.prompts,
+        lambda s: _in_segments(s, tall.TWO_A_UNIT._replace(num_stages=3), 1),
         "regret_42: 8 of up to 58 tokens of 56:8 heads 19.6 us, by 128 rows and 8 warps 22.6",
     ),
     Rule(
@@ -242,8 +235,8 @@ parallel_softmax = Rules(
     ),
     Rule(
         "short queries of 64 rows of 256 lanes: 16 keys by 4 warps in five stages, two programs a unit",
-        _tall_block,
-        lambda s: _in_segments(s, TALL, _short_blocks(s).num_segments),
+        tall.block,
+        lambda s: _in_segments(s, tall.TWO_A_UNIT, _short_blocks(s).num_segments),
         "3 times 7 tokens over up to 9.7k keys of 80 heads on an H100: 163 us, by 64 keys and 8 warps 214",
     ),
     Rule(
@@ -274,7 +267,7 @@ parallel_softmax = Rules(
     Rule(
         "many decodes: segments of a thousand keys where contexts are long",
         always,
-        lambda s: _decode(s, untuned.waves(s, drafts=3), s.decode_keys(64 if s.keys <= 64 else 128)),
+        lambda s: _decode(s, untuned.waves(s, drafts=3), s.decode_keys(few_keys.tile(s))),
         "32 of 4096 keys: 107 us in 4 segments, 117 in 2, 112 in one; 4 tokens each of half of it on 104.7 in 3, 109.2",
     ),
 )
@@ -377,7 +370,7 @@ auto_kernel = Rules(
     ),
     Rule(
         "short queries of 64 rows of 256 lanes, and prompts over up to 64 keys: parallel_softmax, two programs a unit",
-        lambda s: s.gpu is not None and (_tall_block(s) or _tall_prompts(s)),
+        lambda s: s.gpu is not None and (tall.block(s) or tall.prompts(s)),
         untuned.takes("parallel_softmax"),
         "regret_43: 148 times 7 tokens over 61 keys of 8:1 heads: 12.3 us, in q_block 15.6",
     ),
@@ -388,8 +381,8 @@ auto_kernel = Rules(
         "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, in parallel_softmax 5.2",
     ),
     Rule(
-        "decodes over up to 64 keys: parallel_softmax in one loop",
-        lambda s: s.gpu is not None and s.few_rows and s.tma and 0 < s.keys <= 64,
+        "decodes over up to 64 keys, few short queries over up to 512: parallel_softmax, each tile a program",
+        lambda s: s.gpu is not None and (few_keys.short(s) or (s.few_rows and s.tma and 0 < s.keys <= 64)),
         untuned.takes("parallel_softmax"),
         "regret_44: 17 of 32 keys 3.4 us, in q_block 4.0; one of 48 3.9 and 4.0, of 42 4.9 and 5.0",
     ),
@@ -438,6 +431,12 @@ auto_kernel = Rules(
         untuned.takes("parallel_softmax"),
         "regret_53: 20 of up to 244 beside ten decodes 67.5 us, in q_block 74.9, by 32 keys 71.1; 59 of up to 248 of"
         " 8:8 heads of 64 beside 25 34.5, 40.3",
+    ),
+    Rule(
+        "prompts of 256 lanes over 65 to 512 keys: adjustable_tile, a page id for each run of keys",
+        lambda s: s.gpu is not None and tall.prompts_by_runs(s),
+        untuned.takes("adjustable_tile"),
+        "regret_62: 25 of up to 268 tokens of 32:8 heads 210 us, in q_block 231; 33 of 132 of 16:4 heads 59.7, 63.0",
     ),
     Rule(
         "keys beyond 512 that few rows read: parallel_softmax in one loop, two tiles ahead",

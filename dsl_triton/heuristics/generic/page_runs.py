@@ -14,6 +14,7 @@ from common.serving.rules import Situation, splits
 from common.spec.metadata import cdiv
 from dsl_triton.parallel_softmax import Config
 
+THREE_A_UNIT = 168  # registers of 32 rows by 64 keys: Triton 3.9 took 170, two fit, and 48.6 us for 3.6's 38.6
 KEYS_A_SEGMENT = 1024  # with half as many 32 decodes of 4096 keys gain 2% and, of four KV heads, lose 5%
 
 
@@ -69,7 +70,7 @@ def short_queries(s: Situation) -> Config | None:
     tile_size, per_unit = (128, 1) if rows == 64 else (64, 3)
     most = min(s.keys // (2 * tile_size), 64)
     segments = splits(q_blocks, per_unit * s.units, cdiv(s.keys, tile_size), most, s.evenness)
-    registers = 168 if rows == 32 else 0  # three a unit: Triton 3.9 took 170, two fit, and 48.6 us for 3.6's 38.6
+    registers = THREE_A_UNIT if rows == 32 else 0
     made = Config(rows, tile_size, segments, num_stages=stages, overlap=True, gather="run", registers=registers)
     return ahead(s, made) if rows == 64 else made  # 32 rows, three a unit, were not timed in five stages
 

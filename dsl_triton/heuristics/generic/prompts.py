@@ -47,19 +47,19 @@ def read_by_few(s: Situation, rows: int) -> bool:
 
     A key that is copied is read and written once more, and saves a sixth of each tile of 64 rows after it. Where a
     window ends what is read, `keys` are what is left of them (grid.seen). A cache of 8 bits is copied as 16, twice what
-    is read: 42 of 28 tokens over 9.8k keys of ratio 5, 140 rows, are 602 us, copied 869. More than 200 were not tried.
+    is read: 42 of 28 tokens over 9.8k keys of ratio 5, 140 rows, are 602 us, copied 869.
     """
     if s.gpu is None or not (s.usual and s.small and s.keys > 512 and (s.rows > 512 or untuned.copies(s))):
         return False
     reading = s.rows * (s.prompt_keys - s.queries) / s.prompt_keys
-    rows = rows if s.stored_in_16_bits else min(rows, 200)
+    rows = rows if s.stored_in_16_bits else min(rows, untuned.ROWS_8_BITS)
     return s.prompt_keys >= 2 * s.queries and reading < rows and untuned.even(s, MOST_PARTS)
 
 
 def in_place(s: Situation) -> bool:
-    """untuned.in_place; over 8 bits, which a copy converts once, where up to 200 rows read a key: nine decodes beside
-    276 of up to 44 tokens over 8k keys of ratio 4 243 us, in adjustable_tile 395."""
-    few = s.stored_in_8_bits and s.rows <= 200
+    """untuned.in_place; over 8 bits, which a copy converts once, where few rows read a key: nine decodes beside 276 of
+    up to 44 tokens over 8k keys of ratio 4 243 us, in adjustable_tile 395."""
+    few = s.stored_in_8_bits and s.rows <= untuned.ROWS_8_BITS
     return untuned.in_place(s) and (few or page_runs.one_loop(s))
 
 
