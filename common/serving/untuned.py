@@ -164,15 +164,16 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
     measured.
 
     Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8), of
-    512 keys more: one of 75k keys of 28:4 heads beside a prompt on an H100 32.2 in 128, 35.8 in 64. From four programs
-    a unit on three segments (256 decodes 422 us, 455 in one).
+    512 keys up to four a unit: two tokens over 85k keys of 20:4 heads 33.7 in 128, 47.9 in 64, but of eight KV heads a
+    decode over 52k beside prompts 64 in 64, 84 in 112. From four programs a unit on three segments (256 decodes 422 us,
+    455 in one).
     """
     if not (s.wgmma and s.held and s.ahead):
         return 0
     programs = s.q_blocks(16)
     if programs < s.units:
         slots, least = 8 * s.units, 128 if programs < 32 else 256
-        long = filling(programs, slots, s.keys, SEGMENT // 2, MOST_SEGMENTS)
+        long = filling(programs, slots // 2, s.keys, SEGMENT // 2, MOST_SEGMENTS)
         return max(filling(programs, slots, s.keys, least, 64), long) if s.keys >= 2 * SEGMENT else 0
     fewest = 3 if s.keys >= 2 * SEGMENT else 1
     return min(max(cdiv(int(a_unit * s.units), programs), fewest), s.keys // 256) if s.keys >= SEGMENT else 0

@@ -356,8 +356,10 @@ def _one_launch(s: Situation) -> bool:
 def _three_a_unit(s: Situation) -> bool:
     """Of more than two tiles on the mean: 88 decodes over 137 keys are 13.1 us in q_block, 16.2 here; 240 over up to
     293 of four heads of 80 37.3 for 40.1. In a window of 512 q_block takes less time by 64 keys: 20 of 64:16 heads 29.6
-    us, 35.6 here; 267 of 128:8 heads 152 by 128 keys, 163."""
-    fills = s.gpu is not None and (2 < s.programs / s.units <= 3 or s.programs > 4 * s.units)
+    us, 35.6 here; 267 of 128:8 heads 152 by 128 keys, 163. Padded heads over 8 bits lose there from two on: 61 in a
+    window of 512 of 64:8 heads of 80 46.8 us, here 32.7."""
+    most = 4 if s.padded and s.stored_in_8_bits else 3
+    fills = s.gpu is not None and (2 < s.programs / s.units <= most or s.programs > 4 * s.units)
     return fills and s.few_rows and s.tma and s.keys * s.evenness > 256 and not few_keys.in_window(s)
 
 

@@ -61,9 +61,9 @@ def tile(s: Situation) -> int:
 
 
 def in_window(s: Situation) -> bool:
-    """Decodes whose keys are as a window of 512 leaves them: 768 of each sequence (grid.seen). Of 64 lanes, and more
-    than four a unit over 8 bits, q_block was no faster or not timed."""
-    few = s.stored_in_16_bits or s.programs <= 4 * s.units
+    """Decodes whose keys are as a window of 512 leaves them: 768 of each sequence (grid.seen). Of 64 lanes and over 8
+    bits, of padded heads and more than four a unit, q_block was no faster or not timed."""
+    few = s.stored_in_16_bits or (s.programs <= 4 * s.units and not s.padded)
     return s.few_rows and s.wgmma and s.full and few and s.keys == 768 and s.evenness == 1
 
 
