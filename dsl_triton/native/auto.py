@@ -18,7 +18,7 @@ from common.serving.grid import decided_by, seen
 from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
-from common.serving.rules import Rule, Rules, Situation, always
+from common.serving.rules import Rule, Rules, Situation, always, power_of_two
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
@@ -35,23 +35,32 @@ DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
-# Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of chunks
-# of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of 18 tokens
-# over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles)
-# 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows
-# than a Q Block has, beside decodes, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in
-# parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long, of up to 1024 rows: nine prompts of 69 behind up to
-# 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7; but six of
-# 244 (24 tiles, 1952 rows) 23.9 and 25.2, eight of 54 over 2.2k keys (77 tiles) 28.9 and 33.9.
+# Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
+# Blocks than units (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an H100 19.9 us, 15.3) and of
+# chunks of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of
+# 18 tokens over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys
+# (23 tiles) 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of
+# fewer rows than a Q Block has, beside decodes, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8
+# us, in parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long, of up to 1024 rows: nine prompts of 69
+# behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7;
+# but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2, eight of 54 over 2.2k keys (77 tiles) 28.9 and 33.9.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
+
+
+def _half_empty(s: Situation) -> bool:
+    """Chunks of 129 to 192 rows, with what pads the ratio to a power of two: two Q Blocks here, three of 64 rows in
+    parallel_softmax. 33 of 18 tokens over 572 keys of 96:16 heads on an H100 78.8 us, there 68.7; nine of 20 over 65k
+    of 112:16 heads 2739 and 2350. Beside decodes it gains, 69 of 24 tokens of 48:8 heads with three 1035 and 1443."""
+    rows = s.queries * power_of_two(s.shape.queries_per_kv)
+    return s.usual and not s.stats.num_decodes and 128 < rows <= 192
 
 
 def _few_tiles(s: Situation) -> int:
     if s.narrow and FEW_ROWS < s.rows <= ROWS_OF_64_LANES:
         return FEW_OF_64_LANES
     if s.rows > FEW_ROWS:
-        return FEW_TILES
+        return FEW_OF_CHUNKS if s.usual and s.long_blocks(64) < s.units else FEW_TILES
     if not s.stats.num_decodes:
         return FEW_OF_CHUNKS
     return FEW_OF_HALF_EMPTY if s.rows < FEW_ROWS // 2 else FEW_BESIDE_DECODES
@@ -61,7 +70,7 @@ def _few_tiles(s: Situation) -> int:
 TAKES = Rules(
     Rule(
         "prompts over more than 128 keys, four tiles a unit or, of few rows, 12 to 160: the Gluon kernel",
-        lambda s: not s.short and s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s),
+        lambda s: not s.short and s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s) and not _half_empty(s),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
