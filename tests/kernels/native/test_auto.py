@@ -86,9 +86,17 @@ def test_a_portable_process_never_takes_it(monkeypatch):
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200).kernel == "native.sm90_prefill"
 
 
+@pytest.mark.parametrize(("decodes", "taken"), [(0, "parallel_softmax"), (3, "native.sm90_prefill")])
+def test_chunks_of_one_and_a_half_of_its_blocks_are_its_own_beside_decodes(decodes, taken):
+    """33 of 18 tokens of ratio 6, whose rows padded to 8 are 144: two Q Blocks of 128, three of 64."""
+    shape = AttentionShape(num_query_heads=96, num_kv_heads=16, head_size=128)
+    batch = BatchStats.of([(1, 1500)] * decodes + [(18, 1500)] * 66)
+    assert auto.choose(shape, batch, H200).kernel == taken
+
+
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
     found = {auto.choose(LLAMA, BatchStats.of([(tokens, 9000)]), H200) for tokens in range(17, 400, 7)}
-    segments = {choice.config.prefill.num_segments for choice in found}
+    segments = {choice.config.prefill.num_segments for choice in found if choice.kernel == auto.KERNEL}
     assert len(segments) > 2 and all(math.log2(n).is_integer() or math.log2(n / 3).is_integer() for n in segments)
 
 
