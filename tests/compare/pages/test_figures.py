@@ -210,14 +210,16 @@ def _regret_run(folder, seed, started, times):
     return rows
 
 
-def test_runs_of_regret_become_a_line_each_and_a_sentence_of_the_newest(tmp_path):
+def test_runs_of_regret_become_a_line_each_and_a_sentence_of_the_three_newest(tmp_path):
     _regret_run(tmp_path / "a", 9, "2026-11-01T00:00:00+00:00", (15.0, 15.0))
-    rows = _regret_run(tmp_path / "b", 5, "2026-11-02T00:00:00+00:00", (10.4, 11.0))
-    found = dict(figures._regrets([tmp_path / "a", tmp_path / "b"], tmp_path))
+    _regret_run(tmp_path / "c", 7, "2026-11-02T00:00:00+00:00", (10.0, 10.2))
+    _regret_run(tmp_path / "d", 3, "2026-11-03T00:00:00+00:00", (10.0, 10.4))
+    rows = _regret_run(tmp_path / "b", 5, "2026-11-04T00:00:00+00:00", (10.4, 11.0))
+    found = dict(figures._regrets([tmp_path / name for name in "abcd"], tmp_path))
     whole = found["regret.h100.5.triton/auto.all"]
     assert (whole.value, whole.worst, whole.rows) == (pytest.approx(0.07), pytest.approx(0.1), 2)
     assert whole.worst_row == rows[1].label
-    assert "`triton/auto` on the H100 by 7.0% in the mean of 2 rows, by 10% on the worst" in quoted.regret(found)
+    assert "`triton/auto` on the H100 by 3.3% in the mean of 6 rows, by 10% on the worst" in quoted.regret(found)
     assert "50.0%" not in quoted.regret(found)
     table = quoted.regrets(found)
     assert f"| h100 | 5 | `triton/auto` | all | 2 | 7.0% | 10.0% | `{rows[1].label}` |" in table
