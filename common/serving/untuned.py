@@ -81,9 +81,9 @@ def in_flight(s: Situation, found: Tile, segments: int = 1) -> Tile:
     shared memory that other programs lack. 32 KB are a tile of 128 keys, four of which leave a unit one program.
 
     2 of 8 tokens over 81 keys on an H100: 5.4 us in one stage, 6.0 in four, 7.0 in five. 15 of 1506 keys of 64:4 heads
-    in segments of four tiles: 16.2 in three, 18.9 in five. Up to 1024 keys, as many stages as let a unit of Hopper's
-    hold the programs that it gets: 42 of 635 keys of 48:8 heads 29.6 in two, 31.0 in four; by 64 keys 61 in a window of
-    512 of 64:8 heads of 80 on an H100 32.2 in four, 35.0 in five.
+    in segments of four tiles: 16.2 in three, 18.9 in five. Up to 1024 keys a segment, as many stages as let a unit
+    of Hopper's hold the programs that it gets: 42 of 635 keys of 48:8 heads 29.6 in two, 31.0 in four; by 64 keys 61 in
+    a window of 512 of 64:8 heads of 80 on an H100 32.2 in four, 35.0 in five.
     """
     if not (s.ahead and s.keys):
         return found
@@ -163,10 +163,10 @@ def of_eight_bits(s: Situation, a_unit: float) -> int:
     """Segments of a decode over 8 bits by programs of one warp for 16 rows, 0 where they gain nothing or were not
     measured.
 
-    Of at least 256 keys, 128 where they are all that fills the units, and there 64 at most (128: 28.2 us for 26.8), of
-    512 keys up to four a unit: two tokens over 85k keys of 20:4 heads 33.7 in 128, 47.9 in 64, but of eight KV heads a
-    decode over 52k beside prompts 64 in 64, 84 in 112. From four programs a unit on three segments (256 decodes 422 us,
-    455 in one).
+    Of at least 256 keys, 128 where they are all that fills the units. There 64 at most (128: 28.2 us for 26.8), and
+    more in segments of 512 keys while programs are at most four a unit: two tokens over 85k keys of 20:4 heads take
+    33.7 us in 128 segments, 47.9 in 64; a decode over 52k of eight KV heads beside prompts 64 in 64, 84 in 112. From
+    four programs a unit on three segments (256 decodes 422 us, 455 in one). Helion's were not timed again.
     """
     if not (s.wgmma and s.held and s.ahead):
         return 0
@@ -195,14 +195,14 @@ def _causal(s: Situation) -> float:
 
 
 def even(s: Situation, parts: int) -> bool:
-    """Whether Q Blocks of 64 rows are as many as units and end as soon as their segments, whose keys are copied: by as
-    much time as the products of 128 rows take, a quarter of 512.
+    """Whether there are as many Q Blocks of 64 rows as units, and they end no later than segments and the copy that
+    those need. A copy takes as long as the products of 128 rows: a quarter of those of 512.
 
     17 decodes beside 28 of up to 63 tokens over 30k keys of ratio 4 on an H100: 588 us, copied 1017.
     """
     slots, tiles, blocks = 2 * s.units, cdiv(s.prompt_keys, KEYS), s.long_blocks(64)
     whole, parted = (ends(blocks, slots, tiles, n, _causal(s)) for n in (1, cut(s, 64, slots, parts)))
-    return blocks >= s.units and whole <= (1 + 128 / s.rows) * parted
+    return blocks >= s.units and whole <= (1 + 128 / max(s.rows, 64)) * parted
 
 
 def few_blocks(s: Situation, parts: int) -> int:
@@ -260,7 +260,7 @@ def read_often(s: Situation) -> bool:
 
     Of 513 to 1,024 rows it did not in eight of eleven batches of 16 bits: three prompts of 645 of 32:32 heads 75 us, in
     q_block 55. Over 8 bits 94 of up to 46 tokens over 9.2k keys of ratio 8 (368 rows) 6.62 ms, in place 7.19; 23 of up
-    to 42 (336 rows) 0.70 and 0.61.
+    to 42 (336 rows) 0.70 and 0.68.
     """
     if s.stored_in_8_bits:
         return s.rows > ROWS_8_BITS

@@ -27,7 +27,7 @@ from compare.record.folder import ROOT
 
 ASKED = Path(__file__).parent / "templates" / "figures.toml"  # which runs count
 TABLE = ROOT / "docs" / "results" / "figures.toml"
-SEEDS = 3  # that a release measures
+SEEDS = 3  # newest ones of a GPU, of which README's sentence is
 WORDS = ("ahead of", "level with", "behind")
 
 
@@ -259,8 +259,8 @@ def regret(figures: Table) -> str:
             " `diptych study regret --seed 7` measures it."
         )
     return (
-        "On shapes and lengths that nobody had fitted to, `auto` is slower than the best kernel and config that were"
-        f" tried: {'; '.join(said)}."
+        f"On shapes and lengths that nobody had fitted to, {SEEDS} seeds a GPU by the rules of their day, `auto` was"
+        f" slower than the best kernel and config that were tried: {'; '.join(said)}."
     )
 
 
@@ -279,7 +279,7 @@ def regrets(figures: Table) -> str:
 
 
 def _newest(figures: Table, seeds: int) -> Iterator[tuple[str, str, str, str, Figure]]:
-    """Of so many of each GPU's newest seeds, which come first."""
+    """The lines of so many of each GPU's newest seeds, which are the first in the table."""
     first: dict[str, list[str]] = {}
     for line in _regrets(figures):
         of = first.setdefault(line[0], [])

@@ -36,24 +36,26 @@ KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 FEW_KEYS = 128
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
-# Blocks than units (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an H100 19.9 us, 15.3) and of
-# chunks of few rows, which leave its Q Blocks half empty, and of those beside decodes, which are a launch too: 21 of
-# 18 tokens over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys
-# (23 tiles) 38.1 and 34.0; but one of 310 and a decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of
-# fewer rows than a Q Block has, beside decodes, 12 sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8
-# us, in parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long, of up to 1024 rows: nine prompts of 69
-# behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7;
-# but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2, eight of 54 over 2.2k keys (77 tiles) 28.9 and 33.9.
+# Blocks of 64 rows than units, of up to 128 lanes (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an
+# H100 19.9 us, in parallel_softmax 15.3), of chunks of few rows, which leave its Q Blocks half empty, and of those
+# beside decodes, which are a launch too: 21 of 18 tokens over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7;
+# 16 sequences of up to 50 tokens over 586 keys (23 tiles) 38.1 and 34.0; but one of 310 and a decode of 128:32 heads
+# of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows than a Q Block has, beside decodes, 12 sequences of up to 27
+# tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long,
+# of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a
+# window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
 
 
-def _half_empty(s: Situation) -> bool:
-    """Chunks of 129 to 192 rows, with what pads the ratio to a power of two: two Q Blocks here, three of 64 rows in
-    parallel_softmax. 33 of 18 tokens over 572 keys of 96:16 heads on an H100 78.8 us, there 68.7; nine of 20 over 65k
-    of 112:16 heads 2739 and 2350. Beside decodes it gains, 69 of 24 tokens of 48:8 heads with three 1035 and 1443."""
+def _one_and_a_half(s: Situation) -> bool:
+    """Chunks over contexts of 129 to 192 rows, with what pads the ratio to a power of two: two Q Blocks of 128 here,
+    two or three of 64 in parallel_softmax. 33 of 18 tokens over 572 keys of 96:16 heads on an H100 78.8 us, there 68.7;
+    nine of 20 over 65k of 112:16 heads 2739 and 2350. Beside decodes this kernel gains: 69 sequences of up to 24 tokens
+    of 48:8 heads, three of them decodes, 1035 and 1443; prompts without a context were not timed."""
     rows = s.queries * power_of_two(s.shape.queries_per_kv)
-    return s.usual and not s.stats.num_decodes and 128 < rows <= 192
+    chunks = s.prompt_keys >= 2 * s.queries and not s.stats.num_decodes
+    return s.full and chunks and 128 < rows <= 192
 
 
 def _few_tiles(s: Situation) -> int:
@@ -69,8 +71,9 @@ def _few_tiles(s: Situation) -> int:
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit or, of few rows, 12 to 160: the Gluon kernel",
-        lambda s: not s.short and s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s) and not _half_empty(s),
+        "prompts over more than 128 keys, four tiles a unit; 12 to 160 of few rows, few Q Blocks or 64 lanes; no chunks"
+        " of one and a half Q Blocks: the Gluon kernel",
+        lambda s: s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s) and not (s.short or _one_and_a_half(s)),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",

@@ -108,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     from compare.competitors import registry
     from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
     from compare.record import folder as run_folder
+    from compare.tune.space import changed, settings
 
     interpreter.install()
     gpus = torch.cuda.device_count()
@@ -116,8 +117,13 @@ def main(argv: list[str] | None = None) -> int:
         return NO_GPU
     try:
         kernels = registry.select(asked.kernels)
+        for kernel in kernels if asked.set else ():
+            changed(registry.load(kernel).DEFAULT, settings(asked.set))
     except registry.UnknownKernel as error:
         print(error, file=sys.stderr)
+        return USAGE
+    except (TypeError, ValueError, AttributeError) as error:
+        print(f"--set: {error}", file=sys.stderr)
         return USAGE
     os.environ[SET] = asked.set
     met = had(asked.out, asked.besides, commit := run_folder.commit(), asked.set)

@@ -96,6 +96,9 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
 
 def test_an_unknown_kernel_is_named(capsys, tmp_path):
     assert conformance_run.main(["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "nobody/*"]) == USAGE
+    for words in ("stages=5", "num_stages", "decode.num_stages=5"):
+        q_block = ["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "triton/q_block"]
+        assert conformance_run.main([*q_block, "--set", words]) == USAGE
     assert "nobody/*" in capsys.readouterr().err
 
 

@@ -85,7 +85,7 @@ q_block = Rules(
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
-        "decodes: 128 keys keep most bytes in flight; of few, more than three programs a unit, in a window two, 64",
+        "decodes: 128 keys keep most bytes in flight; of few 64 from three programs a unit on, in a window two to four",
         lambda s: s.few_rows,
         lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
         "regret_51: 119 of 32:4 heads in a window of 512 37.1 us, by 128 keys 43.6, 30 of 282 of 32:32 36.2, 37.7",
@@ -356,8 +356,8 @@ def _one_launch(s: Situation) -> bool:
 def _three_a_unit(s: Situation) -> bool:
     """Of more than two tiles on the mean: 88 decodes over 137 keys are 13.1 us in q_block, 16.2 here; 240 over up to
     293 of four heads of 80 37.3 for 40.1. In a window of 512 q_block takes less time by 64 keys: 20 of 64:16 heads 29.6
-    us, 35.6 here; 267 of 128:8 heads 152 by 128 keys, 163. Padded heads over 8 bits lose there from two on: 61 in a
-    window of 512 of 64:8 heads of 80 46.8 us, here 32.7."""
+    us, 35.6 here; 267 of 128:8 heads 152 by 128 keys, 163. Padded heads over 8 bits gain here from two to
+    four a unit, timed in that window alone: 61 of 64:8 heads of 80 32.7 us, in q_block 46.8."""
     most = 4 if s.padded and s.stored_in_8_bits else 3
     fills = s.gpu is not None and (2 < s.programs / s.units <= most or s.programs > 4 * s.units)
     return fills and s.few_rows and s.tma and s.keys * s.evenness > 256 and not few_keys.in_window(s)

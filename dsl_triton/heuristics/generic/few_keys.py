@@ -31,10 +31,11 @@ def tiny(s: Situation) -> bool:
 
 
 def short(s: Situation) -> Config | None:
-    """Few short queries over 65 to 512 keys, whose tiles of 16 rows by 64 keys units hold at once; None for others.
+    """Few short queries over 65 to 512 keys, whose tiles of 16 rows by 64 keys units about hold at once. None for
+    others, and over more than 128 keys for padded heads and for Q Blocks of more than half of the units.
 
-    Up to 128 keys are one tile: 25 times 5 tokens over 78 keys of 8:1 heads of 96 on an H100 5.3 us by a page id for
-    each run of keys, which a server would compile for this alone; by 64 rows 6.6.
+    Up to 128 keys are one tile: 25 times 5 tokens over 78 keys of 8:1 heads of 96 5.9 us, in q_block 8.0; by a page id
+    for each run of keys, which a server would compile for this alone, 5.7.
     """
     q_blocks = s.q_blocks(16)
     timed = s.usual and s.wgmma and s.stored_in_16_bits and s.small and s.shape.block_size % 16 == 0
@@ -61,15 +62,15 @@ def tile(s: Situation) -> int:
 
 
 def in_window(s: Situation) -> bool:
-    """Decodes whose keys are as a window of 512 leaves them: 768 of each sequence (grid.seen). Of 64 lanes and over 8
-    bits, of padded heads and more than four a unit, q_block was no faster or not timed."""
-    few = s.stored_in_16_bits or (s.programs <= 4 * s.units and not s.padded)
+    """Decodes whose keys are as a window of 512 leaves them: 768 of each sequence (grid.seen). Not of 64 lanes; over 8
+    bits not of padded heads, nor from four programs a unit on: there q_block was no faster, or not timed."""
+    few = s.stored_in_16_bits or (s.stored_in_8_bits and s.programs <= 4 * s.units and not s.padded)
     return s.few_rows and s.wgmma and s.full and few and s.keys == 768 and s.evenness == 1
 
 
 def many_decodes(s: Situation) -> bool:
     """More than three a unit, others of which load meanwhile, over so few keys that half of a tile of 128 counts. In a
-    window, whose first and last tile are half empty, from two a unit on; from four on they take bytes in flight."""
+    window, whose first and last tile are half empty, from two a unit on; from four on 128 keys, for bytes in flight."""
     if in_window(s) and s.programs > 2 * s.units:
         return s.programs <= 4 * s.units
     many = s.few_rows and s.programs > 3 * s.units

@@ -16,8 +16,8 @@ def prompts(s: Situation) -> bool:
 
 
 def prompts_by_runs(s: Situation) -> bool:
-    """Prompts of 128 rows by 8 warps: a page id for each run of keys leaves registers."""
-    return not s.short and _timed(s) and 64 < s.keys <= 512
+    """Prompts of 128 rows by 8 warps over whole pages: a page id for each run of keys leaves registers."""
+    return not s.short and _timed(s) and 64 < s.keys <= 512 and s.shape.block_size % 16 == 0
 
 
 def _timed(s: Situation) -> bool:

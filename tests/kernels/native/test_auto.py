@@ -88,7 +88,7 @@ def test_a_portable_process_never_takes_it(monkeypatch):
 
 @pytest.mark.parametrize(("decodes", "taken"), [(0, "parallel_softmax"), (3, "native.sm90_prefill")])
 def test_chunks_of_one_and_a_half_of_its_blocks_are_its_own_beside_decodes(decodes, taken):
-    """33 of 18 tokens of ratio 6, whose rows padded to 8 are 144: two Q Blocks of 128, three of 64."""
+    """66 of 18 tokens of ratio 6, whose rows padded to 8 are 144: two Q Blocks of 128."""
     shape = AttentionShape(num_query_heads=96, num_kv_heads=16, head_size=128)
     batch = BatchStats.of([(1, 1500)] * decodes + [(18, 1500)] * 66)
     assert auto.choose(shape, batch, H200).kernel == taken
