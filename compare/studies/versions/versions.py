@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -224,7 +225,12 @@ def _lanes(
     """Threads that take part by part, each part in a child of its own. tell: hears what a signal does."""
     parts = deque(_parts({gpu: sweep.missing(pair, gpu, ones) for gpu, ones in wanted.items()}))
 
-    def work(ended: threading.Event) -> None:
+    ends: list[threading.Event] = []
+
+    def work() -> None:
+        """Its end is in the list before it takes a part, and by itself: a signal may break off Thread.start()."""
+        ended = threading.Event()
+        ends.append(ended)
         try:
             with contextlib.suppress(IndexError):
                 while True:
@@ -233,12 +239,11 @@ def _lanes(
         finally:
             ended.set()
 
-    ends: list[threading.Event] = []
     try:
         for _ in range(lanes):
-            ended = threading.Event()
-            threading.Thread(target=work, args=(ended,), daemon=True).start()
-            ends.append(ended)
+            threading.Thread(target=work, daemon=True).start()
+        while len(ends) < lanes:
+            time.sleep(POLL_S)
         _wait(ends)
     except KeyboardInterrupt:
         try:

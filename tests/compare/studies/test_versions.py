@@ -1,7 +1,6 @@
 """The same configs over releases: what counts as worse, what the page says, what cannot be had, what stands alone."""
 
 import contextlib
-import io
 import itertools
 import json
 import os
@@ -14,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from common import gpus
 from common.process import Child, Lost
@@ -315,23 +313,22 @@ def interrupted(tmp_path, monkeypatch, compiled, follow) -> versions.Sweep:
     return sweep
 
 
-def test_a_signal_is_answered_at_once_and_the_config_in_hand_kept(tmp_path, monkeypatch):
-    """The config in hand ends when the answer was read: 30 s later where there is none. A file of its own, for what
-    pytest captures is not to be read from another thread: a line is lost now and then, or the thread ends."""
-    said = io.StringIO()
-    monkeypatch.setattr(versions, "Console", lambda **_: Console(file=said))
+def test_a_signal_is_answered_at_once_and_the_config_in_hand_kept(tmp_path, monkeypatch, capsys):
+    """The config in hand ends when the answer was read: 30 s later where there is none."""
+    said = []
 
     def compiled(jobs, begun):
         for job in jobs:
             begun.set()
             for _ in range(300):
-                if versions.STOPPING in said.getvalue():
+                said.append(capsys.readouterr().err)
+                if versions.STOPPING in "".join(said):
                     break
                 time.sleep(0.1)
             yield Outcome(job, "ok")
 
     sweep = interrupted(tmp_path, monkeypatch, compiled, lambda sweep: None)
-    assert len(sweep.lines) == 1 and said.getvalue().count(versions.STOPPING) == 1
+    assert len(sweep.lines) == 1 and "".join(said).count(versions.STOPPING) == 1
 
 
 def test_a_second_signal_ends_the_compiler_whose_death_is_no_line(tmp_path, monkeypatch):
