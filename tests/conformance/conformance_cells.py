@@ -4,8 +4,8 @@
 
 - triton/q_block meets every case, and each case one more Triton kernel that supports it, in turn;
 - Helion meets the kit's smoke level and one case of each capability. It generates code for 2 to 12 s for each kernel,
-  dtype and form of a case (181 forms in all, 40 here), so the cases of one form come to one kernel, unless each has
-  that code for the cases that nobody may miss;
+  dtype and form of a case (181 forms in all, 40 here), so the cases of a form come to q_block, unless each has that
+  code for the cases that nobody may miss;
 - every kernel, naive too, meets the cases that nobody may miss; Helion's but naive meet those of them that are of plain
   form, and the others in turn.
 """
@@ -30,8 +30,6 @@ NOBODY_MAY_MISS = frozenset({
 })  # fmt: skip
 TRITON = tuple(f"triton/{rung}" for rung in registry.RUNGS if rung != "naive")
 HELION = tuple(f"helion/{rung}" for rung in registry.RUNGS if rung != "naive")
-# Of forms: q_block twice before each other kernel, whose code takes Helion two to four times as long.
-HELION_FORMS = tuple(kernel for other in HELION[1:] for kernel in (*HELION[:1] * 2, other))
 # What no code is generated for anew: the first, and the value of the others, which are on or off.
 _VALUES = {"name", "numbers", "lens", "dtype", "loud", "fill", "shared_pages", "pad_tokens", "extra_columns", "large"}
 _VALUES |= {"spare_pages", "refused", "chunk_lookback", "scale_factor", "out_scale"}
@@ -87,9 +85,11 @@ def _asked(case: Case) -> frozenset[str]:
 
 @cache
 def helion_daily() -> frozenset[str]:
-    """The names of the cases that Helion meets at smoke level: the kit's, and the first that asks for a capability."""
+    """The names of the cases that Helion meets at smoke level: the kit's, those of plain form, whose code each kernel
+    has, and the first that asks for a capability."""
     small = [case for case in CASES if not case.large]
     daily = {case.name for case in small} & (NOBODY_MAY_MISS | set(levels.SMOKE))
+    daily |= {case.name for case in small if form(case) == PLAIN}
     met = set().union(*(_asked(case) for case in small if case.name in daily))
     for case in small:
         if not _asked(case) <= met:
@@ -99,15 +99,12 @@ def helion_daily() -> frozenset[str]:
 
 
 def _helion_of_the_day(small: Sequence[Case]) -> dict[str, str]:
-    """Case -> the Helion kernel whose turn it is. Each kernel has code for the plain form, whose cases go round; of the
-    other forms each goes to one kernel, with all its cases."""
-    turns: dict[Any, int] = {}
+    """Case -> the Helion kernel whose turn it is. Each kernel has code for the plain form, whose cases go round; the
+    others go to q_block, whose code takes Helion the least time, or to the next kernel that supports one."""
     dealt = {}
     for case in (case for case in small if case.name in helion_daily()):
-        if form(case) == PLAIN:
-            dealt[case.name] = _dealt(HELION, len(dealt), case)
-        else:
-            dealt[case.name] = _dealt(HELION_FORMS, turns.setdefault(form(case), len(turns)), case)
+        plain = form(case) == PLAIN
+        dealt[case.name] = _dealt(HELION[1:] if plain else HELION, len(dealt) if plain else 0, case)
     return dealt
 
 

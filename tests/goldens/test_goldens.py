@@ -65,6 +65,7 @@ def test_every_mutant_dies_by_the_same_rule():
 
 
 @compiled
+@pytest.mark.slow
 def test_a_rung_of_each_dsl_is_the_same_machine_code():
     expect("code", code.few(), whole=False)
 

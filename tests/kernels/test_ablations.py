@@ -22,6 +22,7 @@ CASES = ["one-empty-sequence", *map(slow_in_helion, ("everything-at-once", "rati
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow_in_helion
 def test_conformance(dsl, name: str, case: str) -> None:
     kernel = dsl.module(f"ablations.{name}")
     conform(kernel, BY_NAME[case], kernel.DEFAULT)

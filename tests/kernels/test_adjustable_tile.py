@@ -67,6 +67,7 @@ def judge(dsl, batch: PagedBatch, features: Features, found: tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize(("dsl", "page", "tile"), TILES, indirect=["dsl"])
+@pytest.mark.slow_in_helion
 def test_any_tile_over_any_page_is_right(dsl, page: int, tile: int) -> None:
     features = Features(sliding_window=90) if page > 128 else Features()
     batch = make_batch([(17, 2 * page + 9)], AttentionShape(2, 1, 16, page, torch.float32))
@@ -141,6 +142,7 @@ def test_offsets_beyond_32_bits_are_found(dsl, page: int, slot: int, length: int
 
 @in_helion
 @pytest.mark.parametrize("tile", [16, pytest.param(32, marks=pytest.mark.slow)], ids=["slice", "run"])
+@pytest.mark.slow_in_helion
 def test_pages_beyond_32_bits_of_elements_are_found(dsl, tile: int) -> None:
     batch = make_batch([(17, 60)], AttentionShape(2, 1, 16, 48, torch.float16), spare_pages=3)
     moved = batch.replace(key_cache=apart(batch.key_cache, 2**29, 16), value_cache=apart(batch.value_cache, 2**29, 16))

@@ -39,6 +39,7 @@ def beside(lens: list, mates: list) -> PagedBatch:
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.slow_in_helion
 def test_mates_change_no_bit(dsl, name: str) -> None:
     tokens = sum(query_len for query_len, _ in LENS)
     want, *others = (rows(dsl.module(name), beside(LENS, mates), tokens) for mates in MATES)

@@ -111,6 +111,7 @@ def test_a_form_that_does_not_apply_gives_way(asked, page_size, head_size, tile_
 
 
 @pytest.mark.parametrize("asked", [pytest.param("page", marks=pytest.mark.slow), "flat"])
+@pytest.mark.slow
 def test_kv_heads_beyond_32_bits_of_elements_take_another_form(asked: str) -> None:
     """Four times 2^29 elements lie between the first and the last of five heads: 2idx alone multiplies in 64 bits."""
     batch = make_batch([(2, 20)], AttentionShape(5, 5, 16, 16, torch.float16))
@@ -157,6 +158,7 @@ def test_a_cache_without_blocks_is_a_view_without_rows():
     assert binding.cache_view(cache, "flat", 1).shape == (0, 2, 24)
 
 
+@pytest.mark.slow
 def test_numbers_of_segments_share_what_helion_generated() -> None:
     """A server meets a dozen of them; code is apart for one segment, and for reductions over 8, 16, 32 ... places."""
     batch = make_batch([(1, 90), (2, 40)], AttentionShape(4, 2, 16, 16, torch.float32))
@@ -171,6 +173,7 @@ def test_numbers_of_segments_share_what_helion_generated() -> None:
     assert generated[0] == generated[-1]
 
 
+@pytest.mark.slow
 def test_scratch_of_another_size_is_no_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a plan's choices has scratch of its own size; what a warm-up meets are their parts."""
     generated, to_triton_code = [], BoundKernel.to_triton_code

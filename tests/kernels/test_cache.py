@@ -16,6 +16,7 @@ def test_the_pool_is_what_the_reference_makes_of_it(dsl, number):
 
 
 @pytest.mark.parametrize("number", range(len(QUANTISED_WRITES)), ids=[case.name for case in QUANTISED_WRITES])
+@pytest.mark.slow_in_helion
 def test_quantised_pages_and_their_scales_are_the_references(dsl, number):
     judge(dsl.module("cache"), QUANTISED_WRITES[number], DTYPES[number % 3])
 

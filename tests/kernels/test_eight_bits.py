@@ -7,16 +7,14 @@ import pytest
 from common import gpus
 from common.serving.rules import Situation
 from common.spec.metadata import BatchStats
-from dsls import slow_in_helion
 from eight_bit_cases import DECODES, SHAPE, STORED
 from kernel_cases import conform
 
 H200 = gpus.resolve("h200")
-DAILY = ("fp8-scales-of-tokens",)  # in Helion
-CASES = [(pytest.param if case.name in DAILY else slow_in_helion)(case, id=case.name) for case in STORED]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in STORED])
+@pytest.mark.slow_in_helion
 def test_every_stored_case_is_right(dsl, case) -> None:
     chosen = dsl.module("heuristics.generic.eight_bits").decode(Situation(SHAPE, DECODES, H200))
     plain = {"overlap": False} if dsl.name == "triton" else {}

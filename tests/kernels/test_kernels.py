@@ -80,6 +80,7 @@ def assert_found(kernel, batch: PagedBatch, page: int, slot: int, config=None) -
     + [pytest.param("q_block", HelionConfig(tile_size=16, gather=x), marks=pytest.mark.slow) for x in ("page", "2idx")],
     ids=["naive", "flat", "page", "2idx"],
 )
+@pytest.mark.slow_in_helion
 def test_pages_beyond_32_bits_of_elements_are_found(dsl, name: str, config) -> None:
     """The offset of page 4 is 2^31: an int32 product is negative. Triton's are in test_adjustable_tile.py."""
     batch = make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
@@ -95,7 +96,8 @@ def test_slots_beyond_32_bits_of_elements_are_found(dsl, name: str) -> None:
 
 
 @in_helion
-@pytest.mark.parametrize("gather", ["page", slow_in_helion("flat"), slow_in_helion("2idx")])
+@pytest.mark.parametrize("gather", ["page", "flat", "2idx"])
+@pytest.mark.slow_in_helion
 def test_every_gather_form_is_right_under_a_window(dsl, gather: str) -> None:
     batch = make_batch(LENS, SHAPE, style="interleaved")
     judge(dsl.module("q_block"), batch, Features(sliding_window=19), HelionConfig(16, 32, gather))
@@ -109,9 +111,10 @@ def test_gather_forms_agree_to_the_bit(dsl) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize(("tile_size", "gather"), [(16, "key"), slow_in_helion((32, "run"))], ids=["key", "run"])
-@pytest.mark.parametrize("segments", [slow_in_helion(1), slow_in_helion(2), 3, slow_in_helion(8)])
-@pytest.mark.parametrize("window", [slow_in_helion(None), 19], ids=["full", "window"])
+@pytest.mark.parametrize(("tile_size", "gather"), [(16, "key"), (32, "run")], ids=["key", "run"])
+@pytest.mark.parametrize("segments", [1, 2, 3, 8])
+@pytest.mark.parametrize("window", [None, 19], ids=["full", "window"])
+@pytest.mark.slow_in_helion
 def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None, tile_size: int, gather: str) -> None:
     """By both of Triton's gather forms, and by what is the default in Helion."""
     kernel = dsl.module("parallel_softmax")

@@ -14,7 +14,7 @@ from common.spec import AttentionShape, UnsupportedFeature
 from compare.static.compile import compile_in_child
 from compare.workloads import Ask
 from compilations import compilation
-from dsls import in_helion, slow_in_helion
+from dsls import in_helion
 from kernel_cases import conform
 
 CASE = Case(
@@ -29,15 +29,11 @@ RAISED = Case(
     fp8_query=torch.float8_e4m3fn, tile_size=16,
 )  # fmt: skip
 MORE = {"parallel_softmax": {"num_segments": 2}}
-EVERY_DAY = ("q_block", "bf16-over-e5m2")  # in Helion
-CELLS = [
-    pytest.param(rung, case, id=f"{rung}-{name}", marks=() if (rung, name) == EVERY_DAY else pytest.mark.slow_in_helion)
-    for rung in WIDE
-    for name, case in CASES.items()
-]
+CELLS = [pytest.param(rung, case, id=f"{rung}-{name}") for rung in WIDE for name, case in CASES.items()]
 
 
 @pytest.mark.parametrize(("rung", "case"), CELLS)
+@pytest.mark.slow_in_helion
 def test_values_of_few_lanes(dsl, rung, case):
     kernel = dsl.module(rung)
     assert conform(kernel, case, replace(kernel.DEFAULT, **WIDE[rung])) == {"outcome": "supported"}
@@ -56,7 +52,8 @@ def test_24_lanes_beside_a_wider_key_are_refused_by_name(dsl):
 
 
 @in_helion
-@pytest.mark.parametrize("rung", [*map(slow_in_helion, ("unpaged", "parallel_softmax")), "adjustable_tile"])
+@pytest.mark.parametrize("rung", ["unpaged", "parallel_softmax", "adjustable_tile"])
+@pytest.mark.slow_in_helion
 def test_tiles_of_16_keys_of_8_bits(dsl, rung):
     """Helion raises them to the 32 that a product of 8 bits takes: what counts in tiles beside it does too."""
     kernel = dsl.module(rung)

@@ -121,6 +121,7 @@ def test_the_class_of_a_sequence_is_decided_on_the_device(dsl) -> None:
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])
+@pytest.mark.slow_in_helion
 def test_each_kernel_writes_the_rows_of_its_class_alone(dsl, part: str) -> None:
     split, batch = dsl.module("split"), make_batch([(1, 20), (2, 20), (1, 5)], SHAPE, new_kv=True)
     out = torch.full_like(batch.query, float("nan"))

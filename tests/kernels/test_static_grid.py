@@ -17,7 +17,7 @@ from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity
 from dsl_triton.features import bundle
 from dsl_triton.tile_schedule import interval, item_at, line_of, piece_of
-from dsls import in_triton, slow_in_helion
+from dsls import in_triton
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 TOKENS, SEQS, KEYS = 48, 5, 128
@@ -137,6 +137,7 @@ def test_uncut_items_leave_nothing_to_merge(dsl):
 
 
 @pytest.mark.parametrize(("lens", "cut"), [([(1, 50), (1, 60)], False), ([(1, 112)], True)], ids=["whole", "cut"])
+@pytest.mark.slow_in_helion
 def test_items_are_cut_where_they_have_no_program_each(dsl, lens, cut):
     static_grid, batch = dsl.module("static_grid"), at_capacity(lens, SHAPE, TOKENS, SEQS, KEYS)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), parts(static_grid))
@@ -144,6 +145,7 @@ def test_items_are_cut_where_they_have_no_program_each(dsl, lens, cut):
     assert bool(workspace.records[:, 0].any()) == cut, "items stay whole where each has a program"
 
 
+@pytest.mark.slow_in_helion
 def test_one_workspace_serves_any_batch_with_the_bits_of_a_fresh_one(dsl):
     static_grid, generator, workspace = dsl.module("static_grid"), random.Random(5), None
     for seed in range(6):
@@ -176,10 +178,11 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     judge(static_grid, batch, found, features)
 
 
-@pytest.mark.parametrize("steps", [range(2), slow_in_helion(range(2, 5))], ids=["first", "later"])
+@pytest.mark.parametrize("steps", [range(2), range(2, 5)], ids=["first", "later"])
 @pytest.mark.parametrize(
-    "features", [PLAIN, slow_in_helion(Features(sliding_window=21, sinks=torch.arange(4.0)))], ids=["plain", "window"]
+    "features", [PLAIN, Features(sliding_window=21, sinks=torch.arange(4.0))], ids=["plain", "window"]
 )
+@pytest.mark.slow_in_helion
 def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl, features, steps):
     static_grid, generator = dsl.module("static_grid"), random.Random(9)
     capacity, config = Capacity(TOKENS, SEQS, torch.device("cpu")), replace(parts(static_grid), planned=True)
@@ -219,9 +222,10 @@ def beyond(batch, what: str):
     return batch.replace(query_start_loc=starts, seq_lens=lengths)
 
 
-@pytest.mark.parametrize("query_len", [4, slow_in_helion(20)], ids=["short", "long"])
+@pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
 @pytest.mark.parametrize("what", ["tokens", "keys"])
 @pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
+@pytest.mark.slow_in_helion
 def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, planned, what, query_len):
     static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)

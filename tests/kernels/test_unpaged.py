@@ -113,8 +113,9 @@ def test_short_queries_are_served_beside(dsl) -> None:
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("new_kv", [False, slow_in_helion(True)], ids=["pages", "new-kv"])
-@pytest.mark.parametrize("spans", [None, slow_in_helion(SPANS)], ids=["window", "spans"])
+@pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])
+@pytest.mark.parametrize("spans", [None, SPANS], ids=["window", "spans"])
+@pytest.mark.slow_in_helion
 def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None, new_kv: bool) -> None:
     """They lie in a copied tile, whose V is loaded whole: the copy leaves them out."""
     batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
@@ -124,7 +125,8 @@ def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None,
 
 
 @pytest.mark.parametrize("num_keys", [200, 60], ids=["copied", "the-last-through-its-pages"])
-@pytest.mark.parametrize("cache", [torch.int8, slow_in_helion(torch.float8_e4m3fn)], ids=["int8", "fp8"])
+@pytest.mark.parametrize("cache", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+@pytest.mark.slow_in_helion
 def test_scales_per_token_are_copied_beside_their_keys(dsl, cache: torch.dtype, num_keys: int) -> None:
     batch = make_batch(LENS, dataclasses.replace(SHAPE, kv_dtype=cache, head_size=64))
     features = with_scales(Features(sliding_window=33), batch, "tokens", 1.0, torch.Generator().manual_seed(1))
@@ -175,6 +177,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @in_helion
+@pytest.mark.slow_in_helion
 def test_blocks_of_descriptors_are_the_same_keys(dsl, described: list[str]) -> None:
     batch = make_batch(LENS, SHAPE, new_kv=True, pad_tokens=3)
     for new_kv in (False, True):
@@ -207,10 +210,9 @@ def amid_nan(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @in_helion
-@pytest.mark.parametrize("tile_size", [slow_in_helion(16), 32, slow_in_helion(64)])
-@pytest.mark.parametrize(
-    "features", [Features(sliding_window=9), slow_in_helion(Features(causal=False))], ids=["window", "non-causal"]
-)
+@pytest.mark.parametrize("tile_size", [16, 32, 64])
+@pytest.mark.parametrize("features", [Features(sliding_window=9), Features(causal=False)], ids=["window", "non-causal"])
+@pytest.mark.slow_in_helion
 def test_no_tile_of_the_new_keys_reaches_beyond_them(
     dsl, features: Features, tile_size: int, read: list[torch.Tensor]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_
 
 
 @pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_sequence_that_grows_meets_no_code_and_every_layer_but_the_first_repeats_its_launches(kernel):
     here = Path(__file__).resolve()
     environment = children.compiling(here.parents[3], here.parents[2] / "support", DIPTYCH_HELION_CACHE="0")

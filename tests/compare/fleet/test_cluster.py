@@ -140,6 +140,7 @@ def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on
     assert len(rows) == len(latest(rows)) == 6 and path.read_bytes().startswith(b"".join(lines[:2]))
 
 
+@pytest.mark.slow
 def test_a_study_runs_on_a_seat_of_each_kind_and_its_files_come_back(nodes, capsys):
     words = ["engine", "--render", "--gpu", "h200", "--out", "out/engine", "--fleet", nodes.address]
     assert diptych.main(["study", *words]) == 0, capsys.readouterr()

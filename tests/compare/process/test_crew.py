@@ -43,6 +43,7 @@ def outcomes():
     return {outcome.cell.kernel.split(":")[1]: outcome for outcome in found}
 
 
+@pytest.mark.slow
 def test_every_cell_has_one_row_whatever_its_neighbours_do(outcomes):
     assert {name: outcome.fields["status"] for name, outcome in outcomes.items()} == {
         "honest": Status.OK,

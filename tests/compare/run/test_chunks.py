@@ -65,6 +65,7 @@ def finished(kernel="honest"):
     return [(r.workload.label, r.process, str(r.status)) for r in rows_of(kernel)]
 
 
+@pytest.mark.slow
 def test_a_chunk_is_timed_before_the_next_is_compiled_and_nothing_compiles_beside_it(measuring, monkeypatch, capsys):
     monkeypatch.setattr(rows, "CHUNK_CELLS", 2)
     command("honest")

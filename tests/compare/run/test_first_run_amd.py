@@ -52,6 +52,7 @@ def judged(found, kernel):
 
 
 @pytest.mark.parametrize("own", HELION_SLOWLY)
+@pytest.mark.slow
 def test_a_run_is_timed_and_reported(diptych, tmp_path, own):
     ours = f"{own}/q_block"
     kernels = ",".join([ours, *THEIRS])

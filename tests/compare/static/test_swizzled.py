@@ -26,6 +26,7 @@ CHILD = Path(__file__).with_name("swizzled_child.py")
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_tiles_of_decodes_are_swizzled(kernel, config):
     command = [sys.executable, str(CHILD), kernel, json.dumps(config)]
     done = subprocess.run(command, env=environment("compile"), capture_output=True, text=True, timeout=300)

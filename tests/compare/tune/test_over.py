@@ -40,6 +40,7 @@ class Near:
         return False
 
 
+@pytest.mark.slow
 def test_rows_are_dealt_once_and_no_candidate_is_tried_twice(work, tmp_path):
     first = work()
     log = records.Log(tmp_path / "candidates.jsonl")
