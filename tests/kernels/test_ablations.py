@@ -30,6 +30,7 @@ def test_conformance(dsl, name: str, case: str) -> None:
 
 @in_helion
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_the_barrier_that_helion_alone_has_conforms(dsl, case: str) -> None:
     conform(barrier, BY_NAME[case], barrier.DEFAULT)
 

@@ -73,6 +73,7 @@ def test_random_configs_are_searched_by_the_first_process_alone(unreported):
     assert first.search is not None and second.search is None
 
 
+@pytest.mark.slow
 def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unreported):
     command.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
     done = ["compiles" if "compiles" in line else "turns" for line in log() if "ended" not in line]

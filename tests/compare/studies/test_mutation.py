@@ -58,6 +58,7 @@ def test_every_level_begins_with_the_plain_case_and_asks_each_once():
         assert names[0] == PLAIN and len(names) == len(set(names)) and names[1].startswith("axes-")
 
 
+@pytest.mark.slow
 def test_workers_reject_wrong_kernels_and_a_second_call_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(score, "in_turn", lambda level: CASES)
     assert score.main(asked(tmp_path, "--count", "40", "--seed", "3", "--workers", "1")) == 0

@@ -28,6 +28,7 @@ def subject(kind, kernel_id, arena):
     return kernel, kind(kernel_id, arena, resolve("h200"), config, "tuning")
 
 
+@pytest.mark.slow
 def test_another_helion_config_runs_in_its_place_and_is_right(arena):
     kernel, plain = subject(Subject, "helion/q_block", arena)
     ((bindable, args),) = tune_helion.launches(kernel, lambda: plain.launch(0))

@@ -103,6 +103,7 @@ def test_a_folder_that_holds_another_run_is_refused(finished):
         run(out, "--resume", "--seed", "7", kernels=BOTH)
 
 
+@pytest.mark.slow
 def test_the_budget_holds(tmp_path, monkeypatch):
     """Samples of a second each: six seconds are over long before eight rows are, and nothing is called done."""
     monkeypatch.setenv("SAMPLE_S", "1.0")
