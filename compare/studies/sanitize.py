@@ -32,7 +32,7 @@ from compare.exits import USAGE, say
 from compare.record import folder as run_folder
 from compare.record.store import Busy
 from compare.tune.records import Log
-from compare.tune.space import changed, settings
+from compare.tune.space import of_default
 from compare.workloads.numbers import at_least_one, positive
 
 HELP = "accesses out of bounds and races, by compute-sanitizer"
@@ -66,7 +66,7 @@ def fitting(kernel_id: str, name: str) -> Any:
 def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -> None:
     """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here.
 
-    changes: of each kernel's DEFAULT, as `space.settings` reads them.
+    changes: of each kernel's DEFAULT (`space.of_default`).
     """
     import torch
 
@@ -77,7 +77,7 @@ def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -
 
     for kernel_id in registry.select(patterns):
         kernel = registry.load(kernel_id)
-        config = changed(kernel.DEFAULT, settings(changes))
+        config = of_default(kernel_id, changes)
         for name in CASES[:count]:
             case = fitting(kernel_id, name)
             batch, features = build(case, device, Guards(device))
@@ -213,12 +213,12 @@ def main(asked: argparse.Namespace) -> int:
     try:
         kernels = registry.select(asked.kernels)
         for kernel_id in kernels:
-            changed(registry.load(kernel_id).DEFAULT, settings(asked.set))
+            of_default(kernel_id, asked.set)
         kept = Kept(asked.out, asked.set)
     except (registry.UnknownKernel, run_folder.CannotWrite, Busy) as error:
         say(error)
         return USAGE
-    except (TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         print(f"--set: {error}", file=sys.stderr)
         return USAGE
     try:

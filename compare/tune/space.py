@@ -59,6 +59,15 @@ def settings(text: str) -> dict[str, Any]:
     return found
 
 
+def of_default(kernel_id: str, text: str) -> Any:
+    """The kernel's DEFAULT with what `text` changes in it (`settings`). Raises ValueError for a field it has not."""
+    default, found = registry.load(kernel_id).DEFAULT, settings(text)
+    allowed = flatten(default)
+    if unknown := sorted(found.keys() - allowed.keys()):
+        raise ValueError(f"{kernel_id}: found {', '.join(unknown)}, allowed {', '.join(allowed)}")
+    return changed(default, found)
+
+
 @dataclass(frozen=True)
 class Policy:
     """base: `default` (of the batch), `fixed` (every field is in `set`) or `tree` (what a user gets on this GPU).

@@ -28,13 +28,13 @@ def meet(kernel_id: str, case: Any, device: str = "cuda", changes: str = "") -> 
 
     from common.cases.named import BY_NAME
     from compare.competitors import registry
-    from compare.tune.space import changed, settings
+    from compare.tune.space import of_default
     from kernel_cases import chosen, conform
 
     kernel = registry.load(kernel_id)
     if changes and not case.refused:
         try:
-            return conform(kernel, case, changed(kernel.DEFAULT, settings(changes)), device, twice=True)
+            return conform(kernel, case, of_default(kernel_id, changes), device, twice=True)
         except OutOfResources as error:
             return {"outcome": "unsupported", "argument": "config", "reason": str(error)}
     config = kernel.DEFAULT if case.refused else chosen(kernel_id, kernel, case)

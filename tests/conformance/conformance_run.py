@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     from compare.competitors import registry
     from compare.exits import INTERRUPTED, NO_GPU, OK, USAGE, WRONG
     from compare.record import folder as run_folder
-    from compare.tune.space import changed, settings
+    from compare.tune.space import of_default
 
     interpreter.install()
     gpus = torch.cuda.device_count()
@@ -118,11 +118,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         kernels = registry.select(asked.kernels)
         for kernel in kernels if asked.set else ():
-            changed(registry.load(kernel).DEFAULT, settings(asked.set))
+            of_default(kernel, asked.set)
     except registry.UnknownKernel as error:
         print(error, file=sys.stderr)
         return USAGE
-    except (TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         print(f"--set: {error}", file=sys.stderr)
         return USAGE
     os.environ[SET] = asked.set
@@ -133,13 +133,13 @@ def main(argv: list[str] | None = None) -> int:
     console, counts = Console(stderr=True), Counter()
     console.print(f"{len(cells)} cells to meet, {processes} processes; {len(met)} are had")
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    about = {"set": asked.set} if asked.set else {}
+    about |= {"commit": commit, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")}
     try:
         with asked.out.open("a", encoding="utf-8") as out:
             answers = meet_all(cells, processes, asked.device, gpus, asked.limit, asked.minutes * 60)
             for found in track(answers, "cells", total=len(cells), console=console):
-                made = {"set": asked.set} if asked.set else {}
-                out.write(json.dumps(found | made | {"commit": commit, "date": today}) + "\n")
+                out.write(json.dumps(found | about) + "\n")
                 out.flush()
                 counts[found["outcome"]] += 1
                 if found["outcome"] == "failed":

@@ -96,10 +96,15 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
 
 def test_an_unknown_kernel_is_named(capsys, tmp_path):
     assert conformance_run.main(["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "nobody/*"]) == USAGE
-    for words in ("stages=5", "num_stages", "decode.num_stages=5"):
-        q_block = ["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "triton/q_block"]
-        assert conformance_run.main([*q_block, "--set", words]) == USAGE
     assert "nobody/*" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["stages=5", "num_stages", "decode.num_stages=5"])
+def test_a_config_that_no_kernel_has_is_named_before_any_cell(capsys, tmp_path, words):
+    q_block = ["--out", str(tmp_path / "x"), "--device", "cpu", "--kernels", "triton/q_block"]
+    assert conformance_run.main([*q_block, "--set", words]) == USAGE
+    said = capsys.readouterr().err
+    assert words.partition("=")[0] in said and "allowed" in said and not (tmp_path / "x").exists()
 
 
 def test_a_system_without_affinity_has_a_process_a_core(tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ q_block = Rules(
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
-        "decodes: 128 keys keep most bytes in flight; of few 64 from three programs a unit on, in a window two to four",
+        "decodes: 128 keys keep most bytes in flight; 64 where keys are few and programs more than three a unit",
         lambda s: s.few_rows,
         lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
         "regret_51: 119 of 32:4 heads in a window of 512 37.1 us, by 128 keys 43.6, 30 of 282 of 32:32 36.2, 37.7",

@@ -10,9 +10,8 @@ from dsl_triton.unpaged import MOST_PARTS
 
 def up_to_512(s: Situation) -> bool:
     """Many Q Blocks over more than 256 keys, and any beside decodes, of heads that are a power of two from 193 on, of
-    padded ones in large pages from 129 on. Few
-    stay in q_block, whose loop over what every row sees has no masks: two of 264 of heads of 80 11.1 us, here 12.5; six
-    of 244 of 64:8 heads of 64 25.2 and 28.0 by a page id a key."""
+    padded ones in large pages from 129 on. Few stay in q_block, whose loop over what every row sees has no masks: two
+    of 264 of heads of 80 11.1 us, here 12.5; six of 244 of 64:8 heads of 64 25.2 and 28.0 by a page id a key."""
     decodes = s.stats.num_decodes > 0
     if not page_runs.one_loop(s):
         return False
