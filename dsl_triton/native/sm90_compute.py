@@ -3,7 +3,7 @@
 In: items in the ring, queries and tiles in shared memory, as sm90_load.py puts them there. Out: rows of the output and
 of LSE, or the parts that reduce_segments.py merges. Scores, m and l are in base 2.
 
-Rows are (head, token): TOKENS tokens of each of a group's GROUP heads; what is left of the 128 is nobody's.
+Rows are TOKENS tokens of each of a group's GROUP heads, as sm90_boxes.py says; what is left of the 128 is nobody's.
 Tiles are taken from the last to the first, so that those that need a mask come first; the scores of one are computed
 while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (_take_turn).
 """
@@ -14,7 +14,8 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
-from dsl_triton.native.sm90_load import FIELDS, box_head, box_token, box_tokens, field
+from dsl_triton.native.sm90_boxes import box_head, box_heads, box_rows, box_token, even_lanes, rest_lanes, sum_lanes
+from dsl_triton.native.sm90_load import FIELDS, field
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
@@ -24,13 +25,6 @@ TURNS = gl.constexpr(("14", "15"))  # the hardware's barriers of the two halves;
 @gluon.constexpr_function
 def products(columns):
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-
-
-@gluon.constexpr_function
-def even_lanes(head_size):
-    """The largest power of two of which a head's lanes, in sixteens, are a multiple."""
-    lanes = (head_size + 15) // 16 * 16
-    return lanes & -lanes
 
 
 @gluon.jit
@@ -56,6 +50,60 @@ def _scores(q, keys, stage, TILE: gl.constexpr, D: gl.constexpr):
         k = keys.index(stage).slice(lane, LANES, 1).permute((1, 0))
         s = hopper.warpgroup_mma(q.slice(lane, LANES, 1), k, s, use_acc=lane > 0, is_async=True)
     return s
+
+
+@gluon.jit
+def _no_sums(D: gl.constexpr):
+    """Zeros of a half's rows in the lanes of each product."""
+    first = gl.zeros([64, sum_lanes(D)], gl.float32, products(sum_lanes(D)))
+    if rest_lanes(D) == 0:
+        return (first,)
+    else:
+        return first, gl.zeros([64, rest_lanes(D)], gl.float32, products(rest_lanes(D)))
+
+
+@gluon.jit
+def _add_values(p, values, stage, o, D: gl.constexpr):
+    """o + p @ V over the lanes of a head: a product for the first lanes and one for the rest, not waited for."""
+    tile = values.index(stage)
+    LANES: gl.constexpr = sum_lanes(D)
+    REST: gl.constexpr = rest_lanes(D)
+    first = hopper.warpgroup_mma(p, tile.slice(0, LANES, 1), o[0], is_async=True)
+    if REST == 0:
+        return (first,)
+    else:
+        p = gl.convert_layout(p, gl.DotOperandLayout(0, products(REST), 2))  # the same registers
+        return first, hopper.warpgroup_mma(p, tile.slice(LANES, REST, 1), o[1], is_async=True)
+
+
+@gluon.jit
+def _added(o, held):
+    """o when its products are done, and `held`, whose registers they may read until then."""
+    done = hopper.warpgroup_mma_wait(0, deps=o + held)
+    return done[: len(o)], done[len(o) :]
+
+
+@gluon.jit
+def _weigh(o, weight):
+    """o times a number a row."""
+    first = o[0] * _over_lanes(weight, o[0])
+    if len(o) == 1:
+        return (first,)
+    else:
+        return first, o[1] * _over_lanes(weight, o[1])
+
+
+@gluon.jit
+def _cast(o, dtype: gl.constexpr):
+    if len(o) == 1:
+        return (o[0].to(dtype),)
+    else:
+        return o[0].to(dtype), o[1].to(dtype)
+
+
+@gluon.jit
+def _over_lanes(weight, x):
+    return gl.expand_dims(gl.convert_layout(weight, gl.SliceLayout(1, x.type.layout)), 1)
 
 
 @gluon.jit
@@ -98,24 +146,24 @@ def _step(
     D: gl.constexpr, TILE: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr, FEATURES: gl.constexpr,
 ):  # fmt: skip
     """Scores of tile j, the at-th of this program, while p sums the values of the tile before; then its softmax."""
-    O: gl.constexpr = products(values.shape[2])
+    FIRST: gl.constexpr = products(sum_lanes(D))
     stage, before = at % STAGES, (at - 1) % STAGES
     mbarrier.wait(k_full.index(stage), at // STAGES & 1)
     _take_turn(HALF)
     s = _scores(q, keys, stage, TILE, D)
     mbarrier.wait(v_full.index(before), (at - 1) // STAGES & 1)
-    o = hopper.warpgroup_mma(p, values.index(before), o, is_async=True)
+    o = _add_values(p, values, before, o, D)
     _hand_on(1 - HALF)
-    s = hopper.warpgroup_mma_wait(1, deps=[s])
+    s = hopper.warpgroup_mma_wait(len(o), deps=[s])
     mbarrier.arrive(k_empty.index(stage), count=1)
     x, m, l, alpha = _softmax(s, m, l, base2, f, row, j * TILE, TILE, MASKED, FEATURES)
-    x = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
+    x = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
     # ptxas moves the wait ahead of the softmax, which then runs under nothing: 2.3 us a tile for 1.6. Not past a store.
     keep.store(l)
-    o, p, x = hopper.warpgroup_mma_wait(0, deps=[o, p, x])
+    o, held = _added(o, (p, x))
     mbarrier.arrive(v_empty.index(before), count=1)
-    alpha = gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, O)), 1)
-    return x, m, l, o * alpha
+    o = _weigh(o, alpha)
+    return held[1], m, l, o
 
 
 @gluon.jit
@@ -144,30 +192,52 @@ def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, 
 def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
     """Query token and head within the group of this half's rows, and which of them are real."""
     r = HALF * 64 + gl.arange(0, 64, LAYOUT)
-    token, head = r % TOKENS, r // TOKENS
+    HEADS: gl.constexpr = box_heads(GROUP)
+    token, head = r % (TOKENS * HEADS) // HEADS, r // (TOKENS * HEADS) * HEADS + r % HEADS
     return token, head, (token < left) & (head < GROUP)
 
 
 @gluon.jit
-def _store_rows(ptr, row, head, live, strides, x, D: gl.constexpr, O: gl.constexpr):
-    lane = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, O)), 0)
-    offset = row.to(gl.int64) * strides[0] + head.to(gl.int64) * strides[1]
+def _store_rows(
+    HALF: gl.constexpr, ptr, row_0, head_0, left, strides, x, GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr
+):
+    """Rows of the batch alone, lane by lane."""
+    _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[0], 0, GROUP, TOKENS, D)
+    if len(x) == 2:
+        _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[1], sum_lanes(D), GROUP, TOKENS, D)
+
+
+@gluon.jit
+def _store_lanes(
+    HALF: gl.constexpr, ptr, row_0, head_0, left, strides, x, first_lane: gl.constexpr, GROUP: gl.constexpr,
+    TOKENS: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    O: gl.constexpr = x.type.layout
+    token, head, live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
+    lane = gl.expand_dims(first_lane + gl.arange(0, x.shape[1], gl.SliceLayout(0, O)), 0)
+    offset = (row_0 + token).to(gl.int64) * strides[0] + (head_0 + head).to(gl.int64) * strides[1]
     ptrs = ptr + gl.expand_dims(offset, 1) + lane
     gl.store(ptrs, x.to(ptr.dtype.element_ty), mask=gl.expand_dims(live, 1) & (lane < D))
 
 
 @gluon.jit
 def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROUP: gl.constexpr, TOKENS: gl.constexpr):
-    """The output of a full Q Block, by TMA through the buffer that held its queries."""
-    BOX: gl.constexpr = box_tokens(TOKENS)
-    PANELS: gl.constexpr = x.shape[1] // 64
-    q.store(x)
+    """The output of a full Q Block, by TMA through the buffer that held its queries; lanes behind it are not stored."""
+    BOX: gl.constexpr = box_rows(GROUP, TOKENS)
+    PANELS: gl.constexpr = q.shape[1] // 64
+    if len(x) == 1:
+        q.store(x[0])
+    else:
+        FIRST: gl.constexpr = x[0].shape[1]
+        q.slice(0, FIRST, 1).store(x[0])
+        q.slice(FIRST, x[1].shape[1], 1).store(x[1])
     hopper.fence_async_shared()
     barrier()
     for panel in gl.static_range(PANELS):
         for b in gl.static_range(64 // BOX):
-            if box_head(HALF, b, TOKENS) < GROUP:
-                at = [row + box_token(HALF, b, TOKENS), head_0 + box_head(HALF, b, TOKENS), panel * 64]
+            if box_head(HALF, b, GROUP, TOKENS) < GROUP:
+                token, head = box_token(HALF, b, GROUP, TOKENS), box_head(HALF, b, GROUP, TOKENS)
+                at = [row + token, head_0 + head, panel * 64]
                 async_store(out, at, boxes.index(((buffer * 2 + HALF) * PANELS + panel) * (64 // BOX) + b))
 
 
@@ -224,7 +294,7 @@ def compute(
     sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
     PADDED: gl.constexpr = keys.shape[2]
-    O: gl.constexpr = products(PADDED)
+    FIRST: gl.constexpr = products(sum_lanes(D))
     queries = reinterpret(q_boxes, keys.dtype, [BUFFERS * 2, 64, PADDED], keys.layout)
     keep = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if HALF == 1:
@@ -259,7 +329,7 @@ def compute(
             base2 = f[2]
             if FEATURES.key_scale:
                 base2 *= gl.load(scales[0] + group // SHARERS * scales[2])
-            o = gl.zeros([64, PADDED], gl.float32, O)
+            o = _no_sums(D)
             stage = done % STAGES
             mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
             mbarrier.wait(k_full.index(stage), done // STAGES & 1)
@@ -270,7 +340,7 @@ def compute(
                 barrier()
                 mbarrier.arrive(q_empty.index((n - 1) % BUFFERS), count=1)
             x, m, l, _alpha = _softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
-            p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, O, 2))
+            p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
             if stop * TILE > seq_len:
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
                 _clear_tail(HALF, values, stage, (stop - 1) * TILE, seq_len, v_clear, cleared, TILE)
@@ -297,26 +367,24 @@ def compute(
                     done += 1
             stage = (done - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
-            o = hopper.warpgroup_mma(p, values.index(stage), o, is_async=True)
+            o = _add_values(p, values, stage, o, D)
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
-            o, p = hopper.warpgroup_mma_wait(0, deps=[o, p])
+            o, _held = _added(o, (p,))
             mbarrier.arrive(v_empty.index(stage), count=1)
-            o_token, o_head, o_live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
             if NUM_SEGMENTS == 1 or part < 0:
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
-                scale = gl.expand_dims(gl.convert_layout(inverse, gl.SliceLayout(1, O)), 1)
-                result = (o * scale).to(keys.dtype)
+                result = _cast(_weigh(o, inverse), keys.dtype)
                 if left >= TOKENS:
                     _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, GROUP, TOKENS)
                 else:  # a box would write into the sequence behind
-                    _store_rows(out_ptr, row_0 + o_token, head_0 + o_head, o_live, out_strides, result, D, O)
+                    _store_rows(HALF, out_ptr, row_0, head_0, left, out_strides, result, GROUP, TOKENS, D)
                 if LSE:
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
             else:
                 begin = part.to(gl.int64) * acc_strides[0]
-                _store_rows(acc_ptr + begin, row_0 + o_token, head_0 + o_head, o_live, acc_strides[1:], o, D, O)
+                _store_rows(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
                 place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)

@@ -12,6 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from dsl_triton.native.gluon_names import async_load, barrier
+from dsl_triton.native.sm90_boxes import box_head, box_rows, box_token
 from dsl_triton.step_plan import END, HOLE, SIZE
 
 ENTRY = gl.constexpr(
@@ -19,30 +20,6 @@ ENTRY = gl.constexpr(
 )  # int32 of a ring's slot: an item's fields, its group of heads and what fills up a power of two
 EARLY = gl.constexpr(2)  # tiles before K's loader is done with an item it asks for the next
 FIELDS, END, HOLE = gl.constexpr(SIZE.value), gl.constexpr(END.value), gl.constexpr(HOLE.value)
-
-
-@gluon.constexpr_function
-def tile_lanes(head_size):
-    """Lanes of a tile: panels of 64, a power of two of them; those behind the head's last are zeros."""
-    return max(64, 1 << (head_size - 1).bit_length())
-
-
-@gluon.constexpr_function
-def box_tokens(tokens):
-    """Query tokens of a box, of a Q Block's `tokens`: a power of two that divides them and half of the rows."""
-    return min(tokens & -tokens, 64)
-
-
-@gluon.constexpr_function
-def box_head(half, b, tokens):
-    """The head within its group of the b-th box of half of the rows: rows are (head, token)."""
-    return (half * 64 + b * box_tokens(tokens)) // tokens
-
-
-@gluon.constexpr_function
-def box_token(half, b, tokens):
-    """Its first query token within the Q Block."""
-    return (half * 64 + b * box_tokens(tokens)) % tokens
 
 
 @gluon.jit
@@ -105,11 +82,11 @@ def load_queries(
     query, rows, items,
     GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
-    """An item's queries: boxes of [BOX tokens, 1 head, 64 lanes] for both halves of its rows and all panels of lanes.
+    """An item's queries: boxes of [tokens, heads, 64 lanes] for both halves of its rows and all panels of lanes.
 
     Rows behind the last head's keep what they held.
     """
-    BOX: gl.constexpr = box_tokens(TOKENS)
+    BOX: gl.constexpr = box_rows(GROUP, TOKENS)
     boxes, q_full, q_empty = rows
     ring, s_full, s_empty = items
     n = 0
@@ -129,8 +106,9 @@ def load_queries(
             for half in gl.static_range(2):
                 for panel in gl.static_range(PANELS):
                     for b in gl.static_range(64 // BOX):
-                        if box_head(half, b, TOKENS) < GROUP:
-                            at = [row + box_token(half, b, TOKENS), head_0 + box_head(half, b, TOKENS), panel * 64]
+                        if box_head(half, b, GROUP, TOKENS) < GROUP:
+                            token, head = box_token(half, b, GROUP, TOKENS), box_head(half, b, GROUP, TOKENS)
+                            at = [row + token, head_0 + head, panel * 64]
                             box = boxes.index(((buffer * 2 + half) * PANELS + panel) * (64 // BOX) + b)
                             async_load(query, at, q_full.index(buffer), box)
         n += 1

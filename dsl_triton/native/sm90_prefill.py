@@ -35,9 +35,10 @@ from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
+from dsl_triton.native.sm90_boxes import box_heads, box_rows, box_tokens, tile_lanes
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_config import Config, Prefill, head_groups, most_keys, tokens_of_block
-from dsl_triton.native.sm90_load import ENTRY, box_tokens, load_queries, load_tiles, schedule, tile_lanes
+from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
 from dsl_triton.native.sm90_widen import widen_tiles
 from dsl_triton.unpaged import MOST_PARTS
 
@@ -116,7 +117,7 @@ def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
-    query,  # descriptor of [num_tokens, num_query_heads, D], a box of [box_tokens(TOKENS), 1, 64]
+    query,  # descriptor of [num_tokens, num_query_heads, D], a box of [tokens, heads, 64], as sm90_boxes.py has them
     key_cache,  # descriptor of [rows, num_kv_heads, D], a box of [BOX, 1, 64]
     value_cache,  # the same
     out,  # as query
@@ -143,12 +144,13 @@ def _sm90_prefill_kernel(
     NARROW: gl.constexpr = key_cache.dtype != DTYPE
     PADDED: gl.constexpr = tile_lanes(D)
     PANELS: gl.constexpr = PADDED // 64
-    Q_BOX: gl.constexpr = box_tokens(TOKENS)
+    HEADS: gl.constexpr = box_heads(GROUP)
+    Q_BOXES: gl.constexpr = BUFFERS * PANELS * 128 // box_rows(GROUP, TOKENS)
     LANES: gl.constexpr = key_cache.block_shape[2]
     PART: gl.constexpr = narrow_keys(TILE) if NARROW else TILE
     PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
     BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
-    q_boxes = gl.allocate_shared_memory(DTYPE, [BUFFERS * PANELS * 128 // Q_BOX, Q_BOX, 1, 64], panels(DTYPE, 64, 3))
+    q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, box_tokens(GROUP, TOKENS), HEADS, 64], panels(DTYPE, 64, 3))
     k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
@@ -307,7 +309,8 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
-    queries, result = (_head_boxes(x, box_tokens(block_q)) for x in (batch.query, out))
+    group = shape.queries_per_kv // groups
+    queries, result = (_head_boxes(x, box_tokens(group, block_q), box_heads(group)) for x in (batch.query, out))
     _sm90_prefill_kernel[(min(config.programs, total),)](
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
         out if features.sinks is None else features.sinks,
@@ -317,7 +320,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         (features.sliding_window or 0, features.softcap or 0.0),
         batch.block_table.stride(0), key_rows, value_rows, out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
-        D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=shape.queries_per_kv // groups,
+        D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
         NUM_SEGMENTS=segments, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
@@ -343,9 +346,9 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
     return TensorDescriptor(cache, shape, steps, [box, 1, lanes], _layout(cache, lanes)), page // row
 
 
-def _head_boxes(rows: torch.Tensor, tokens: int) -> TensorDescriptor:
-    """Queries, or outputs, in boxes of one head."""
-    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, 1, 64], _layout(rows, 64))
+def _head_boxes(rows: torch.Tensor, tokens: int, heads: int) -> TensorDescriptor:
+    """Queries, or outputs, in boxes of so many of both."""
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, heads, 64], _layout(rows, 64))
 
 
 def _layout(tensor: torch.Tensor, lanes: int) -> gl.NVMMASharedLayout:
