@@ -41,16 +41,17 @@ def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constex
     return tl.where(T <= 0, blocks, tl.where(seq_len > T * TILE, count, 0))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "blocks", "window"])
+@triton.jit(do_not_specialize=["num_seqs", "blocks", "window", "segments"])
 def _plan_kernel(
-    plan_ptr,  # i32 [blocks * SEGMENTS, SIZE]
+    plan_ptr,  # i32 [blocks * segments, SIZE]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
     blocks,  # at most that many Q Blocks; what is left of them is END
     window,  # keys before and with a token's own that it sees; not read without WINDOW
-    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    SHORT: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
+    segments,  # of a Q Block, at most
+    BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SHORT: tl.constexpr,
+    BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
     seq = number * 0
@@ -90,10 +91,10 @@ def _plan_kernel(
             end_key = tl.minimum(seq_len, position + tl.minimum(BLOCK_Q, query_len - first) + window - 1)
             tiles = tl.maximum(tl.cdiv(tl.maximum(end_key, 0), TILE), 1)
         lowest = tl.minimum(tl.maximum(position - window + 1, 0) // TILE, tiles - 1)
-    each = tl.cdiv(tiles - lowest, SEGMENTS)
+    each = tl.cdiv(tiles - lowest, segments)
     used = tl.cdiv(tiles - lowest, each)
-    for segment in tl.static_range(SEGMENTS):
-        item = plan_ptr + (place * SEGMENTS + segment) * SIZE
+    for segment in range(segments):
+        item = plan_ptr + (place * segments + segment) * SIZE
         keep = number < blocks
         tl.store(item, tl.where(live, tl.where(segment < used, seq, HOLE), END), mask=keep)
         tl.store(item + 1, start + first, mask=keep)
@@ -133,9 +134,8 @@ def make_plan(
         raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
     blocks = items // segments
     _plan_kernel[(cdiv(blocks, BLOCKS),)](
-        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0,
-        BLOCK_Q=block_q, TILE=tile_size, SEGMENTS=segments, CAUSAL=features.causal,
-        WINDOW=features.sliding_window is not None, SHORT=short,
-        BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
+        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0, segments,
+        BLOCK_Q=block_q, TILE=tile_size, CAUSAL=features.causal, WINDOW=features.sliding_window is not None,
+        SHORT=short, BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
     )  # fmt: skip
     return items

@@ -7,7 +7,7 @@ in the environment, the choice is that of dsl_triton/auto.py, which comparisons 
 import os
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.gpus import Gpu
 from common.serving import untuned
@@ -18,7 +18,7 @@ from common.serving.grid import decided_by, seen
 from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
-from common.serving.rules import Rule, Rules, Situation, always, power_of_two
+from common.serving.rules import Rule, Rules, Situation, always
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
@@ -27,6 +27,8 @@ from dsl_triton import split
 from dsl_triton.handle import recorded
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
+from dsl_triton.native.sm90_boxes import ROWS
+from dsl_triton.native.sm90_config import head_groups, tokens_of_block
 
 SUPPORTS = portable.SUPPORTS
 CONTRACT = portable.CONTRACT
@@ -34,7 +36,6 @@ Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
-FEW_KEYS = 128
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
 # Blocks of 64 rows than units, of up to 128 lanes (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an
 # H100 19.9 us, in parallel_softmax 15.3), of chunks of few rows, which leave its Q Blocks half empty, and of those
@@ -43,40 +44,93 @@ FEW_KEYS = 128
 # of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows than a Q Block has, beside decodes, 12 sequences of up to 27
 # tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long,
 # of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a
-# window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2.
+# window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2. Of padded heads, whose
+# portable products are of 128 lanes, by Q Blocks of fewer than four a unit: one prompt of 258 of 128:8 heads of 80 (12
+# tiles) 17.5 and 15.1, 3 of 347 of 12:2 (14 tiles) 24.7 and 20.0.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
+FEW_OF_PADDED, BLOCKS_OF_PADDED = 15, 4  # Q Blocks of 64 rows a unit
+# Of more than 128 lanes, by keys: of 64 and fewer 18 prompts of 63 tokens (2 tiles) 31.8 us for 27.4, 200 of 33 (9 and
+# 11 tiles) 97 for 112 and 128 for 133; of 128, 16 prompts (4 tiles) 25.3 for 29.1; of 407, two of 18 (0.8) 14.0 for 23.
+FEW_OF_WIDE = ((64, 6), (256, 3))
 
 
-def _one_and_a_half(s: Situation) -> bool:
-    """Chunks over contexts of 129 to 192 rows, with what pads the ratio to a power of two: two Q Blocks of 128 here,
-    two or three of 64 in parallel_softmax. 33 of 18 tokens over 572 keys of 96:16 heads on an H100 78.8 us, there 68.7;
-    nine of 20 over 65k of 112:16 heads 2739 and 2350. Beside decodes this kernel gains: 69 sequences of up to 24 tokens
-    of 48:8 heads, three of them decodes, 1035 and 1443; prompts without a context were not timed."""
-    rows = s.queries * power_of_two(s.shape.queries_per_kv)
-    chunks = s.prompt_keys >= 2 * s.queries and not s.stats.num_decodes
-    return s.full and chunks and 128 < rows <= 192
+def _few_keys(s: Situation) -> int:
+    """Prompts over so many keys at most are dsl_triton's: of padded heads 363 of 89 tokens are 212 us here, 320 there,
+    and 143 of 104 are 64 and 86."""
+    return 0 if s.wide else 64 if s.padded else 128
 
 
 def _few_tiles(s: Situation) -> int:
+    if s.wide:
+        return next((tiles for keys, tiles in FEW_OF_WIDE if s.keys <= keys), 0)
     if s.narrow and FEW_ROWS < s.rows <= ROWS_OF_64_LANES:
         return FEW_OF_64_LANES
     if s.rows > FEW_ROWS:
-        return FEW_OF_CHUNKS if s.usual and s.long_blocks(64) < s.units else FEW_TILES
+        if s.padded and s.long_blocks(64) < BLOCKS_OF_PADDED * s.units:
+            return FEW_OF_PADDED
+        return FEW_OF_CHUNKS if s.long_blocks(64) < s.units else FEW_TILES
     if not s.stats.num_decodes:
         return FEW_OF_CHUNKS
     return FEW_OF_HALF_EMPTY if s.rows < FEW_ROWS // 2 else FEW_BESIDE_DECODES
 
 
+def _one_and_a_half(s: Situation) -> bool:
+    """Chunks over contexts that are one and a half of its Q Blocks at most: two of 128 rows, in parallel_softmax two or
+    three of 64. Nine of 20 tokens over 65k keys of 112:16 heads on an H100 2739 us, there 2350. Beside decodes this
+    kernel gains: 69 sequences of up to 24 tokens of 48:8 heads, three of them decodes, 1035 and 1443; prompts without a
+    context were not timed, nor padded heads."""
+    tokens = tokens_of_block(s.shape)
+    chunks = s.prompt_keys >= 2 * s.queries and not s.stats.num_decodes
+    return s.full and not s.padded and chunks and tokens < s.queries <= tokens * 3 // 2
+
+
+class Drafts(NamedTuple):
+    """Short queries that are faster as items of this kernel: more rows of a Q Block, at most so many, over so many
+    keys."""
+
+    more_than: int
+    rows: int
+    keys: int
+
+
+# Portable tiles of padded and wide heads are padded, or spill. 57 of 12 tokens of 32:4 heads of 256 in a window of 512
+# take 57.9 us, in q_block 77.4; 2 of 9 over 14.8k keys of 32:4 of 80 23.7 and 30.7; but 8 of 3 of 128:8 of 80 (48 rows)
+# are even, and 166 of 2 over 234 keys of 80:16 of 96 118 and 77.
+PADDED_OR_WIDE = Drafts(32, ROWS, 512)
+# 160 of 12 tokens over 1k keys of 16:2 heads (96 rows) 52.4 us and 65.2, 16 of 16 of 64:8 26.4 and 29.3; of 64 rows
+# 16 of 16 over 16k keys of 32:8 237 and 216.
+FULL = Drafts(64, ROWS, 512)
+# 93 of 3 tokens over 2.9k keys of 48:8 heads (18 rows) 138 us and 161, 28 of 4 over 12.7k 184 and 222; of 40 rows 16 of
+# 8 over 8k of 40:8 84.0 and 74.3, over 1k keys 200 of 8 of 32:8 (32 rows) 130 and 120.
+NARROW = Drafts(16, 32, 2048)
+
+
+def _drafts(s: Situation) -> bool:
+    """Short queries that are faster here."""
+    rows = min(s.queries, tokens_of_block(s.shape)) * s.shape.queries_per_kv // head_groups(s.shape)
+    found = NARROW if s.narrow else PADDED_OR_WIDE if s.padded or s.wide else FULL
+    return s.short and found.more_than < rows <= found.rows and s.keys >= found.keys
+
+
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit; 12 to 160 of few rows, few Q Blocks or 64 lanes; no chunks"
-        " of one and a half Q Blocks: the Gluon kernel",
-        lambda s: s.keys > FEW_KEYS and untuned.tiles_a_unit(s) > _few_tiles(s) and not (s.short or _one_and_a_half(s)),
+        "prompts over more than 128 keys, four tiles a unit; 12 to 160 of few rows, few Q Blocks or 64 lanes, any of"
+        " more than 128 lanes; no chunks of one and a half Q Blocks: the Gluon kernel",
+        lambda s: (
+            not s.short and s.keys > _few_keys(s) and untuned.tiles_a_unit(s) > _few_tiles(s) and not _one_and_a_half(s)
+        ),
         lambda s: True,
         "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
+    ),
+    Rule(
+        "short queries of more than 64 rows, 32 of padded and wide heads, 16 of 64 lanes; over 512 and 2048 keys: the"
+        " Gluon kernel, in segments",
+        _drafts,
+        lambda s: True,
+        "328 of up to 15 tokens over up to 26k keys of 128:8 heads of 96 2.45 ms, in parallel_softmax 4.11",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )

@@ -282,7 +282,7 @@ def _limits(
 def compute(
     HALF: gl.constexpr, rows, tiles, items, where, worth,
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
-    STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr,
+    STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SPLIT: gl.constexpr,
     FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
@@ -371,7 +371,7 @@ def compute(
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
             o, _held = _added(o, (p,))
             mbarrier.arrive(v_empty.index(stage), count=1)
-            if NUM_SEGMENTS == 1 or part < 0:
+            if not SPLIT or part < 0:
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 result = _cast(_weigh(o, inverse), keys.dtype)

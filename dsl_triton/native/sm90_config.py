@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import ClassVar
 
 from common.gpus import Gpu
 from common.serving.grid import GRID
-from common.serving.rules import Situation
+from common.serving.rules import Situation, splits
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
@@ -17,6 +18,7 @@ from dsl_triton.unpaged import MOST_PARTS
 ROWS = 128  # of a Q Block: query heads of a group times tokens
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
 SHORT_PROMPT = 1024  # keys
+MOST_SPLITS = 64  # segments of short queries
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Prefill:
     num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
     overlap: the reduction of segments is launched when this kernel has ended.
     """
+
+    RUN_TIME: ClassVar = ("num_segments",)
 
     tile_size: int = 128
     num_stages: int = 2
@@ -77,10 +81,18 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
     us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
     own keys alone (16q1s2k_16q512s1536 350 us for 365), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on
-    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged).
+    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged). Prompts that are
+    certainly alone have no launch beside them: two of 18 tokens of 16:4 heads of 256 12.6 us for 14.0. Short queries
+    alone are all items, in segments as every kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us
+    whole, 21 in 16 segments, 25 in 32.
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
+    room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
+    if s.short:
+        items = s.programs * head_groups(shape) * cdiv(max(s.queries, 1), tokens_of_block(shape))
+        split = splits(items, s.units, cdiv(s.keys, most_keys(shape)), min(room, MOST_SPLITS), s.evenness)
+        return Config(Prefill(most_keys(shape), num_segments=split, programs=s.units), decode, together=True)
     items = s.long_parts(tokens_of_block(shape)) * shape.num_kv_heads * head_groups(shape)
     short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
@@ -88,12 +100,12 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     busy = stats.num_decodes * shape.num_kv_heads > s.units
     own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // s.units  # tiles in turn: half of a causal square
     one = busy or (stats.num_decodes > 0 and 2 * items > s.units)
-    room = max(MOST_PARTS // max(stats.num_tokens, 1), 1)
 
     def cost(segments: int) -> int:
         return cdiv(items * segments, s.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
-    together = stats.num_decodes > 0 and not busy and most <= own
+    all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY
+    together = not busy and (all_long or most <= own)
     stages = 2 * most_keys(shape) // tile_size
     return Config(Prefill(tile_size, stages, segments, s.units), decode, together)

@@ -46,7 +46,7 @@ def _item(plan_ptr, place, total, NUM_GROUPS: gl.constexpr):
 
 
 @gluon.jit
-def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, SLOTS: gl.constexpr):
+def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.constexpr, SLOTS: gl.constexpr):
     """Hand on items until one lies behind the last: first the program's own number, then what is claimed in time.
 
     counters: items claimed, programs done; the last one done leaves zeros.
@@ -62,7 +62,7 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, NUM_SEGMENTS
             mbarrier.wait(claim, (n - 1) & 1)
             place = programs + _count_up(counters_ptr)
         entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)
-        if NUM_SEGMENTS > 1:
+        if SPLIT:
             while seq == HOLE:
                 place = programs + _count_up(counters_ptr)
                 entry, seq = _item(plan_ptr, place, total, NUM_GROUPS)

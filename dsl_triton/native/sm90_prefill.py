@@ -50,7 +50,7 @@ NAME = "triton/native.sm90_prefill"
 DEFAULT, default = sm90_config.DEFAULT, sm90_config.default
 HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
-TIMED_HEADS = {2: (64, 96, 128, 256), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
+TIMED_HEADS = {2: range(48, 257, 8), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
 ALLOWED = (
     "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
     "or one per KV head, rows at multiples of 16 bytes"
@@ -123,9 +123,9 @@ def _sm90_prefill_kernel(
     out,  # as query
     out_ptr,  # [num_tokens, num_query_heads, D]
     lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
-    acc_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads, D]; not read with one segment, nor m and l
-    m_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
-    l_ptr,  # f32 [NUM_SEGMENTS, num_tokens, num_query_heads]
+    acc_ptr,  # f32 [segments, num_tokens, num_query_heads, D]; not read without SPLIT, nor m and l
+    m_ptr,  # f32 [segments, num_tokens, num_query_heads]
+    l_ptr,  # f32 [segments, num_tokens, num_query_heads]
     sinks_ptr,  # float [num_query_heads]; not read without sinks
     slopes_ptr,  # f32 [num_query_heads]; not read without ALiBi
     scales,  # (of K, of V, f32 [1] or [num_kv_heads], not read without them; a stride each)
@@ -138,7 +138,7 @@ def _sm90_prefill_kernel(
     table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
-    BUFFERS: gl.constexpr, NUM_SEGMENTS: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
+    BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
     DTYPE: gl.constexpr = query.dtype
     NARROW: gl.constexpr = key_cache.dtype != DTYPE
@@ -191,18 +191,18 @@ def _sm90_prefill_kernel(
             [
                 (compute, (
                     0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    NUM_SEGMENTS, FEATURES, LSE,
+                    SPLIT, FEATURES, LSE,
                 )),
                 (compute, (
                     1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    NUM_SEGMENTS, FEATURES, LSE,
+                    SPLIT, FEATURES, LSE,
                 )),
                 (widen_tiles, (k_narrow, (keys, k_full, k_empty), items, PART, PARTS, STAGES, SLOTS)),
                 (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
-                (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
+                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
             worker_num_regs=[224, 40, 40, 24, 24, 24, 24],
@@ -212,16 +212,16 @@ def _sm90_prefill_kernel(
             [
                 (compute, (
                     0, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    NUM_SEGMENTS, FEATURES, LSE,
+                    SPLIT, FEATURES, LSE,
                 )),
                 (compute, (
                     1, rows, tiles, items, where, worth, D, SHARERS, GROUP, TOKENS, TILE, STAGES, SLOTS, BUFFERS,
-                    NUM_SEGMENTS, FEATURES, LSE,
+                    SPLIT, FEATURES, LSE,
                 )),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
-                (schedule, (plan, entries, items, claim, NUM_GROUPS, NUM_SEGMENTS, SLOTS)),
+                (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 1, 1, 1, 1],
             worker_num_regs=[240, 24, 24, 24, 24],
@@ -323,7 +323,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
-        NUM_SEGMENTS=segments, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
+        SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, short + 1)

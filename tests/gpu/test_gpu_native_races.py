@@ -25,6 +25,7 @@ BF16, FP16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, tor
 FORMS = [
     (8, 2, 128, 16, BF16, 1, {}, {}),
     (8, 2, 128, 16, BF16, 4, {"together": True}, {}),
+    (8, 2, 128, 16, BF16, 16, {"together": True}, {}),
     (2, 2, 128, 32, FP16, 1, {}, {}),
     (4, 2, 128, 8, BF16, 3, {}, {}),
     (3, 1, 128, 24, BF16, 1, {"together": True}, {}),

@@ -48,7 +48,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         ([(16, 9000)], LLAMA, "h200", ()),
         ([(128, 128)], LLAMA, "h200", ()),
         ([(17, 513)], LLAMA, "h200", ()),  # two tiles a unit
-        (LONG, AttentionShape(32, 8, 80, 16, torch.bfloat16), "h200", ()),
+        (LONG, AttentionShape(32, 8, 40, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.bfloat16, None, torch.float8_e4m3fn), "h200", ()),
         (LONG, LLAMA, "a100", ()),
@@ -58,7 +58,7 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
         (LONG, LLAMA, None, ()),
     ],
     ids=[
-        "short-queries", "128-keys", "two-tiles", "head-80", "float32", "fp8-pages", "a100", "mi300", "chunks",
+        "short-queries", "128-keys", "two-tiles", "head-40", "float32", "fp8-pages", "a100", "mi300", "chunks",
         "batch-invariant", "no-gpu",
     ],
 )  # fmt: skip
@@ -86,12 +86,55 @@ def test_a_portable_process_never_takes_it(monkeypatch):
     assert auto.choose(LLAMA, BatchStats.of(LONG), H200).kernel == "native.sm90_prefill"
 
 
-@pytest.mark.parametrize(("decodes", "taken"), [(0, "parallel_softmax"), (3, "native.sm90_prefill")])
-def test_chunks_of_one_and_a_half_of_its_blocks_are_its_own_beside_decodes(decodes, taken):
-    """66 of 18 tokens of ratio 6, whose rows padded to 8 are 144: two Q Blocks of 128."""
+@pytest.mark.parametrize(
+    ("tokens", "decodes", "taken"),
+    [(18, 0, True), (20, 0, True), (21, 0, False), (30, 0, False), (31, 0, True), (21, 3, True)],
+)
+def test_chunks_of_one_and_a_half_of_its_blocks_are_its_own_beside_decodes(tokens, decodes, taken):
+    """Of ratio 6 a Q Block has 20 tokens."""
     shape = AttentionShape(num_query_heads=96, num_kv_heads=16, head_size=128)
-    batch = BatchStats.of([(1, 1500)] * decodes + [(18, 1500)] * 66)
-    assert auto.choose(shape, batch, H200).kernel == taken
+    batch = BatchStats.of([(1, 1500)] * decodes + [(tokens, 1500)] * 66)
+    assert (auto.choose(shape, batch, H200).kernel == auto.KERNEL) == taken
+
+
+@pytest.mark.parametrize(
+    ("heads", "lens", "taken"),
+    [
+        ((32, 4, 256), [(12, 2800)] * 57, True),
+        ((32, 4, 80), [(9, 14800)] * 2, True),
+        ((32, 4, 80), [(4, 14800)] * 2, False),  # 32 rows
+        ((64, 8, 128), [(16, 1024)] * 16, True),
+        ((64, 8, 128), [(8, 1024)] * 16, False),  # 64 rows
+        ((64, 8, 128), [(16, 300)] * 16, False),  # three tiles
+        ((48, 8, 64), [(3, 2880)] * 93, True),
+        ((40, 8, 64), [(8, 8000)] * 16, False),  # 40 rows
+        ((16, 1, 128), [(1, 8000)] * 16, False),  # decodes
+    ],
+    ids=str,
+)
+def test_short_queries_of_many_rows_over_long_contexts_take_it(heads, lens, taken):
+    choice = auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200)
+    assert (choice.kernel == auto.KERNEL) == taken
+    if taken:
+        assert choice.config.together
+
+
+@pytest.mark.parametrize(
+    ("heads", "lens", "taken"),
+    [
+        ((32, 4, 256), [(91, 91)] * 280, True),
+        ((32, 4, 256), [(63, 63)] * 18, False),
+        ((16, 4, 256), [(18, 407)] * 2, True),
+        ((32, 4, 80), [(89, 89)] * 363, True),
+        ((32, 4, 80), [(43, 43)] * 143, False),
+        ((32, 8, 128), [(89, 89)] * 363, False),
+        ((128, 8, 80), [(258, 258)], False),
+        ((32, 8, 48), [(1000, 1000)] * 8, True),
+    ],
+    ids=str,
+)
+def test_short_prompts_take_it_where_the_portable_kernels_pad_or_spill(heads, lens, taken):
+    assert (auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200).kernel == auto.KERNEL) == taken
 
 
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():

@@ -17,8 +17,17 @@ from compare.static.compile import compile_in_child
 from compilations import compilation
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill as native
-from dsl_triton.native.sm90_compute import even_lanes
-from dsl_triton.native.sm90_load import box_head, box_token, box_tokens, tile_lanes
+from dsl_triton.native.sm90_boxes import (
+    box_head,
+    box_heads,
+    box_rows,
+    box_token,
+    box_tokens,
+    even_lanes,
+    rest_lanes,
+    sum_lanes,
+    tile_lanes,
+)
 
 H200 = resolve("h200")
 E4M3 = torch.float8_e4m3fn
@@ -79,18 +88,36 @@ def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size,
     assert step % 16 == 0 and lanes % step == 0 and head_size <= ends[-1] < head_size + 16 and ends[-1] <= lanes
 
 
-@pytest.mark.parametrize("ratio", [*range(1, 17), 24, 32, 64, 71])
+@pytest.mark.parametrize(
+    ("head_size", "lanes"), [(48, 64), (64, 64), (72, 80), (80, 80), (96, 96), (112, 128), (160, 160), (192, 192)]
+)
+def test_sums_of_values_take_few_lanes_that_no_head_has(head_size, lanes):
+    first, rest = sum_lanes(head_size), rest_lanes(head_size)
+    assert first + rest == lanes and first % 64 == 0 and rest < first  # the second product begins with a panel
+    assert all(part & (part - 1) == 0 for part in (first, rest))
+
+
+@pytest.mark.parametrize("ratio", [*range(1, 17), 20, 24, 32, 64, 71])
 def test_boxes_of_queries_lie_where_the_rows_of_a_q_block_are_computed(ratio):
     shape = AttentionShape(ratio, 1, 128, 16, torch.bfloat16)
-    block_q, heads = native.tokens_of_block(shape), ratio // native.head_groups(shape)
-    tokens, covered = box_tokens(block_q), []
+    block_q, group = native.tokens_of_block(shape), ratio // native.head_groups(shape)
+    rows, tokens, heads, covered = box_rows(group, block_q), box_tokens(group, block_q), box_heads(group), []
+    assert rows >= 8 and rows == tokens * heads
     for half in range(2):
-        for b in range(64 // tokens):
-            rows = range(half * 64 + b * tokens, half * 64 + (b + 1) * tokens)  # row r is token r % block_q of a head
-            assert {row // block_q for row in rows} == {box_head(half, b, block_q)}
-            assert rows[0] % block_q == box_token(half, b, block_q) and tokens >= 8
-            covered += rows if box_head(half, b, block_q) < heads else []
-    assert covered == list(range(heads * block_q)) and heads * native.head_groups(shape) == ratio
+        for b in range(64 // rows):
+            head, token = box_head(half, b, group, block_q), box_token(half, b, group, block_q)
+            for r in range(rows):  # as sm90_compute._rows counts them, and as TMA lays a box of [tokens, heads]
+                row = half * 64 + b * rows + r
+                in_set = row % (block_q * heads)
+                assert in_set // heads == token + r // heads
+                assert row // (block_q * heads) * heads + row % heads == head + r % heads
+                covered += [row] if head < group else []
+    assert covered == list(range(group * block_q)) and group * native.head_groups(shape) == ratio
+
+
+@pytest.mark.parametrize(("ratio", "tokens"), [(4, 32), (5, 24), (6, 20), (7, 16), (10, 12), (12, 10), (16, 8)])
+def test_a_q_block_has_few_empty_rows(ratio, tokens):
+    assert native.tokens_of_block(AttentionShape(ratio, 1, 128, 16, torch.bfloat16)) == tokens
 
 
 @pytest.mark.parametrize(
@@ -112,7 +139,7 @@ def test_which_queries_and_outputs_boxes_can_be_laid_over(change, boxed):
     assert native.is_boxed(batch.replace(query=changed), batch.query) == boxed
     assert native.is_boxed(batch, changed) == boxed
     if boxed:
-        assert native._head_boxes(changed, 16).strides[-1] == 1
+        assert native._head_boxes(changed, 16, 1).strides[-1] == 1
 
 
 def test_a_workspace_serves_the_batches_of_its_capacity():
@@ -144,7 +171,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         (AttentionShape(), PLAIN, 1, 8 + 16 + 16 + 8),
         (AttentionShape(32, 2, 128, 8, torch.float16), PLAIN, 3, 8 + 16 + 16 + 8),
         (AttentionShape(6, 2, 128, 24), PLAIN, 1, 8 + 16 + 16 + 8),
-        (AttentionShape(32, 8, 96, 16, torch.bfloat16), PLAIN, 1, 6 + 14 + 14 + 8),
+        (AttentionShape(32, 8, 96, 16, torch.bfloat16), PLAIN, 1, 6 + 22 + 22 + 16),
         (AttentionShape(32, 8, 128, 16, torch.bfloat16, None, E4M3), Ask(scales="heads"), 1, 8 + 16 + 16 + 8),
     ],
     ids=["llama", "16-heads-in-parts", "3-heads", "head-96", "fp8"],
