@@ -19,6 +19,7 @@ ROWS = 128  # of a Q Block: query heads of a group times tokens
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
 SHORT_PROMPT = 1024  # keys
 MOST_SPLITS = 64  # segments of short queries
+BESIDE = 32  # tiles: what a second launch costs
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ def most_keys(shape: AttentionShape) -> int:
 
 
 def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Config:
-    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl.
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_drafts.jsonl.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
     Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
     the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
-    us for 724). Decodes are items of the same launch where the prompts last longer than the longest of them, by their
-    own keys alone (16q1s2k_16q512s1536 350 us for 365), and run beside it elsewhere (64q1s2k_2q2ks2k 244 us for 256; on
-    an H100 19 of up to 22k keys beside 4 prompts of 390 took 250 us as whole items, 148 in unpaged). Prompts that are
-    certainly alone have no launch beside them: two of 18 tokens of 16:4 heads of 256 12.6 us for 14.0. Short queries
+    us for 724). Decodes are items of the same launch where the longest of them ends BESIDE tiles after the prompts, by
+    the prompts' own keys alone, or sooner: a launch beside takes units first, which all others wait for (28 tiles, of
+    1 decode and 6 of up to 40 tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64). Elsewhere they
+    run beside it (40 tiles, of 3 decodes and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for
+    256). Prompts that are certainly alone have no launch beside them: q512 13.6 us for 14.7. Short queries
     alone are all items, in segments as every kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us
     whole, 21 in 16 segments, 25 in 32.
     """
@@ -106,6 +108,6 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
     all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY
-    together = not busy and (all_long or most <= own)
+    together = not busy and (all_long or cdiv(most, segments) <= own + BESIDE)
     stages = 2 * most_keys(shape) // tile_size
     return Config(Prefill(tile_size, stages, segments, s.units), decode, together)

@@ -338,7 +338,13 @@ def _scales(features: Features, unread: torch.Tensor) -> tuple[torch.Tensor | in
 
 
 def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
-    """A cache as rows of heads, in boxes of one head, and how many rows further the next page begins."""
+    """A cache as rows of heads, in boxes of one head, and how many rows further the next page begins.
+
+    One without pages is laid out as one page: TMA takes no empty tensor, and sequences without keys read a first page,
+    which a mask hides.
+    """
+    if cache.shape[0] == 0:
+        cache = cache.new_zeros((1, *cache.shape[1:]))
     blocks, _, heads, size = cache.shape
     page, row, head, _ = cache.stride()
     lanes = min(128 // cache.element_size(), tile_lanes(size))

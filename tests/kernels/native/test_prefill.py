@@ -80,6 +80,13 @@ def test_a_box_begins_where_the_keys_are(style, head_size, kv_dtype):
             assert offset == page * cache.stride(0) + slot * cache.stride(1) + head * cache.stride(2) and at[0] < rows
 
 
+@pytest.mark.parametrize("kv_dtype", [None, E4M3])
+def test_a_cache_without_pages_has_boxes(kv_dtype):
+    cache = torch.empty((0, 16, 2, 64), dtype=kv_dtype or torch.bfloat16)
+    descriptor, _ = native._boxes(cache, 16)
+    assert descriptor.shape == [16, 2, 64] and descriptor.base.numel() == 16 * 2 * 64
+
+
 @pytest.mark.parametrize(("head_size", "lanes"), [(8, 64), (64, 64), (72, 128), (96, 128), (136, 256), (256, 256)])
 def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size, lanes):
     assert tile_lanes(head_size) == lanes
@@ -161,6 +168,31 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
     config, _ = registry.default_config(KERNEL_ID, native, AttentionShape(), BatchStats.of(lens), H200, "default")
     assert config.prefill.num_segments == segments
     assert config == native.default(default, AttentionShape(), BatchStats.of(lens), H200)
+
+
+LLAMA = AttentionShape()
+
+
+@pytest.mark.parametrize(
+    ("lens", "together"),
+    [
+        ([(512, 512)], True),  # nobody is short
+        ([(512, 512), (40, 40)], True),
+        ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
+        ([(1, 9000)] * 3 + [(300, 300)], False),  # 71
+        ([(1, 900)] * 40 + [(300, 300)], False),  # decodes that fill the units
+        ([(4, 3000)] * 9, True),
+    ],
+    ids=["prompt", "prompts", "short-decodes", "long-decodes", "many-decodes", "drafts"],
+)
+def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, together):
+    assert native.default(default, LLAMA, BatchStats.of(lens), H200).together == together
+
+
+@pytest.mark.parametrize(("lens", "segments"), [([(11, 4800)] * 2, 7), ([(8, 1000)] * 200, 1)], ids=str)
+def test_short_queries_are_split_as_every_kernels_are(lens, segments):
+    config = native.default(default, LLAMA, BatchStats.of(lens), H200)
+    assert config.prefill.num_segments == segments
 
 
 # products of a first tile's scores, a masked and a plain step of scores and values, the last tile's values
