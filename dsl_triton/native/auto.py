@@ -58,7 +58,7 @@ FEW_OF_WIDE = ((64, 6), (256, 3))
 def _few_keys(s: Situation) -> int:
     """Prompts over so many keys at most are dsl_triton's: of padded heads 363 of 89 tokens are 212 us here, 320 there,
     and 143 of 104 are 64 and 86."""
-    return 0 if s.wide else 64 if s.padded else 128
+    return 0 if s.wide else 64 if s.padded and not s.narrow else 128
 
 
 def _few_tiles(s: Situation) -> int:
