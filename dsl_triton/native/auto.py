@@ -20,7 +20,7 @@ from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, Situation, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, BatchStats
+from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -46,19 +46,24 @@ PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 # of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a
 # window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2. Of padded heads, whose
 # portable products are of 128 lanes, by Q Blocks of fewer than four a unit: one prompt of 258 of 128:8 heads of 80 (12
-# tiles) 17.5 and 15.1, 3 of 347 of 12:2 (14 tiles) 24.7 and 20.0.
+# tiles) 17.5 and 15.1, two of up to 347 and a decode of 12:2 in a window of 512 (14 tiles) 24.7 and 20.0.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
 FEW_OF_PADDED, BLOCKS_OF_PADDED = 15, 4  # Q Blocks of 64 rows a unit
-# Of more than 128 lanes, by keys: of 64 and fewer 18 prompts of 63 tokens (2 tiles) 31.8 us for 27.4, 200 of 33 (9 and
+# Of more than 128 lanes, by keys: of 64 and fewer 18 prompts of 63 tokens (2 tiles) 31.8 us for 27.5, 200 of 33 (9 and
 # 11 tiles) 97 for 112 and 128 for 133; of 128, 16 prompts (4 tiles) 25.3 for 29.1; of 407, two of 18 (0.8) 14.0 for 23.
 FEW_OF_WIDE = ((64, 6), (256, 3))
 
 
+def _padded(s: Situation) -> bool:
+    """Heads whose portable tiles have 128 lanes and are not full."""
+    return s.full and s.padded
+
+
 def _few_keys(s: Situation) -> int:
-    """Prompts over so many keys at most are dsl_triton's: of padded heads 363 of 89 tokens are 212 us here, 320 there,
-    and 143 of 104 are 64 and 86."""
-    return 0 if s.wide else 64 if s.padded and not s.narrow else 128
+    """Prompts over so many keys at most are dsl_triton's: of padded heads 143 of 43 tokens are 48 us here, 45 there,
+    and 363 of 89 are 212 and 320. Of wide heads the tiles decide alone."""
+    return 0 if s.wide else 64 if _padded(s) else 128
 
 
 def _few_tiles(s: Situation) -> int:
@@ -67,7 +72,7 @@ def _few_tiles(s: Situation) -> int:
     if s.narrow and FEW_ROWS < s.rows <= ROWS_OF_64_LANES:
         return FEW_OF_64_LANES
     if s.rows > FEW_ROWS:
-        if s.padded and s.long_blocks(64) < BLOCKS_OF_PADDED * s.units:
+        if _padded(s) and s.long_blocks(64) < BLOCKS_OF_PADDED * s.units:
             return FEW_OF_PADDED
         return FEW_OF_CHUNKS if s.long_blocks(64) < s.units else FEW_TILES
     if not s.stats.num_decodes:
@@ -76,10 +81,10 @@ def _few_tiles(s: Situation) -> int:
 
 
 def _one_and_a_half(s: Situation) -> bool:
-    """Chunks over contexts that are one and a half of its Q Blocks at most: two of 128 rows, in parallel_softmax two or
-    three of 64. Nine of 20 tokens over 65k keys of 112:16 heads on an H100 2739 us, there 2350. Beside decodes this
-    kernel gains: 69 sequences of up to 24 tokens of 48:8 heads, three of them decodes, 1035 and 1443; prompts without a
-    context were not timed, nor padded heads."""
+    """Chunks over contexts of more than one of its Q Blocks, and at most one and a half: two of 128 rows, in
+    parallel_softmax two or three of 64. Nine of 20 tokens over 65k keys of 112:16 heads on an H100 2739 us, there 2350.
+    Beside decodes this kernel gains: 69 sequences of up to 24 tokens of 48:8 heads, three of them decodes, 1035 and
+    1443; prompts without a context were not timed, nor padded heads."""
     tokens = tokens_of_block(s.shape)
     chunks = s.prompt_keys >= 2 * s.queries and not s.stats.num_decodes
     return s.full and not s.padded and chunks and tokens < s.queries <= tokens * 3 // 2
@@ -100,7 +105,7 @@ class Drafts(NamedTuple):
 PADDED_OR_WIDE = Drafts(32, ROWS, 512)
 # 160 of 12 tokens over 1k keys of 16:2 heads (96 rows) 52.4 us and 65.2, 16 of 16 of 64:8 26.4 and 29.3; of 64 rows
 # 16 of 16 over 16k keys of 32:8 237 and 216.
-FULL = Drafts(64, ROWS, 512)
+FULL = Drafts(64, ROWS, 768)
 # 93 of 3 tokens over 2.9k keys of 48:8 heads (18 rows) 138 us and 161, 28 of 4 over 12.7k 184 and 222; of 40 rows 16 of
 # 8 over 8k of 40:8 84.0 and 74.3, over 1k keys 200 of 8 of 32:8 (32 rows) 130 and 120.
 NARROW = Drafts(16, 32, 2048)
@@ -110,14 +115,16 @@ def _drafts(s: Situation) -> bool:
     """Short queries that are faster here."""
     rows = min(s.queries, tokens_of_block(s.shape)) * s.shape.queries_per_kv // head_groups(s.shape)
     found = NARROW if s.narrow else PADDED_OR_WIDE if s.padded or s.wide else FULL
-    return s.short and found.more_than < rows <= found.rows and s.keys >= found.keys
+    return s.short and found.more_than < rows <= found.rows and s.keys > found.keys
 
+
+MOST_MISSED = 2
 
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, four tiles a unit; 12 to 160 of few rows, few Q Blocks or 64 lanes, any of"
-        " more than 128 lanes; no chunks of one and a half Q Blocks: the Gluon kernel",
+        "prompts over more than 128 keys, 64 of padded heads, and four tiles a unit, 12 to 160 of few rows, few Q"
+        " Blocks or 64 lanes; fewer of more than 128 lanes; no chunks of one and a half Q Blocks: the Gluon kernel",
         lambda s: (
             not s.short and s.keys > _few_keys(s) and untuned.tiles_a_unit(s) > _few_tiles(s) and not _one_and_a_half(s)
         ),
@@ -126,8 +133,8 @@ TAKES = Rules(
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
     ),
     Rule(
-        "short queries of more than 64 rows, 32 of padded and wide heads, 16 of 64 lanes; over 512 and 2048 keys: the"
-        " Gluon kernel, in segments",
+        "short queries of more than 64 rows over 768 keys, 32 over 512 of padded and wide heads, 16 over 2048 of 64"
+        " lanes: the Gluon kernel, in segments",
         _drafts,
         lambda s: True,
         "328 of up to 15 tokens over up to 26k keys of 128:8 heads of 96 2.45 ms, in parallel_softmax 4.11",
@@ -187,7 +194,12 @@ class NativeFamily(Family):
         ):
             told = seen(decided_by(stats), sees)
             if TAKES(shape, told, gpu):
-                return _native(shape, told, gpu)
+                choice = _native(shape, told, gpu)
+                # Under a window it has no segments. 11 of 13 tokens in one of 4096, which would take MOST_MISSED, are
+                # 108 us here, 145 there; those that would take more leave most units idle.
+                windowed = sees < stats.max_seq_len and told.max_query_len <= SHORT_QUERY
+                if not windowed or choice.config.prefill.num_segments <= MOST_MISSED:
+                    return choice
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 

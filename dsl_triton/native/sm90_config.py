@@ -19,7 +19,7 @@ ROWS = 128  # of a Q Block: query heads of a group times tokens
 MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
 SHORT_PROMPT = 1024  # keys
 MOST_SPLITS = 64  # segments of short queries
-BESIDE = 32  # tiles: what a second launch costs
+BESIDE = 32  # tiles: how much later than the prompts the longest decode may end
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
     us for 724). Decodes are items of the same launch where the longest of them ends BESIDE tiles after the prompts, by
     the prompts' own keys alone, or sooner: a launch beside takes units first, which all others wait for (28 tiles, of
-    1 decode and 6 of up to 40 tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64). Elsewhere they
+    1 decode and 6 of up to 40 tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64; but 8 tiles of 2
+    decodes and 5 of up to 28 tokens of 256 lanes 18.6 for 15.5). Elsewhere they
     run beside it (40 tiles, of 3 decodes and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for
     256). Prompts that are certainly alone have no launch beside them: q512 13.6 us for 14.7. Short queries
     alone are all items, in segments as every kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us
@@ -108,6 +109,7 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
     all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY
-    together = not busy and (all_long or cdiv(most, segments) <= own + BESIDE)
+    soon = stats.num_decodes > 0 and not busy and cdiv(most, segments) <= own + BESIDE
+    together = all_long or soon
     stages = 2 * most_keys(shape) // tile_size
     return Config(Prefill(tile_size, stages, segments, s.units), decode, together)

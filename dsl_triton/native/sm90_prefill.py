@@ -50,7 +50,9 @@ NAME = "triton/native.sm90_prefill"
 DEFAULT, default = sm90_config.DEFAULT, sm90_config.default
 HEAD_SIZE = 256  # at most, in eights
 NARROW_HEAD = 128  # at most over 8 bits: sixteen warps leave 128 registers at the start, where 256 lanes need 158
-TIMED_HEADS = {2: range(48, 257, 8), 1: ()}  # by bytes of a stored element: what `serves` offers to a choice
+# What `serves` offers to a choice, by bytes of a stored element: 48, 64, 72, 80, 96, 112, 128, 160, 192 and 256 were
+# timed, and those between are padded as these are.
+CHOSEN_HEADS = {2: range(48, 257, 8), 1: ()}
 ALLOWED = (
     "sm_90, queries of 2 bytes, heads of eights up to 256 over as many, up to 128 over fp8 whose scales are one number "
     "or one per KV head, rows at multiples of 16 bytes"
@@ -65,9 +67,9 @@ FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 class Workspace:
     """What each part needs beside the cache; nothing is copied out of it."""
 
-    plan: torch.Tensor  # i32, as step_plan.make_space: of long queries
+    plan: torch.Tensor  # i32, as step_plan.make_space: of the sequences that are items
     counters: torch.Tensor  # i32 [2]: items claimed and programs done; zeros between launches
-    parts: reduce_segments.Workspace | None  # of the segments of long queries
+    parts: reduce_segments.Workspace | None  # of the segments of items
     decode: reduce_segments.Workspace | None
     side: torch.cuda.Stream | None = field(compare=False)
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
@@ -362,9 +364,9 @@ def _layout(tensor: torch.Tensor, lanes: int) -> gl.NVMMASharedLayout:
 
 
 def serves(shape: AttentionShape, gpu: Gpu) -> bool:
-    """Whether batches of these sizes and dtypes can take this kernel on `gpu`, and have been timed beside others."""
-    timed = shape.head_size in TIMED_HEADS.get(shape.cache_dtype.itemsize, ())
-    return gpu.arch == "sm_90" and timed and shape.value_size is None and all(_wanted(shape).values())
+    """Whether batches of these sizes and dtypes can take this kernel on `gpu`, and a choice asks for it."""
+    chosen = shape.head_size in CHOSEN_HEADS.get(shape.cache_dtype.itemsize, ())
+    return gpu.arch == "sm_90" and chosen and shape.value_size is None and all(_wanted(shape).values())
 
 
 def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:

@@ -177,13 +177,14 @@ LLAMA = AttentionShape()
     ("lens", "together"),
     [
         ([(512, 512)], True),  # nobody is short
-        ([(512, 512), (40, 40)], True),
+        ([(512, 512), (500, 500)], True),
+        ([(512, 512)] + [(4, 2000)] * 9, False),  # drafts beside a prompt
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
         ([(1, 9000)] * 3 + [(300, 300)], False),  # 71
         ([(1, 900)] * 40 + [(300, 300)], False),  # decodes that fill the units
         ([(4, 3000)] * 9, True),
     ],
-    ids=["prompt", "prompts", "short-decodes", "long-decodes", "many-decodes", "drafts"],
+    ids=["prompt", "prompts", "drafts-beside", "short-decodes", "long-decodes", "many-decodes", "drafts"],
 )
 def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, together):
     assert native.default(default, LLAMA, BatchStats.of(lens), H200).together == together
