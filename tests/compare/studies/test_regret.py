@@ -21,7 +21,7 @@ from compare.tune.space import DEFAULT, TREE, start
 from compare.workloads import suites
 
 ROWS, H200 = suites.unseen(5, 4), resolve("h200")
-UNEVEN = suites.unseen(5, 60)
+UNEVEN = suites.unseen(5)
 
 
 @pytest.fixture
