@@ -118,7 +118,7 @@ def _drafts(s: Situation) -> bool:
     return s.short and found.more_than < rows <= found.rows and s.keys > found.keys
 
 
-MOST_MISSED = 2
+MOST_MISSED = 2  # segments that short queries would take, and do not get under a window: choose
 
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(

@@ -83,11 +83,10 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     us for 724). Decodes are items of the same launch where the longest of them ends BESIDE tiles after the prompts, by
     the prompts' own keys alone, or sooner: a launch beside takes units first, which all others wait for (28 tiles, of
     1 decode and 6 of up to 40 tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64; but 8 tiles of 2
-    decodes and 5 of up to 28 tokens of 256 lanes 18.6 for 15.5). Elsewhere they
-    run beside it (40 tiles, of 3 decodes and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for
-    256). Prompts that are certainly alone have no launch beside them: q512 13.6 us for 14.7. Short queries
-    alone are all items, in segments as every kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us
-    whole, 21 in 16 segments, 25 in 32.
+    decodes and 5 of up to 28 tokens of 256 lanes 18.6 for 15.5). Elsewhere they run beside it (40 tiles, of 3 decodes
+    and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for 256). Prompts that are certainly
+    alone have no launch beside them: q512 13.6 us for 14.7. Short queries alone are all items, in segments as every
+    kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us whole, 21 in 16 segments, 25 in 32.
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)

@@ -121,7 +121,7 @@ def test_short_queries_of_many_rows_over_long_contexts_take_it(heads, lens, take
 
 @pytest.mark.parametrize(("sequences", "taken"), [(2, False), (11, True)])
 def test_short_queries_under_a_window_take_it_where_they_need_no_segments(sequences, taken):
-    """It has none under a window: two sequences of 8 KV heads and 33 tiles would leave 116 units idle."""
+    """It has none under a window: two sequences of 8 KV heads are 32 Q Blocks of 33 tiles, and leave 100 units idle."""
     stats = BatchStats.of([(16, 20000)] * sequences)
     choice = auto.choose(AttentionShape(128, 8, 96, 16, torch.bfloat16), stats, H200, sees=4096)
     assert (choice.kernel == auto.KERNEL) == taken

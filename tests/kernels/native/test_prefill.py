@@ -30,6 +30,7 @@ from dsl_triton.native.sm90_boxes import (
 )
 
 H200 = resolve("h200")
+LLAMA = AttentionShape()
 E4M3 = torch.float8_e4m3fn
 KERNEL_ID = "triton/native.sm90_prefill"
 
@@ -168,9 +169,6 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
     config, _ = registry.default_config(KERNEL_ID, native, AttentionShape(), BatchStats.of(lens), H200, "default")
     assert config.prefill.num_segments == segments
     assert config == native.default(default, AttentionShape(), BatchStats.of(lens), H200)
-
-
-LLAMA = AttentionShape()
 
 
 @pytest.mark.parametrize(
