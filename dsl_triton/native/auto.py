@@ -20,7 +20,7 @@ from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, Situation, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -118,8 +118,6 @@ def _drafts(s: Situation) -> bool:
     return s.short and found.more_than < rows <= found.rows and s.keys > found.keys
 
 
-MOST_MISSED = 2  # segments that short queries would take, and do not get under a window: choose
-
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
@@ -194,12 +192,7 @@ class NativeFamily(Family):
         ):
             told = seen(decided_by(stats), sees)
             if TAKES(shape, told, gpu):
-                choice = _native(shape, told, gpu)
-                # Under a window it has no segments. 11 of 13 tokens in one of 4096, which would take MOST_MISSED, are
-                # 108 us here, 145 there; those that would take more leave most units idle.
-                windowed = sees < stats.max_seq_len and told.max_query_len <= SHORT_QUERY
-                if not windowed or choice.config.prefill.num_segments <= MOST_MISSED:
-                    return choice
+                return _native(shape, told, gpu)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 

@@ -5,6 +5,7 @@ of them may go.
 """
 
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import ampere
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 _memory = gl.shared_memory_descriptor
@@ -12,4 +13,9 @@ _memory = gl.shared_memory_descriptor
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+async_copy = (
+    ampere.async_copy.async_load
+    if hasattr(ampere.async_copy, "async_load")
+    else ampere.async_copy.async_copy_global_to_shared
+)
 reinterpret = _memory.reinterpret if hasattr(_memory, "reinterpret") else _memory._reinterpret

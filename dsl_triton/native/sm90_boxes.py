@@ -1,14 +1,14 @@
-"""Where the numbers of sm90_prefill.py lie: lanes of a head in panels of 64, rows of a Q Block in boxes of queries.
+"""Where the numbers of sm90_prefill.py lie: lanes of a head in panels of 64, rows of a Q Block by query token.
 
-Rows are (set of heads, token, head of the set): a box of [tokens, heads, 64 lanes] is what TMA moves, and it needs
-eight rows. So sets of two heads let a group of six have 20 tokens and 120 rows of 128, where single heads let it have
-16 and 96.
+Row r is head r % GROUP of token r // GROUP. Under a power of two of heads that is how TMA lays a box of
+[tokens, heads, 64 lanes], so half of a Q Block is one box a panel; under another number no box has that shape, and the
+rows are copied, so that a group of seven has 18 tokens and 126 rows of 128, where boxes of eight tokens had 112.
 """
 
 from triton.experimental import gluon
 
 ROWS = 128  # of a Q Block
-EIGHT = 8  # rows of a box at least: those of a tensor core's tile in shared memory
+COPIED = 16  # rows that a warp copies at once: more addresses have no room in its 24 registers
 
 
 @gluon.constexpr_function
@@ -39,41 +39,18 @@ def sum_lanes(head_size):
 
 
 @gluon.constexpr_function
-def block_tokens(group, heads):
-    """Query tokens of a Q Block of a group of heads, in boxes of so many: whole eights of rows."""
-    step = max(EIGHT // heads, 1)
-    return ROWS // group // step * step
+def block_tokens(group):
+    """Query tokens of a Q Block under a group of heads."""
+    return ROWS // group
 
 
 @gluon.constexpr_function
-def box_heads(group):
-    """Heads of a box of queries: as few as leave fewest of a Q Block's rows empty."""
-    sets = [heads for heads in (1, 2, 4, 8) if group % heads == 0]
-    return max(sets, key=lambda heads: (block_tokens(group, heads), -heads))
+def fits_box(group):
+    """Whether half of a Q Block is a box of [tokens, heads]: both are powers of two."""
+    return group & (group - 1) == 0
 
 
 @gluon.constexpr_function
-def box_rows(group, tokens):
-    """Rows of a box of a Q Block's `tokens`: a power of two that divides a set's, and half of the block's."""
-    rows = tokens * box_heads(group)
-    return min(rows & -rows, ROWS // 2)
-
-
-@gluon.constexpr_function
-def box_tokens(group, tokens):
-    """Query tokens of a box."""
-    return box_rows(group, tokens) // box_heads(group)
-
-
-@gluon.constexpr_function
-def box_head(half, b, group, tokens):
-    """The first head, within its group, of the b-th box of half of the rows."""
-    first = half * (ROWS // 2) + b * box_rows(group, tokens)
-    return first // (tokens * box_heads(group)) * box_heads(group)
-
-
-@gluon.constexpr_function
-def box_token(half, b, group, tokens):
-    """Its first query token within the Q Block."""
-    first = half * (ROWS // 2) + b * box_rows(group, tokens)
-    return first % (tokens * box_heads(group)) // box_heads(group)
+def box_shape(group):
+    """[tokens, heads] of a panel of queries that arrives at once."""
+    return [ROWS // 2 // group, group] if fits_box(group) else [COPIED, 1]

@@ -3,7 +3,7 @@
 In: items in the ring, queries and tiles in shared memory, as sm90_load.py puts them there. Out: rows of the output and
 of LSE, or the parts that reduce_segments.py merges. Scores, m and l are in base 2.
 
-Rows are TOKENS tokens of each of a group's GROUP heads, as sm90_boxes.py says; what is left of the 128 is nobody's.
+Rows are a group's GROUP heads of TOKENS tokens, token by token; what is left of the 128 is nobody's.
 Tiles are taken from the last to the first, so that those that need a mask come first; the scores of one are computed
 while the values of the one before are summed. Whose turn it is on the tensor cores two named barriers say (_take_turn).
 """
@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
-from dsl_triton.native.sm90_boxes import box_head, box_heads, box_rows, box_token, even_lanes, rest_lanes, sum_lanes
+from dsl_triton.native.sm90_boxes import even_lanes, fits_box, rest_lanes, sum_lanes
 from dsl_triton.native.sm90_load import FIELDS, field
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -192,16 +192,14 @@ def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, 
 def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
     """Query token and head within the group of this half's rows, and which of them are real."""
     r = HALF * 64 + gl.arange(0, 64, LAYOUT)
-    HEADS: gl.constexpr = box_heads(GROUP)
-    token, head = r % (TOKENS * HEADS) // HEADS, r // (TOKENS * HEADS) * HEADS + r % HEADS
-    return token, head, (token < left) & (head < GROUP)
+    return r // GROUP, r % GROUP, r < gl.minimum(left, TOKENS) * GROUP
 
 
 @gluon.jit
 def _store_rows(
     HALF: gl.constexpr, ptr, row_0, head_0, left, strides, x, GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr
 ):
-    """Rows of the batch alone, lane by lane."""
+    """Rows of the batch alone, by pointers."""
     _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[0], 0, GROUP, TOKENS, D)
     if len(x) == 2:
         _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[1], sum_lanes(D), GROUP, TOKENS, D)
@@ -221,9 +219,8 @@ def _store_lanes(
 
 
 @gluon.jit
-def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROUP: gl.constexpr, TOKENS: gl.constexpr):
+def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, TOKENS: gl.constexpr):
     """The output of a full Q Block, by TMA through the buffer that held its queries; lanes behind it are not stored."""
-    BOX: gl.constexpr = box_rows(GROUP, TOKENS)
     PANELS: gl.constexpr = q.shape[1] // 64
     if len(x) == 1:
         q.store(x[0])
@@ -234,11 +231,8 @@ def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, GROU
     hopper.fence_async_shared()
     barrier()
     for panel in gl.static_range(PANELS):
-        for b in gl.static_range(64 // BOX):
-            if box_head(HALF, b, GROUP, TOKENS) < GROUP:
-                token, head = box_token(HALF, b, GROUP, TOKENS), box_head(HALF, b, GROUP, TOKENS)
-                at = [row + token, head_0 + head, panel * 64]
-                async_store(out, at, boxes.index(((buffer * 2 + HALF) * PANELS + panel) * (64 // BOX) + b))
+        at = [row + HALF * (TOKENS // 2), head_0, panel * 64]
+        async_store(out, at, boxes.index((buffer * 2 + HALF) * PANELS + panel))
 
 
 @gluon.jit
@@ -375,8 +369,8 @@ def compute(
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 result = _cast(_weigh(o, inverse), keys.dtype)
-                if left >= TOKENS:
-                    _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, GROUP, TOKENS)
+                if fits_box(GROUP) and left >= TOKENS:
+                    _store_boxes(HALF, out, result, q, q_boxes, buffer, row_0, head_0, TOKENS)
                 else:  # a box would write into the sequence behind
                     _store_rows(HALF, out_ptr, row_0, head_0, left, out_strides, result, GROUP, TOKENS, D)
                 if LSE:

@@ -12,7 +12,7 @@ from common.serving.rules import Situation, splits
 from common.spec import AttentionShape
 from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
-from dsl_triton.native.sm90_boxes import block_tokens, box_heads
+from dsl_triton.native.sm90_boxes import block_tokens
 from dsl_triton.unpaged import MOST_PARTS
 
 ROWS = 128  # of a Q Block: query heads of a group times tokens
@@ -64,9 +64,8 @@ def head_groups(shape: AttentionShape) -> int:
 
 
 def tokens_of_block(shape: AttentionShape) -> int:
-    """Query tokens of a Q Block: as many as its rows have room for under all heads of a group, in whole boxes."""
-    group = shape.queries_per_kv // head_groups(shape)
-    return block_tokens(group, box_heads(group))
+    """Query tokens of a Q Block: as many as its rows have room for under all heads of a group."""
+    return block_tokens(shape.queries_per_kv // head_groups(shape))
 
 
 def most_keys(shape: AttentionShape) -> int:

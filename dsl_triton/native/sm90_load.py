@@ -1,7 +1,8 @@
 """The roles of one warp of sm90_prefill.py: which items its program takes, and their Q, K and V by TMA.
 
-In: the step's plan, descriptors, and the barriers between warps. Out: items in a ring of shared memory, their queries
-and their tiles of K and V in buffers of it, each announced by a barrier.
+In: the step's plan, descriptors, queries by pointers where they have no boxes, and the barriers between warps. Out:
+items in a ring of shared memory, their queries and their tiles of K and V in buffers of it, each announced by a
+barrier.
 
 Barriers are pairs a slot: `full` when it holds what the readers wait for, `empty` when all have read it. A slot's
 n-th use waits for the phase n & 1 of `full`, and (n & 1) ^ 1 of `empty`, which passes at once the first time.
@@ -9,10 +10,11 @@ n-th use waits for the phase n & 1 of `full`, and (n & 1) ^ 1 of `empty`, which 
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import ampere, hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from dsl_triton.native.gluon_names import async_load, barrier
-from dsl_triton.native.sm90_boxes import box_head, box_rows, box_token
+from dsl_triton.native.gluon_names import async_copy, async_load, barrier, reinterpret
+from dsl_triton.native.sm90_boxes import fits_box
 from dsl_triton.step_plan import END, HOLE, SIZE
 
 ENTRY = gl.constexpr(
@@ -78,15 +80,39 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.co
 
 
 @gluon.jit
-def load_queries(
-    query, rows, items,
-    GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
+def _copy_rows(
+    query, steps, row, head_0, left, boxes, buffer,
+    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
 ):  # fmt: skip
-    """An item's queries: boxes of [tokens, heads, 64 lanes] for both halves of its rows and all panels of lanes.
+    """An item's queries by pointers, and zeros for rows and lanes that it does not have. Waits until they are there."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    ROWS: gl.constexpr = boxes.shape[1]
+    N: gl.constexpr = 64 // ROWS
+    into = reinterpret(boxes, boxes.dtype, [boxes.shape[0], ROWS, 64], gl.NVMMASharedLayout(128, 16, 2))
+    r = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    lane = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
+    for i in range(0, 2 * PANELS * N):  # by half, panel and box, as the tensor cores read them
+        at = i // (PANELS * N) * 64 + i % N * ROWS + r
+        lanes = gl.expand_dims(i // N % PANELS * 64 + lane, 0)
+        live = gl.expand_dims(at < gl.minimum(left, TOKENS) * GROUP, 1) & (lanes < D)
+        start = (row + at // GROUP).to(gl.int64) * (steps[0] * 8) + (head_0 + at % GROUP).to(gl.int64) * (steps[1] * 8)
+        async_copy(into.index(buffer * 2 * PANELS * N + i), query + gl.expand_dims(start, 1) + lanes, mask=live)
+    ampere.async_copy.commit_group()
+    ampere.async_copy.wait_group(0)
+    hopper.fence_async_shared()
+    barrier()
 
-    Rows behind the last head's keep what they held.
+
+@gluon.jit
+def load_queries(
+    query, steps, rows, items,
+    D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
+    SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
+):  # fmt: skip
+    """An item's queries: a box of [tokens, heads, 64 lanes] for each half of its rows and each panel of lanes.
+
+    steps: of query tokens and heads, in eights of elements; read where no box has the rows.
     """
-    BOX: gl.constexpr = box_rows(GROUP, TOKENS)
     boxes, q_full, q_empty = rows
     ring, s_full, s_empty = items
     n = 0
@@ -96,21 +122,22 @@ def load_queries(
         mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
         seq = field(ring, slot, 0, 1)
         row = field(ring, slot, 1, 1)
+        left = field(ring, slot, 2, 1)
         head_0 = field(ring, slot, FIELDS, 1) * GROUP
         barrier()
         mbarrier.arrive(s_empty.index(slot), count=1)
         if seq >= 0:
             buffer = n % BUFFERS
             mbarrier.wait(q_empty.index(buffer), (n // BUFFERS & 1) ^ 1)
-            mbarrier.expect(q_full.index(buffer), TOKENS * GROUP * PANELS * 64 * 2)
-            for half in gl.static_range(2):
-                for panel in gl.static_range(PANELS):
-                    for b in gl.static_range(64 // BOX):
-                        if box_head(half, b, GROUP, TOKENS) < GROUP:
-                            token, head = box_token(half, b, GROUP, TOKENS), box_head(half, b, GROUP, TOKENS)
-                            at = [row + token, head_0 + head, panel * 64]
-                            box = boxes.index(((buffer * 2 + half) * PANELS + panel) * (64 // BOX) + b)
-                            async_load(query, at, q_full.index(buffer), box)
+            if fits_box(GROUP):
+                mbarrier.expect(q_full.index(buffer), TOKENS * GROUP * PANELS * 64 * 2)
+                for half in gl.static_range(2):
+                    for panel in gl.static_range(PANELS):
+                        at = [row + half * (TOKENS // 2), head_0, panel * 64]
+                        async_load(query, at, q_full.index(buffer), boxes.index((buffer * 2 + half) * PANELS + panel))
+            else:
+                _copy_rows(query, steps, row, head_0, left, boxes, buffer, D, GROUP, TOKENS, PANELS)
+                mbarrier.arrive(q_full.index(buffer), count=1)
         n += 1
 
 

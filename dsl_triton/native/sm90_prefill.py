@@ -5,7 +5,7 @@ order of the step's plan (step_plan.py): most tiles first, so that what is left 
 roles, and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
     schedule      1 warp   the plan, a counter   -> items        sm90_load.py
-    load_queries  1 warp   items                 -> Q            boxes of heads
+    load_queries  1 warp   items                 -> Q            boxes of tokens and heads
     load_tiles    2 warps  items, block table    -> K, V         boxes of pages
     compute       4+4      items, Q, K, V        -> the output   sm90_compute.py
 
@@ -35,7 +35,7 @@ from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import box_heads, box_rows, box_tokens, tile_lanes
+from dsl_triton.native.sm90_boxes import box_shape, fits_box, tile_lanes
 from dsl_triton.native.sm90_compute import compute
 from dsl_triton.native.sm90_config import Config, Prefill, head_groups, most_keys, tokens_of_block
 from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
@@ -119,10 +119,10 @@ def _barriers(SLOTS: gl.constexpr, FULL: gl.constexpr, EMPTY: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["total", "table_stride"])
 def _sm90_prefill_kernel(
-    query,  # descriptor of [num_tokens, num_query_heads, D], a box of [tokens, heads, 64], as sm90_boxes.py has them
+    query,  # [num_tokens, num_query_heads, D]: descriptor of boxes as sm90_boxes.py has them; without boxes a pointer
     key_cache,  # descriptor of [rows, num_kv_heads, D], a box of [BOX, 1, 64]
     value_cache,  # the same
-    out,  # as query
+    out,  # as query; a pointer is not read
     out_ptr,  # [num_tokens, num_query_heads, D]
     lse_ptr,  # f32 [num_tokens, num_query_heads]; not read without LSE
     acc_ptr,  # f32 [segments, num_tokens, num_query_heads, D]; not read without SPLIT, nor m and l
@@ -137,22 +137,22 @@ def _sm90_prefill_kernel(
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    table_stride, key_rows, value_rows, out_strides, lse_strides, acc_strides,
+    table_stride, key_rows, value_rows, query_steps, out_strides, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    DTYPE: gl.constexpr = query.dtype
+    DTYPE: gl.constexpr = out_ptr.dtype.element_ty
     NARROW: gl.constexpr = key_cache.dtype != DTYPE
     PADDED: gl.constexpr = tile_lanes(D)
     PANELS: gl.constexpr = PADDED // 64
-    HEADS: gl.constexpr = box_heads(GROUP)
-    Q_BOXES: gl.constexpr = BUFFERS * PANELS * 128 // box_rows(GROUP, TOKENS)
+    Q_BOX: gl.constexpr = box_shape(GROUP)
+    Q_BOXES: gl.constexpr = BUFFERS * PANELS * 128 // (Q_BOX[0] * Q_BOX[1])
     LANES: gl.constexpr = key_cache.block_shape[2]
     PART: gl.constexpr = narrow_keys(TILE) if NARROW else TILE
     PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
     BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
-    q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, box_tokens(GROUP, TOKENS), HEADS, 64], panels(DTYPE, 64, 3))
+    q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
     k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
@@ -203,7 +203,7 @@ def _sm90_prefill_kernel(
                 (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (load_queries, (query, query_steps, rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
@@ -222,7 +222,7 @@ def _sm90_prefill_kernel(
                 )),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, rows, items, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (load_queries, (query, query_steps, rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 1, 1, 1, 1],
@@ -249,7 +249,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
 def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
     """The plan of a step, which all its layers may share. Raises SpecError where the workspace has no room for it."""
     if batch.num_seqs and batch.num_tokens > config.short:
-        segments = _segments(batch, features, config.prefill, workspace)
+        segments = _segments(batch, config.prefill, workspace)
         (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
         step_plan.make_plan(workspace.plan, batch, features, tokens_of_block(batch.shape), tile_size, segments, short)
     return replace(workspace, planned=True)
@@ -293,17 +293,16 @@ def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[
     return tile_size, stages
 
 
-def _segments(batch: PagedBatch, features: Features, config: Prefill, workspace: Workspace) -> int:
-    """Programs that share a Q Block: one under a window, which leaves few tiles, or where parts have no room."""
+def _segments(batch: PagedBatch, config: Prefill, workspace: Workspace) -> int:
+    """Programs that share a Q Block: one where parts have no room."""
     parts = reduce_segments.scratch(workspace.parts)[0]
-    whole = config.num_segments == 1 or features.sliding_window is not None
-    return 1 if whole or not has_room(parts, batch, config.num_segments) else config.num_segments
+    return config.num_segments if has_room(parts, batch, config.num_segments) else 1
 
 
 def _attend_items(batch, features, out, config, workspace, lse) -> None:
     """The sequences that are items of the plan; no other row is written."""
     shape, short, config = batch.shape, config.short, config.prefill
-    segments = _segments(batch, features, config, workspace)
+    segments = _segments(batch, config, workspace)
     parts = workspace.parts if segments > 1 else None
     acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
     block_q, groups, (tile_size, stages) = tokens_of_block(shape), head_groups(shape), _tiles(shape, features, config)
@@ -312,7 +311,9 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
     group = shape.queries_per_kv // groups
-    queries, result = (_head_boxes(x, box_tokens(group, block_q), box_heads(group)) for x in (batch.query, out))
+    queries, result = batch.query, out
+    if fits_box(group):
+        queries, result = (_head_boxes(x, *box_shape(group)) for x in (queries, result))
     _sm90_prefill_kernel[(min(config.programs, total),)](
         queries, keys, values, result, out, out if lse is None else lse, acc, m, l,
         out if features.sinks is None else features.sinks,
@@ -320,7 +321,8 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        batch.block_table.stride(0), key_rows, value_rows, out.stride(), (0, 0) if lse is None else lse.stride(),
+        batch.block_table.stride(0), key_rows, value_rows, tuple(step // 8 for step in batch.query.stride()),
+        out.stride(), (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
