@@ -167,8 +167,8 @@ def _step(
 
 
 @gluon.jit
-def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, cleared, TILE: gl.constexpr):
-    """Zeros in V's tile behind the sequence: its slots may hold NaN, and 0 * NaN would reach the output.
+def _clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, cleared, TILE: gl.constexpr):
+    """Zeros in V's tile outside [low, high): those slots may hold NaN, and 0 * NaN would reach the output.
 
     Each half of the rows clears every second panel of 64 lanes, the same zeros where there is but one, and waits for
     the other, for the cleared-th time.
@@ -177,11 +177,12 @@ def _clear_tail(HALF: gl.constexpr, values, stage, first_key, seq_len, v_clear, 
     BLOCKED: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     key = gl.expand_dims(first_key + gl.arange(0, TILE, gl.SliceLayout(1, BLOCKED)), 1)
     lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, BLOCKED)), 0)
+    seen = (key + lane * 0 >= low) & (key + lane * 0 < high)
     panels = reinterpret(values, values.dtype, [values.shape[0] * PANELS, TILE, 64], values.layout)
     for panel in gl.static_range(PANELS):
         if PANELS == 1 or panel % 2 == HALF:
             tile = panels.index(stage * PANELS + panel)
-            tile.store(gl.where(key + lane * 0 < seq_len, tile.load(BLOCKED), 0.0).to(values.dtype))
+            tile.store(gl.where(seen, tile.load(BLOCKED), 0.0).to(values.dtype))
     hopper.fence_async_shared()
     barrier()
     mbarrier.arrive(v_clear, count=1)
@@ -233,6 +234,17 @@ def _store_boxes(HALF: gl.constexpr, out, x, q, boxes, buffer, row, head_0, TOKE
     for panel in gl.static_range(PANELS):
         at = [row + HALF * (TOKENS // 2), head_0, panel * 64]
         async_store(out, at, boxes.index((buffer * 2 + HALF) * PANELS + panel))
+
+
+@gluon.jit
+def _seen_keys(position, seq_len, left, f, TOKENS: gl.constexpr, FEATURES: gl.constexpr):
+    """[low, high) of a sequence's keys: what lies outside of it no row of a Q Block sees, nor of the blocks behind."""
+    low, high = seq_len * 0, seq_len
+    if FEATURES.window:
+        low = gl.maximum(position - f[0] + 1, 0)
+        if not FEATURES.causal:
+            high = gl.minimum(seq_len, position + gl.minimum(left, TOKENS) + f[0] - 1)
+    return low, high
 
 
 @gluon.jit
@@ -335,9 +347,10 @@ def compute(
                 mbarrier.arrive(q_empty.index((n - 1) % BUFFERS), count=1)
             x, m, l, _alpha = _softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
             p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
-            if stop * TILE > seq_len:
+            low, high = _seen_keys(position, seq_len, left, f, TOKENS, FEATURES)
+            if stop * TILE > high:
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
-                _clear_tail(HALF, values, stage, (stop - 1) * TILE, seq_len, v_clear, cleared, TILE)
+                _clear(HALF, values, stage, (stop - 1) * TILE, low, high, v_clear, cleared, TILE)
                 cleared += 1
             done += 1
             for i in range(1, masked):
@@ -361,6 +374,9 @@ def compute(
                     done += 1
             stage = (done - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
+            if FEATURES.window and start * TILE < low:
+                _clear(HALF, values, stage, start * TILE, low, high, v_clear, cleared, TILE)
+                cleared += 1
             o = _add_values(p, values, stage, o, D)
             inverse = 1.0 / gl.where(l > 0.0, l, 1.0)
             o, _held = _added(o, (p,))

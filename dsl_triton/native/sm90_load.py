@@ -89,14 +89,18 @@ def _copy_rows(
     ROWS: gl.constexpr = boxes.shape[1]
     N: gl.constexpr = 64 // ROWS
     into = reinterpret(boxes, boxes.dtype, [boxes.shape[0], ROWS, 64], gl.NVMMASharedLayout(128, 16, 2))
-    r = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    lane = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
-    for i in range(0, 2 * PANELS * N):  # by half, panel and box, as the tensor cores read them
-        at = i // (PANELS * N) * 64 + i % N * ROWS + r
-        lanes = gl.expand_dims(i // N % PANELS * 64 + lane, 0)
-        live = gl.expand_dims(at < gl.minimum(left, TOKENS) * GROUP, 1) & (lanes < D)
-        start = (row + at // GROUP).to(gl.int64) * (steps[0] * 8) + (head_0 + at % GROUP).to(gl.int64) * (steps[1] * 8)
-        async_copy(into.index(buffer * 2 * PANELS * N + i), query + gl.expand_dims(start, 1) + lanes, mask=live)
+    lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, LAYOUT)), 0)
+    token_step, head_step = steps[0] * 8, steps[1] * 8
+    query += row.to(gl.int64) * token_step + head_0.to(gl.int64) * head_step
+    live_rows = gl.minimum(left, TOKENS) * GROUP
+    for box in range(0, 2 * N):
+        r = box * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+        start = gl.expand_dims(r * head_step + r // GROUP * (token_step - GROUP * head_step), 1)
+        live = gl.expand_dims(r < live_rows, 1)
+        place = (buffer * 2 + box // N) * PANELS * N + box % N
+        for panel in gl.static_range(PANELS):
+            lanes = panel * 64 + lane
+            async_copy(into.index(place + panel * N), query + (start + lanes), mask=live & (lanes < D))
     ampere.async_copy.commit_group()
     ampere.async_copy.wait_group(0)
     hopper.fence_async_shared()
