@@ -137,7 +137,7 @@ def _sm90_prefill_kernel(
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    table_stride, key_rows, value_rows, query_steps, out_strides, lse_strides, acc_strides,
+    table_stride, key_rows, value_rows, query_steps, out_steps, lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
@@ -186,7 +186,7 @@ def _sm90_prefill_kernel(
     tiles = (keys, values, k_full, k_empty, v_full, v_empty, v_clear)
     items = (ring, s_full, s_empty)
     table = (claim, block_table_ptr, table_stride)
-    where = (out, out_ptr, lse_ptr, parts, out_strides, lse_strides, acc_strides)
+    where = (out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides)
     worth = (sinks_ptr, slopes_ptr, scales, values_of)
     if NARROW:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
@@ -321,8 +321,8 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        batch.block_table.stride(0), key_rows, value_rows, tuple(step // 8 for step in batch.query.stride()),
-        out.stride(), (0, 0) if lse is None else lse.stride(),
+        batch.block_table.stride(0), key_rows, value_rows, *map(_steps, (batch.query, out)),
+        (0, 0) if lse is None else lse.stride(),
         acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
@@ -359,6 +359,11 @@ def _boxes(cache: torch.Tensor, box: int) -> tuple[TensorDescriptor, int]:
 def _head_boxes(rows: torch.Tensor, tokens: int, heads: int) -> TensorDescriptor:
     """Queries, or outputs, in boxes of so many of both."""
     return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [tokens, heads, 64], _layout(rows, 64))
+
+
+def _steps(rows: torch.Tensor) -> tuple[int, int]:
+    """How far tokens and heads lie apart, in eights of elements: multiplied by 8, 16 bytes a thread are seen to fit."""
+    return rows.stride(0) // 8, rows.stride(1) // 8
 
 
 def _layout(tensor: torch.Tensor, lanes: int) -> gl.NVMMASharedLayout:
