@@ -260,6 +260,18 @@ def _store_boxes(HALF: gl.constexpr, out, q, boxes, buffer, row, head_0, TOKENS:
 
 
 @gluon.jit
+def _store(
+    HALF: gl.constexpr, out, out_ptr, q, boxes, buffer, row_0, head_0, left, steps,
+    GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """The kept rows: a box has no other shape, and would write into the sequence behind where fewer rows are left."""
+    if fits_box(GROUP) and left >= TOKENS:
+        _store_boxes(HALF, out, q, boxes, buffer, row_0, head_0, TOKENS)
+    else:
+        _store_rows(HALF, out_ptr, row_0, head_0, left, steps, q, GROUP, TOKENS, D)
+
+
+@gluon.jit
 def _seen_keys(position, seq_len, left, f, TOKENS: gl.constexpr, FEATURES: gl.constexpr):
     """[low, high) of a sequence's keys: what lies outside of it no row of a Q Block sees, nor of the blocks behind."""
     low, high = seq_len * 0, seq_len
@@ -408,10 +420,7 @@ def compute(
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
                 _keep_rows(q, _cast(_weigh(o, inverse), keys.dtype))
-                if fits_box(GROUP) and left >= TOKENS:
-                    _store_boxes(HALF, out, q, q_boxes, buffer, row_0, head_0, TOKENS)
-                else:  # no box has these rows, or it would write into the sequence behind
-                    _store_rows(HALF, out_ptr, row_0, head_0, left, out_steps, q, GROUP, TOKENS, D)
+                _store(HALF, out, out_ptr, q, q_boxes, buffer, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
                 if LSE:
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)

@@ -16,9 +16,14 @@ from dsl_triton.native.sm90_boxes import block_tokens
 from dsl_triton.unpaged import MOST_PARTS
 
 ROWS = 128  # of a Q Block: query heads of a group times tokens
-MOST_HEADS = 16  # of a group: Triton lays no box of fewer than eight tokens
+MOST_HEADS = 16  # of a group: larger ones were not timed
 SHORT_PROMPT = 1024  # keys
 MOST_SPLITS = 64  # segments of short queries
+# What segments cost, in tiles: MERGE, and one for SUMS lanes of Q Blocks, whose sums (4 MB) go through memory. 4 of 301
+# tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments, ten of 32 over 55k of 16:8
+# (80) 765 and 414 in eight. On 29 rows of 24 to 864 Q Blocks the fewest tiles by this are within 0.02% of the fastest
+# of the segments that were timed, on the mean; without the sums within 14% (sweeps/native_segments.jsonl).
+MERGE, SUMS = 4, 4096
 BESIDE = 32  # tiles: how much later than the prompts the longest decode may end
 
 
@@ -77,8 +82,8 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_drafts.jsonl.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle: a wave costs its tiles and one more, the reduction about four; beside decodes only where
-    the prompts fill less than half of the units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
+    Blocks leave units idle, or waves end unevenly; beside decodes only where the prompts fill less than half of the
+    units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684
     us for 724). Decodes are items of the same launch where the longest of them ends BESIDE tiles after the prompts, by
     the prompts' own keys alone, or sooner: a launch beside takes units first, which all others wait for (28 tiles, of
     1 decode and 6 of up to 40 tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64; but 8 tiles of 2
@@ -102,8 +107,9 @@ def default(heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gp
     own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // s.units  # tiles in turn: half of a causal square
     one = busy or (stats.num_decodes > 0 and 2 * items > s.units)
 
-    def cost(segments: int) -> int:
-        return cdiv(items * segments, s.units) * (cdiv(tiles, segments) + 1) + 4 * (segments > 1)
+    def cost(segments: int) -> float:
+        merge = MERGE + items * segments * shape.head_size / SUMS if segments > 1 else 0
+        return cdiv(items * segments, s.units) * (cdiv(tiles, segments) + 1) + merge
 
     segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
     all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY

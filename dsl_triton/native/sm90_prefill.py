@@ -137,7 +137,10 @@ def _sm90_prefill_kernel(
     total,  # items of all groups, at most
     softmax_scale,
     f,  # (sliding window, softcap)
-    table_stride, key_rows, value_rows, query_steps, out_steps, lse_strides, acc_strides,
+    table_stride,
+    page_rows,  # (of K, of V): rows from a page to the next
+    steps,  # of queries, then of outputs: from a token to the next, from a head to the next, in eights of elements
+    lse_strides, acc_strides,
     D: gl.constexpr, NUM_GROUPS: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr,
     PAGE: gl.constexpr, BOX: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr,
     BUFFERS: gl.constexpr, SPLIT: gl.constexpr, FEATURES: gl.constexpr, LSE: gl.constexpr,
@@ -160,8 +163,8 @@ def _sm90_prefill_kernel(
     values = reinterpret(v_boxes, key_cache.dtype, [PARTS, PART, PADDED], TILES)
     k_full, k_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
     v_full, v_empty = _barriers(PARTS, 1, 1 if NARROW else 2)
-    k_load = (key_cache, k_boxes, k_full, k_empty, key_rows)
-    v_load = (value_cache, v_boxes, v_full, v_empty, value_rows)
+    k_load = (key_cache, k_boxes, k_full, k_empty, page_rows[0])
+    v_load = (value_cache, v_boxes, v_full, v_empty, page_rows[1])
     if NARROW:
         k_narrow = (keys, k_full, k_empty)
         v_narrow = (values, v_full, v_empty)
@@ -186,7 +189,7 @@ def _sm90_prefill_kernel(
     tiles = (keys, values, k_full, k_empty, v_full, v_empty, v_clear)
     items = (ring, s_full, s_empty)
     table = (claim, block_table_ptr, table_stride)
-    where = (out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides)
+    where = (out, out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides)
     worth = (sinks_ptr, slopes_ptr, scales, values_of)
     if NARROW:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
@@ -203,7 +206,7 @@ def _sm90_prefill_kernel(
                 (widen_tiles, (v_narrow, (values, v_full, v_empty), items, PART, PARTS, STAGES, SLOTS)),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, query_steps, rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 2, 2, 1, 1, 1, 1],
@@ -222,7 +225,7 @@ def _sm90_prefill_kernel(
                 )),
                 (load_tiles, (True, k_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
                 (load_tiles, (False, v_load, items, table, SHARERS, PAGE, BOX, PART, TILE // PART, PARTS, SLOTS)),
-                (load_queries, (query, query_steps, rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
+                (load_queries, (query, (steps[0], steps[1]), rows, items, D, GROUP, TOKENS, PANELS, SLOTS, BUFFERS)),
                 (schedule, (plan, entries, items, claim, NUM_GROUPS, SPLIT, SLOTS)),
             ],
             worker_num_warps=[4, 1, 1, 1, 1],
@@ -321,9 +324,8 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         _scales(features, out),
         workspace.plan, workspace.counters, batch.block_table, total, batch.softmax_scale,
         (features.sliding_window or 0, features.softcap or 0.0),
-        batch.block_table.stride(0), key_rows, value_rows, *map(_steps, (batch.query, out)),
-        (0, 0) if lse is None else lse.stride(),
-        acc.stride(),
+        batch.block_table.stride(0), (key_rows, value_rows), (*_steps(batch.query), *_steps(out)),
+        (0, 0) if lse is None else lse.stride(), acc.stride(),
         D=shape.head_size, NUM_GROUPS=shape.num_kv_heads * groups, SHARERS=groups, GROUP=group,
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
