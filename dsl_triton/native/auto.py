@@ -192,13 +192,13 @@ class NativeFamily(Family):
         ):
             told = seen(decided_by(stats), sees)
             if TAKES(shape, told, gpu):
-                return _native(shape, told, gpu)
+                return _native(shape, told, gpu, sees)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 
 
 @lru_cache(4096)
-def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> Choice:
-    config = sm90_prefill.default(default, shape, stats, gpu)
+def _native(shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY) -> Choice:
+    config = sm90_prefill.default(default, shape, stats, gpu, sees)
     return Choice(KERNEL, few_segments(config, shape, stats), "native/auto.py", UNTUNED)
 
 

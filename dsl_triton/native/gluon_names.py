@@ -1,8 +1,7 @@
 """What Gluon calls by another name from triton 3.6 to 3.9: taken from here and nowhere else.
 
-In: Gluon, whichever release is installed. Out: its functions by their newest names, `async_copy`
-for the one of two that are called async_load. tests/kernels/native says when one
-of them may go.
+In: Gluon, whichever release is installed. Out: its functions by their newest names; of two that are called async_load
+ampere's, by pointers, is `async_copy` here. tests/kernels/native says when one of them may go.
 """
 
 from triton.experimental.gluon import language as gl

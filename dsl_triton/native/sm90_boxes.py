@@ -8,7 +8,7 @@ rows are copied, so that a group of seven has 18 tokens and 126 rows of 128, whe
 from triton.experimental import gluon
 
 ROWS = 128  # of a Q Block
-COPIED = 16  # rows that a warp copies at once: more addresses have no room in its 24 registers
+COPIED = 16  # rows that a warp copies at once: of 24 registers their addresses spill four, those of 32 rows more
 
 
 @gluon.constexpr_function
@@ -52,5 +52,5 @@ def fits_box(group):
 
 @gluon.constexpr_function
 def box_shape(group):
-    """[tokens, heads] of a panel of queries that arrives at once."""
+    """Of a panel of queries what arrives at once: [tokens, heads] of a box, or [rows, 1] of a copy."""
     return [ROWS // 2 // group, group] if fits_box(group) else [COPIED, 1]

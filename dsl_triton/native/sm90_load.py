@@ -1,4 +1,4 @@
-"""The roles of one warp of sm90_prefill.py: which items its program takes, and their Q, K and V by TMA.
+"""The roles of one warp of sm90_prefill.py: which items its program takes, and their Q, K and V.
 
 In: the step's plan, descriptors, queries by pointers where they have no boxes, and the barriers between warps. Out:
 items in a ring of shared memory, their queries and their tiles of K and V in buffers of it, each announced by a
@@ -113,9 +113,10 @@ def load_queries(
     D: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, PANELS: gl.constexpr,
     SLOTS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
-    """An item's queries: a box of [tokens, heads, 64 lanes] for each half of its rows and each panel of lanes.
+    """An item's queries: a box of [tokens, heads, 64 lanes] for each half of its rows and each panel of lanes; copies
+    where no box has the rows.
 
-    steps: of query tokens and heads, in eights of elements; read where no box has the rows.
+    steps: from a query token to the next, and from a head to the next, in eights of elements; read for copies.
     """
     boxes, q_full, q_empty = rows
     ring, s_full, s_empty = items

@@ -5,15 +5,16 @@ order of the step's plan (step_plan.py): most tiles first, so that what is left 
 roles, and talk through rings of shared memory, each slot of which has a barrier for full and one for empty:
 
     schedule      1 warp   the plan, a counter   -> items        sm90_load.py
-    load_queries  1 warp   items                 -> Q            boxes of tokens and heads
+    load_queries  1 warp   items                 -> Q            boxes of tokens and heads, or copies
     load_tiles    2 warps  items, block table    -> K, V         boxes of pages
     compute       4+4      items, Q, K, V        -> the output   sm90_compute.py
 
-New over unpaged.py: nothing is copied, as boxes of [BOX keys, 64 lanes] go from pages straight into the tiles that the
-tensor cores read; a tile's scores are computed while the values of the tile before are summed; the two halves of the
-rows take turns, so that the softmax of one runs under the products of the other (FlashAttention 3, arXiv:2407.08608);
-queries come and full Q Blocks leave by TMA, beside the items before and behind. Heads are panels of 64 lanes, as 128
-bytes are what a box may be wide for a tensor core. Short queries: items as well, or parallel_softmax.py beside it.
+New over unpaged.py: nothing is copied of a cache, as boxes of [BOX keys, 64 lanes] go from pages straight into the
+tiles that the tensor cores read; a tile's scores are computed while the values of the tile before are summed; the two
+halves of the rows take turns, so that the softmax of one runs under the products of the other (FlashAttention 3,
+arXiv:2407.08608); queries come and outputs leave beside the items before and behind, by TMA where a group has a power
+of two of heads. Heads are panels of 64 lanes, as 128 bytes are what a box may be wide for a tensor core. Short queries:
+items as well, or parallel_softmax.py beside it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -35,12 +36,19 @@ from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
-from dsl_triton.native.sm90_boxes import box_shape, fits_box, tile_lanes
+from dsl_triton.native.sm90_boxes import ROWS, box_shape, fits_box, tile_lanes
 from dsl_triton.native.sm90_compute import compute
-from dsl_triton.native.sm90_config import Config, Prefill, head_groups, most_keys, tokens_of_block
+from dsl_triton.native.sm90_config import (
+    MOST_HEADS,
+    Config,
+    Prefill,
+    head_groups,
+    most_keys,
+    most_tokens,
+    tokens_of_block,
+)
 from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
 from dsl_triton.native.sm90_widen import widen_tiles
-from dsl_triton.unpaged import MOST_PARTS
 
 SUPPORTS = frozenset(
     {"causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "fp8_kv", "lse", "full_graph"}
@@ -237,7 +245,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     """The plan of long queries, scratch for the parts of their segments, and for short ones."""
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
-        tokens = min(capacity.num_tokens, MOST_PARTS // segments)
+        tokens = min(capacity.num_tokens, most_tokens(shape, segments))
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
     blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, tokens_of_block(shape), config.short)
     return Workspace(
@@ -384,13 +392,19 @@ def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:
 
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
-    """Whether boxes can be laid over its caches, queries and outputs: what begins anew, does so at 16 bytes."""
+    """Whether boxes can be laid over its caches, and queries and outputs moved by boxes or 16 bytes a thread: what
+    begins anew, does so at 16 bytes, and a Q Block's rows lie less than 2^31 elements apart."""
     caches = batch.key_cache, batch.value_cache
     pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
+    near = all(ROWS * x.stride(0) + MOST_HEADS * x.stride(1) < 2**31 for x in (batch.query, out))
     steps = [(x, x.stride()[-3:-1]) for x in (*caches, batch.query, out)]
-    return pages and all(
-        x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
-        for x, outer in steps
+    return (
+        pages
+        and near
+        and all(
+            x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
+            for x, outer in steps
+        )
     )
 
 
