@@ -88,19 +88,19 @@ def default(
 ) -> Config:
     """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_drafts.jsonl.
 
-    sees: keys that a query token sees at most, as `Features.sees`; those of a Q Block are fewer than stats', which are
-    of all tokens of a query.
+    sees: keys that a query token sees at most, as `Features.sees`; those of a Q Block, or a decode, are fewer than
+    stats', which are of all tokens of a query.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
     Blocks leave units idle, or waves end unevenly; beside decodes only where the prompts fill less than half of the
     units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684 us for 724). Decodes are items of the
     same launch where the longest of them ends BESIDE tiles after the prompts, by the prompts' own keys alone, or
     sooner: a launch beside takes units first, which all others wait for (28 tiles, of 1 decode and 6 of up to 40
-    tokens, 38 us for 53; 12 tiles, of 31 decodes and 13 prompts, 47 for 64; but 8 tiles of 2 decodes and 5 of up to 28
-    tokens of 256 lanes 18.6 for 15.5). Elsewhere they run beside it (40 tiles, of 3 decodes and 3 prompts, 63 us for
-    71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for 256). Prompts that are certainly alone have no launch beside
-    them: q512 13.6 us for 14.7. Short queries alone are all items, in segments as every kernel's: 2 of 11 tokens over
-    4.8k keys of 16:4 heads of 256 are 106 us whole, 21 in 16 segments, 25 in 32.
+    tokens, 38 us for 53; 32, of 7 decodes and 29 of 38 tokens in a window of 4096, 81 for 121; but 8 tiles of 2
+    decodes and 5 of up to 28 tokens of 256 lanes 18.6 for 15.5). Elsewhere they run beside it (40 tiles, of 3 decodes
+    and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for 256). Prompts that are certainly
+    alone have no launch beside them: q512 13.6 us for 14.7. Short queries alone are all items, in segments as every
+    kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us whole, 21 in 16 segments, 25 in 32.
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
@@ -113,7 +113,7 @@ def default(
     short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
     tiles = cdiv(min(s.prompt_keys, sees + tokens_of_block(shape)), tile_size)
-    most = cdiv(stats.max_seq_len, tile_size)
+    most = cdiv(min(stats.max_seq_len, sees), tile_size)
     busy = stats.num_decodes * shape.num_kv_heads > s.units
     own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // s.units  # tiles in turn: half of a causal square
     one = busy or (stats.num_decodes > 0 and 2 * items > s.units)

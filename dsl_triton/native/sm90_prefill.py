@@ -393,10 +393,11 @@ def takes(batch: PagedBatch, features: Features, out: torch.Tensor) -> bool:
 
 def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
     """Whether boxes can be laid over its caches, and queries and outputs moved by boxes or 16 bytes a thread: what
-    begins anew, does so at 16 bytes, and a Q Block's rows lie less than 2^31 elements apart."""
+    begins anew, does so at 16 bytes, and rows that are copied lie less than 2^31 elements apart."""
     caches = batch.key_cache, batch.value_cache
     pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
-    near = all(ROWS * x.stride(0) + MOST_HEADS * x.stride(1) < 2**31 for x in (batch.query, out))
+    boxed = fits_box(batch.shape.queries_per_kv // head_groups(batch.shape))
+    near = boxed or ROWS * batch.query.stride(0) + MOST_HEADS * batch.query.stride(1) < 2**31
     steps = [(x, x.stride()[-3:-1]) for x in (*caches, batch.query, out)]
     return (
         pages

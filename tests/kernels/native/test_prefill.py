@@ -144,6 +144,15 @@ def test_which_queries_and_outputs_boxes_can_be_laid_over(change, boxed):
         assert native._head_boxes(changed, 16, 1).strides[-1] == 1
 
 
+@pytest.mark.parametrize(("heads", "boxed"), [((8, 2), True), ((7, 1), False)], ids=["boxes", "copies"])
+def test_queries_far_apart_are_no_copies(heads, boxed):
+    """A copy counts elements from its Q Block's first row on in 32 bits."""
+    batch = make_batch([(2, 60)], AttentionShape(*heads, 128, 16, torch.bfloat16))
+    far = torch.empty_strided(batch.query.shape, (2**26, 128, 1), dtype=torch.bfloat16, device="meta")
+    assert native.is_boxed(batch.replace(query=far), batch.query) == boxed
+    assert native.is_boxed(batch, batch.query)
+
+
 def test_a_workspace_serves_the_batches_of_its_capacity():
     shape = AttentionShape(8, 2, 128, 16, torch.bfloat16)
     whole = native.workspace(shape, Capacity(300, 9, torch.device("cpu")), native.DEFAULT)
