@@ -39,14 +39,15 @@ PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
 # Blocks of 64 rows than units, of up to 128 lanes (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an
 # H100 19.9 us, in parallel_softmax 15.3), of chunks of few rows, which leave its Q Blocks half empty, and of those
-# beside decodes, which are a launch too: 21 of 18 tokens over 243 keys of ratio 7 (9 tiles) 24.5 us, in q_block 19.7;
-# 16 sequences of up to 50 tokens over 586 keys (23 tiles) 38.1 and 34.0; but one of 310 and a decode of 128:32 heads
-# of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows than a Q Block has, beside decodes, 12 sequences of up to 27
-# tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0. Of 64 lanes, whose tiles are half as long,
-# of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0 and 11.1, five of 66 in a
-# window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2. Of padded heads, whose
-# portable products are of 128 lanes, by Q Blocks of fewer than four a unit: one prompt of 258 of 128:8 heads of 80 (12
-# tiles) 17.5 and 15.1, two of up to 347 and a decode of 12:2 in a window of 512 (14 tiles) 24.7 and 20.0.
+# beside decodes, which are a launch too: 21 of 18 tokens over 243 keys of ratio 7 (9 tiles, two Q Blocks each then)
+# 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles) 38.1 and 34.0; but one of 310 and a
+# decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows than a Q Block has, beside decodes, 12
+# sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0. Of 64 lanes, whose
+# tiles are half as long, of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0
+# and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2.
+# Of padded heads, whose portable products are of 128 lanes, by Q Blocks of fewer than four a unit: one prompt of 258 of
+# 128:8 heads of 80 (12 tiles) 17.5 and 15.1, two of up to 347 and a decode of 12:2 in a window of 512 (14 tiles) 24.7
+# and 20.0.
 FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
 FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
 FEW_OF_PADDED, BLOCKS_OF_PADDED = 15, 4  # Q Blocks of 64 rows a unit
