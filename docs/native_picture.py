@@ -89,10 +89,10 @@ def roles(axes, look):
         box(axes, look, place, look.ring, words, under=place[4])
     for words, place in HALVES.items():
         box(axes, look, place, look.compute, words)
-    for y, words in ((6.5, ""), (16.5, "TMA"), (27.5, "TMA"), (39.5, "TMA")):
+    for y, words in ((6.5, ""), (16.5, "TMA or\ncopies"), (27.5, "TMA"), (39.5, "TMA")):
         arrow(axes, look, (14, y), (21, y))
         arrow(axes, look, (36, y), (45, y))
-        say(axes, look, 42, y - 1.2, words)
+        say(axes, look, 42, y - 1.2 - words.count("\n"), words)
     for y, ends in ((6.5, (12, 31)), (16.5, (14, 33)), (27.5, (16, 35)), (39.5, (18, 37))):
         for end in ends:
             arrow(axes, look, (64, y), (75, end))
@@ -103,7 +103,7 @@ def roles(axes, look):
     arrow(axes, look, (90, 29), (90, 20))
     say(axes, look, 91, 24.5, "turns:\nbarriers\n14, 15", size=7.5, ha="left")
     arrow(axes, look, (87.5, 39), (87.5, 42))
-    say(axes, look, 87.5, 43.2, "the output: TMA, through the queries' buffer")
+    say(axes, look, 87.5, 43.2, "the output: TMA or stores, through the queries' buffer")
     words = "All three loaders read the ring of items too: with both halves, five readers empty a slot."
     say(axes, look, 0, 46.2, words, ha="left")
 
