@@ -72,9 +72,8 @@ def _mean(rows: dict[str, Verdict | None], command: str) -> Figure | None:
 
 
 def _pairs(results: Path, asked: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
-    """How many pairs of one rung on one row Helion wins, loses, shares, over the runs of `pairs`, else of headline."""
-    where = asked.get("pairs", asked["group"]["headline"])["runs"]
-    records = [r for run in where for r in merge.as_one(read(results / run)).raw]
+    """How many pairs of one rung on one row Helion wins, loses, shares, over the runs of `pairs`."""
+    records = [r for run in asked["pairs"]["runs"] for r in merge.as_one(read(results / run)).raw]
     found = verdict.judge(records, verdict.twin_pairs(records))
     command = "python -m compare pages choosing"
     for outcome in Outcome:

@@ -28,7 +28,7 @@ from dsl_triton.handle import recorded
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
 from dsl_triton.native.sm90_boxes import ROWS
-from dsl_triton.native.sm90_config import head_groups, tokens_of_block
+from dsl_triton.native.sm90_config import group_heads, tokens_of_block
 
 SUPPORTS = portable.SUPPORTS
 CONTRACT = portable.CONTRACT
@@ -114,7 +114,7 @@ NARROW = Drafts(16, 32, 2048)
 
 def _drafts(s: Situation) -> bool:
     """Short queries that are faster here."""
-    rows = min(s.queries, tokens_of_block(s.shape)) * s.shape.queries_per_kv // head_groups(s.shape)
+    rows = min(s.queries, tokens_of_block(s.shape)) * group_heads(s.shape)
     found = NARROW if s.narrow else PADDED_OR_WIDE if s.padded or s.wide else FULL
     return s.short and found.more_than < rows <= found.rows and s.keys > found.keys
 

@@ -8,7 +8,7 @@ rows are copied, so that a group of seven has 18 tokens and 126 rows of 128, whe
 from triton.experimental import gluon
 
 ROWS = 128  # of a Q Block
-COPIED = 16  # rows that a warp copies at once: of 24 registers their addresses spill four, those of 32 rows more
+COPIED = 16  # rows that a warp copies at once; with 24 registers its loop keeps four numbers in local memory
 
 
 @gluon.constexpr_function

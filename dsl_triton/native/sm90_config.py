@@ -68,9 +68,14 @@ def head_groups(shape: AttentionShape) -> int:
     return next((n for n in range(cdiv(ratio, MOST_HEADS), ratio) if ratio % n == 0), ratio)
 
 
+def group_heads(shape: AttentionShape) -> int:
+    """Query heads of a group."""
+    return shape.queries_per_kv // head_groups(shape)
+
+
 def tokens_of_block(shape: AttentionShape) -> int:
     """Query tokens of a Q Block: as many as its rows have room for under all heads of a group."""
-    return block_tokens(shape.queries_per_kv // head_groups(shape))
+    return block_tokens(group_heads(shape))
 
 
 def most_keys(shape: AttentionShape) -> int:

@@ -42,6 +42,7 @@ from dsl_triton.native.sm90_config import (
     MOST_HEADS,
     Config,
     Prefill,
+    group_heads,
     head_groups,
     most_keys,
     most_tokens,
@@ -242,7 +243,7 @@ def _sm90_prefill_kernel(
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
-    """The plan of long queries, scratch for the parts of their segments, and for short ones."""
+    """The plan of items, scratch for the parts of their segments, and for short queries beside them."""
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, most_tokens(shape, segments))
@@ -321,7 +322,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
     box = min(shape.block_size & -shape.block_size, loaded)  # keys that cannot leave a page
     (keys, key_rows), (values, value_rows) = (_boxes(c, box) for c in (batch.key_cache, batch.value_cache))
-    group = shape.queries_per_kv // groups
+    group = group_heads(shape)
     queries, result = batch.query, out
     if fits_box(group):
         queries, result = (_head_boxes(x, *box_shape(group)) for x in (queries, result))
@@ -396,17 +397,13 @@ def is_boxed(batch: PagedBatch, out: torch.Tensor) -> bool:
     begins anew, does so at 16 bytes, and rows that are copied lie less than 2^31 elements apart."""
     caches = batch.key_cache, batch.value_cache
     pages = all(cache.stride(0) % cache.stride(1) == 0 for cache in caches if cache.stride(1))
-    boxed = fits_box(batch.shape.queries_per_kv // head_groups(batch.shape))
-    near = boxed or ROWS * batch.query.stride(0) + MOST_HEADS * batch.query.stride(1) < 2**31
+    near = ROWS * batch.query.stride(0) + MOST_HEADS * batch.query.stride(1) < 2**31
     steps = [(x, x.stride()[-3:-1]) for x in (*caches, batch.query, out)]
-    return (
-        pages
-        and near
-        and all(
-            x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
-            for x, outer in steps
-        )
+    aligned = all(
+        x.data_ptr() % 16 == 0 and all(step > 0 and step * x.element_size() % 16 == 0 for step in outer)
+        for x, outer in steps
     )
+    return pages and aligned and (near or fits_box(group_heads(batch.shape)))
 
 
 def _wanted(shape: AttentionShape) -> dict[str, bool]:

@@ -1,14 +1,17 @@
 """The plan of a step against a list made and sorted on the host."""
 
+import itertools
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from common.spec import Features, SpecError
-from common.spec.metadata import cdiv, query_start_loc, seq_lens
+from common.cases.batch import make_batch
+from common.spec import AttentionShape, Features, SpecError
+from common.spec.metadata import ANY_QUERY, cdiv, query_start_loc, seq_lens
 from dsl_triton import step_plan
+from dsl_triton.reduce_segments import make_workspace, reduce_segments
 from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
 
 TILE, SHORT = 16, 3
@@ -89,6 +92,41 @@ def test_every_key_is_in_one_item_of_its_q_block():
     for seq, _, left, position, _, start, stop, part in planned([(40, 150), (5, 5), (30, 31)], 16, 3, True):
         if seq >= 0:
             assert start < stop <= cdiv(position + min(left, 16), TILE) and (part >= 0 or start == 0)
+
+
+def merged(lens, block_q, segments, features):
+    """How many segments the reduction merges for each query token; 0 where it writes nothing."""
+    shape = AttentionShape(1, 1, 16, 16, torch.float32)
+    batch = make_batch(lens, shape)
+    out = torch.full_like(batch.query, -0.5)
+    parts = make_workspace(shape, segments, batch.num_tokens, torch.device("cpu"))
+    parts.m.zero_(), parts.l.fill_(1.0)
+    parts.acc.copy_(torch.arange(segments).view(-1, 1, 1, 1).expand(parts.acc.shape))  # of n the mean is (n - 1) / 2
+    config = SimpleNamespace(num_segments=segments, tile_size=TILE, overlap=False)
+    reduce_segments(batch, features, out, config, parts, None, block_q, ANY_QUERY, False, SHORT + 1)
+    return (2 * out[:, 0, 0] + 1).tolist()
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_reduction_merges_the_segments_of_the_plan(seed, causal):
+    """The two count tiles by code of their own."""
+    rng = random.Random(seed)
+    for window in (None, rng.randint(1, 40), rng.randint(1, 200)):
+        block_q, segments = rng.choice([8, 14, 18, 25, 32]), rng.choice([2, 3, 7])
+        queries = [rng.choice([1, 16, 17, rng.randint(18, 64)]) for _ in range(2)]
+        lens = [(query, query + rng.choice([0, rng.randint(0, 250)])) for query in queries]
+        count = merged(lens, block_q, segments, Features(causal=causal, sliding_window=window))
+        blocks = {}
+        for seq, row, left, _, _, *part in planned(lens, block_q, segments, causal, window):
+            if seq >= 0:
+                blocks.setdefault((row, min(left, block_q)), []).append(part)
+        assert sum(tokens for _, tokens in blocks) == sum(query for query in queries if query > SHORT)
+        for (row, tokens), mine in blocks.items():
+            parts = [part for _, _, part in sorted(mine)]
+            assert parts == (list(range(len(mine))) if len(mine) > 1 else [-1])
+            assert count[row : row + tokens] == [len(mine) if len(mine) > 1 else 0] * tokens
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(sorted(mine)))  # no tile twice, none left out
 
 
 def test_nothing_is_planned_for_short_queries_alone():

@@ -136,7 +136,7 @@ def built(tmp_path, runs):
         synthetic_run.write(tmp_path / name, records, gpu={"asked": "h200", "name": "h200", "present": True})
     kernels = {"triton": "triton/parallel_softmax", "helion": "helion/parallel_softmax"}
     group = {"runs": list(runs), "kernels": kernels, "beside": [["helion", "triton"]]}
-    return figures.build({"results": ".", "gpu": "h200", "group": {"headline": group}}, tmp_path)
+    return figures.build({"results": ".", "gpu": "h200", "group": {"headline": group}, "pairs": group}, tmp_path)
 
 
 def test_a_figure_is_the_mean_of_its_rows(tmp_path):
