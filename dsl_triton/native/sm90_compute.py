@@ -310,6 +310,58 @@ def _limits(
 
 
 @gluon.jit
+def _give_back(q_empty, buffer):
+    """A buffer of queries, once the output that lies in it has left."""
+    tma.store_wait(0)
+    barrier()
+    mbarrier.arrive(q_empty.index(buffer), count=1)
+
+
+@gluon.jit
+def _stand_by(
+    HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared, TILE: gl.constexpr, STAGES: gl.constexpr
+):
+    """The second half in an item that fills the first alone: its turns and barriers, and no product. Returns how many
+    tiles it has seen and cleared by then."""
+    _, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
+    for i in range(0, stop - start):
+        j = stop - 1 - i
+        stage, phase = at % STAGES, at // STAGES & 1
+        mbarrier.wait(k_full.index(stage), phase)
+        if i > 0:
+            _take_turn(HALF)
+            _hand_on(1 - HALF)
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        mbarrier.wait(v_full.index(stage), phase)
+        if (j * TILE + TILE > seq_len) | (j * TILE < low):
+            _clear(HALF, values, stage, j * TILE, low, seq_len, v_clear, cleared, TILE)
+            cleared += 1
+        mbarrier.arrive(v_empty.index(stage), count=1)
+        at += 1
+    return at, cleared
+
+
+@gluon.jit
+def _next_item(items, n, SLOTS: gl.constexpr):
+    """step_plan.FIELDS of the n-th item, and its group of query heads; its slot is free again."""
+    ring, full, empty = items
+    slot = n % SLOTS
+    mbarrier.wait(full.index(slot), n // SLOTS & 1)
+    seq = field(ring, slot, 0, 4)
+    row = field(ring, slot, 1, 4)
+    left = field(ring, slot, 2, 4)
+    position = field(ring, slot, 3, 4)
+    seq_len = field(ring, slot, 4, 4)
+    start = field(ring, slot, 5, 4)
+    stop = field(ring, slot, 6, 4)
+    part = field(ring, slot, 7, 4)
+    group = field(ring, slot, FIELDS, 4)
+    barrier()
+    mbarrier.arrive(empty.index(slot), count=1)
+    return seq, row, left, position, seq_len, start, stop, part, group
+
+
+@gluon.jit
 def compute(
     HALF: gl.constexpr, rows, tiles, items, where, worth,
     D: gl.constexpr, SHARERS: gl.constexpr, GROUP: gl.constexpr, TOKENS: gl.constexpr, TILE: gl.constexpr,
@@ -320,7 +372,6 @@ def compute(
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
     q_boxes, q_full, q_empty = rows
     keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
-    ring, s_full, s_empty = items
     out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides = where
     sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
@@ -335,22 +386,23 @@ def compute(
     n = 0
     seq = n
     while seq >= 0:
-        slot = n % SLOTS
-        mbarrier.wait(s_full.index(slot), n // SLOTS & 1)
-        seq = field(ring, slot, 0, 4)
-        row_0 = field(ring, slot, 1, 4)
-        left = field(ring, slot, 2, 4)
-        position = field(ring, slot, 3, 4)
-        seq_len = field(ring, slot, 4, 4)
-        start = field(ring, slot, 5, 4)
-        stop = field(ring, slot, 6, 4)
-        part = field(ring, slot, 7, 4)
-        group = field(ring, slot, FIELDS, 4)
+        seq, row_0, left, position, seq_len, start, stop, part, group = _next_item(items, n, SLOTS)
         head_0 = group * GROUP
-        barrier()
-        mbarrier.arrive(s_empty.index(slot), count=1)
-        if seq >= 0:
-            buffer = n % BUFFERS
+        idle = False
+        if HALF == 1:
+            idle = left * GROUP <= 64
+        buffer = n % BUFFERS
+        low = 0  # keys before it no row sees, nor one of the blocks behind: their pages may be others' by now
+        if FEATURES.window:
+            low = gl.maximum(position - f[0] + 1, 0)
+        if (seq >= 0) & idle:
+            mbarrier.wait(q_full.index(buffer), n // BUFFERS & 1)
+            if BUFFERS > 1 and n > 0:
+                _give_back(q_empty, (n - 1) % BUFFERS)
+            done, cleared = _stand_by(HALF, tiles, done, start, stop, low, seq_len, cleared, TILE, STAGES)
+            if BUFFERS == 1:
+                _give_back(q_empty, 0)
+        elif seq >= 0:
             q = queries.index(buffer * 2 + HALF)
             token, head, live = _rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = _limits(
@@ -367,14 +419,9 @@ def compute(
             s = hopper.warpgroup_mma_wait(0, deps=[_scores(q, keys, stage, TILE, D)])
             mbarrier.arrive(k_empty.index(stage), count=1)
             if BUFFERS > 1 and n > 0:  # by now the output of the item before has left its buffer
-                tma.store_wait(0)
-                barrier()
-                mbarrier.arrive(q_empty.index((n - 1) % BUFFERS), count=1)
+                _give_back(q_empty, (n - 1) % BUFFERS)
             x, m, l, _alpha = _softmax(s, m, l, base2, f, row, (stop - 1) * TILE, TILE, True, FEATURES)
             p = gl.convert_layout(x.to(keys.dtype), gl.DotOperandLayout(0, FIRST, 2))
-            low = 0  # keys before it no row sees, nor one of the blocks behind: their pages may be others' by now
-            if FEATURES.window:
-                low = gl.maximum(position - f[0] + 1, 0)
             if (stop * TILE > seq_len) | ((stop - 1) * TILE < low):
                 mbarrier.wait(v_full.index(stage), done // STAGES & 1)
                 _clear(HALF, values, stage, (stop - 1) * TILE, low, seq_len, v_clear, cleared, TILE)
@@ -423,9 +470,7 @@ def compute(
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)
             if BUFFERS == 1:  # the next item's queries wait for this one's output
-                tma.store_wait(0)
-                barrier()
-                mbarrier.arrive(q_empty.index(0), count=1)
+                _give_back(q_empty, 0)
         n += 1
     if HALF == 0:
         _take_turn(0)  # the one that is left over
