@@ -20,7 +20,7 @@ from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, Situation, always
 from common.spec import AttentionShape
-from common.spec.metadata import EVERY_KEY, BatchStats
+from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable
 from dsl_triton import split
@@ -28,13 +28,14 @@ from dsl_triton.handle import recorded
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
 from dsl_triton.native.sm90_boxes import ROWS
-from dsl_triton.native.sm90_config import group_heads, tokens_of_block
+from dsl_triton.native.sm90_config import group_heads, head_groups, tokens_of_block
 
 SUPPORTS = portable.SUPPORTS
 CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
+TILE_LANES = 128 * 128  # of K, and of V, in a tile of 64 KB of both
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 # Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
 # Blocks of 64 rows than units, of up to 128 lanes (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an
@@ -62,9 +63,10 @@ def _padded(s: Situation) -> bool:
 
 
 def _few_keys(s: Situation) -> int:
-    """Prompts over so many keys at most are dsl_triton's: of padded heads 143 of 43 tokens are 48 us here, 45 there,
-    and 363 of 89 are 212 and 320. Of wide heads the tiles decide alone."""
-    return 0 if s.wide else 64 if _padded(s) else 128
+    """Prompts over so many keys at most are dsl_triton's: 99 of 25 tokens of 64:8 heads of 64 are 30.4 us here, 23.7
+    there; of more lanes 102 of 44 of 64:16 are 74.0 and 83.5, 143 of 43 of 32:4 of 80 41.1 and 45.3. Of wide heads the
+    tiles decide alone."""
+    return 0 if s.wide else 128 if s.narrow else 40
 
 
 def _few_tiles(s: Situation) -> int:
@@ -91,38 +93,42 @@ def _one_and_a_half(s: Situation) -> bool:
     return s.full and not s.padded and chunks and tokens < s.queries <= tokens * 3 // 2
 
 
-class Drafts(NamedTuple):
-    """Short queries that are faster as items of this kernel: more rows of a Q Block, at most so many, over so many
-    keys."""
+class Reads(NamedTuple):
+    """Short queries that are faster as items of this kernel: over more than so many keys, where a unit reads at least
+    so many tiles of 64 KB."""
 
-    more_than: int
-    rows: int
     keys: int
+    tiles: int
 
 
-# Portable tiles of padded and wide heads are padded, or spill. 57 of 12 tokens of 32:4 heads of 256 in a window of 512
-# take 57.9 us, in q_block 77.4; 2 of 9 over 14.8k keys of 32:4 of 80 23.7 and 30.7; but 8 of 3 of 128:8 of 80 (48 rows)
-# are even, and 166 of 2 over 234 keys of 80:16 of 96 118 and 77.
-PADDED_OR_WIDE = Drafts(32, ROWS, 512)
-# 160 of 12 tokens over 1k keys of 16:2 heads (96 rows) 52.4 us and 65.2, 16 of 16 of 64:8 26.4 and 29.3; of 64 rows
-# 16 of 16 over 16k keys of 32:8 237 and 216.
-FULL = Drafts(64, ROWS, 768)
-# 93 of 3 tokens over 2.9k keys of 48:8 heads (18 rows) 138 us and 161, 28 of 4 over 12.7k 184 and 222; of 40 rows 16 of
-# 8 over 8k of 40:8 84.0 and 74.3, over 1k keys 200 of 8 of 32:8 (32 rows) 130 and 120.
-NARROW = Drafts(16, 32, 2048)
+# Rows of a decode, up to sixteen, gain little: 100 of 16:4 heads in a window of 512 (768 keys, 18 tiles) take 45.0 us,
+# in q_block 41.1, and five over 4.5k keys of 32:8 of 64 (5 tiles) 19.0 and 16.3; but 32 over 8k of 32:8 (124) 241.8 for
+# 254.7, 88 of 24:4 of 96 over 5.2k (72) 144 for 167, and five of 16:4 of 256 over 5.5k (13) 35.0 for 40.5.
+DECODES = Reads(768, 12)
+# Portable programs of drafts pad and wait: 16 of 3 tokens over up to 1k keys of 64:8 heads of 64 (3 tiles) 13.5 us for
+# 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768 keys) 82.7 for 53.9.
+DRAFTS = Reads(768, 2)
+# Their sums spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1.
+WIDE_DRAFTS = Reads(512, 2)
+DECODE_ROWS = 16
+NARROW_ROWS = ROWS // 2  # of 64 lanes, whose tiles are soon read: both halves of the rows at once were not timed since
 
 
-def _drafts(s: Situation) -> bool:
+def _reads(s: Situation) -> bool:
     """Short queries that are faster here."""
-    rows = min(s.queries, tokens_of_block(s.shape)) * group_heads(s.shape)
-    found = NARROW if s.narrow else PADDED_OR_WIDE if s.padded or s.wide else FULL
-    return s.short and found.more_than < rows <= found.rows and s.keys > found.keys
+    tokens = tokens_of_block(s.shape)
+    rows = min(s.queries, tokens) * group_heads(s.shape)
+    blocks = cdiv(s.queries, tokens) * s.shape.num_kv_heads * head_groups(s.shape)
+    tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
+    found = DECODES if rows <= DECODE_ROWS else WIDE_DRAFTS if s.wide else DRAFTS
+    fits = rows <= NARROW_ROWS or not s.narrow
+    return s.short and fits and s.keys > found.keys and tiles >= found.tiles
 
 
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 128 keys, 64 of padded heads, and four tiles a unit, 12 to 160 of few rows, few Q"
+        "prompts over more than 40 keys, 128 of 64 lanes, and four tiles a unit, 12 to 160 of few rows, few Q"
         " Blocks or 64 lanes; fewer of more than 128 lanes; no chunks of one and a half Q Blocks: the Gluon kernel",
         lambda s: (
             not s.short and s.keys > _few_keys(s) and untuned.tiles_a_unit(s) > _few_tiles(s) and not _one_and_a_half(s)
@@ -132,11 +138,12 @@ TAKES = Rules(
         " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
     ),
     Rule(
-        "short queries of more than 64 rows over 768 keys, 32 over 512 of padded and wide heads, 16 over 2048 of 64"
-        " lanes: the Gluon kernel, in segments",
-        _drafts,
+        "short queries over more than 768 keys, 512 of wide drafts, of which a unit reads two tiles of 64 KB, 12 of"
+        " decodes: the Gluon kernel, in segments",
+        _reads,
         lambda s: True,
-        "328 of up to 15 tokens over up to 26k keys of 128:8 heads of 96 2.45 ms, in parallel_softmax 4.11",
+        "sweeps/native_short.jsonl, steps planned once: on 97 rows of decodes and drafts this choice takes 0.94 of the"
+        " time of dsl_triton's, and 1.6% more than the faster of both",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )

@@ -9,22 +9,23 @@ from typing import ClassVar
 from common.gpus import Gpu
 from common.serving.choice import MOST_PARTS_BYTES
 from common.serving.grid import GRID
-from common.serving.rules import Situation, splits
+from common.serving.rules import Situation
 from common.spec import AttentionShape
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
-from dsl_triton.native.sm90_boxes import block_tokens
+from dsl_triton.native.sm90_boxes import ROWS, block_tokens
 
 MOST_HEADS = 16  # of a group: larger ones were not timed
 SHORT_PROMPT = 1024  # keys
-MOST_SPLITS = 64  # segments of short queries
-# What segments cost, in tiles: MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are written and read. 4 of
-# 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments, ten of 32 over 55k of
-# 16:8 (80) 764 and 414 in eight. On 29 rows of 24 to 864 Q Blocks, to which both were fitted, the number with the
-# fewest tiles is 0.02% slower than the fastest that was timed, without the sums 14% (sweeps/native_segments.jsonl,
-# geometric means).
-MERGE, SUMS = 4, 4096
-BESIDE = 32  # tiles: how much later than the prompts the longest decode may end
+MOST_SPLITS = 64  # segments
+# What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
+# written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
+# ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
+# four numbers of segments: against the fastest of them the number with the fewest tiles is 0.03% slower on 26 rows of
+# prompts, 0.8% on 97 of decodes and drafts and 0.9% on 44 mixed ones (sweeps/native_segments.jsonl,
+# native_short.jsonl; geometric means).
+EACH, MERGE, SUMS = 2, 6, 4096
+BESIDE = 8  # tiles: how much later than all others the longest decode may end
 
 
 @dataclass(frozen=True)
@@ -91,45 +92,42 @@ def most_tokens(shape: AttentionShape, segments: int) -> int:
 def default(
     heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY
 ) -> Config:
-    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl and native_drafts.jsonl.
+    """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl, native_segments.jsonl and
+    native_short.jsonl.
 
     sees: keys that a query token sees at most, as `Features.sees`; those of a Q Block, or a decode, are fewer than
     stats', which are of all tokens of a query.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle, or waves end unevenly; beside decodes only where the prompts fill less than half of the
-    units, for nobody says which sequence the longest is (128q1s4k_1q512s16k 684 us for 724). Decodes are items of the
-    same launch where the longest of them ends BESIDE tiles after the prompts, by the prompts' own keys alone, or
-    sooner: a launch beside takes units first, which all others wait for (28 tiles, of 1 decode and 6 of up to 40
-    tokens, 38 us for 53; 32, of 7 decodes and 29 of 38 tokens in a window of 4096, 81 for 121; but 8 tiles of 2
-    decodes and 5 of up to 28 tokens of 256 lanes 18.6 for 15.5). Elsewhere they run beside it (40 tiles, of 3 decodes
-    and 3 prompts, 63 us for 71; 77 of 1 and 1 94 for 129; 64q1s2k_2q2ks2k 244 for 256). Prompts that are certainly
-    alone have no launch beside them: q512 13.6 us for 14.7. Short queries alone are all items, in segments as every
-    kernel's: 2 of 11 tokens over 4.8k keys of 16:4 heads of 256 are 106 us whole, 21 in 16 segments, 25 in 32.
+    Blocks leave units idle, or waves end unevenly. Decodes are items of the same launch where the longest of them ends
+    BESIDE tiles after the others, or sooner: a launch beside takes units first, which all others wait for
+    (128q1s4k_1q512s16k 676 us for 720; 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 371 for 442). Elsewhere
+    they run beside it, in segments of their own (384 tiles of 15 of 299 tokens over 43k keys, 275 us for 366). Prompts
+    that are certainly alone have no launch beside them: q512 13.6 us for 14.7.
     """
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
-    room = max(most_tokens(shape, 1) // max(stats.num_tokens, 1), 1)
-    if s.short:
-        items = s.programs * head_groups(shape) * cdiv(max(s.queries, 1), tokens_of_block(shape))
-        split = splits(items, s.units, cdiv(s.keys, most_keys(shape)), min(room, MOST_SPLITS), s.evenness)
-        return Config(Prefill(most_keys(shape), num_segments=split, programs=s.units), decode, together=True)
-    items = s.long_parts(tokens_of_block(shape)) * shape.num_kv_heads * head_groups(shape)
-    short = stats.max_seq_len <= SHORT_PROMPT and items > 4 * s.units
+    groups, tokens = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape)
+    prompts = 0 if s.short else s.long_parts(tokens) * groups
+    short = not s.short and stats.max_seq_len <= SHORT_PROMPT and prompts > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
-    tiles = cdiv(min(s.prompt_keys, sees + tokens_of_block(shape)), tile_size)
-    most = cdiv(min(stats.max_seq_len, sees), tile_size)
-    busy = stats.num_decodes * shape.num_kv_heads > s.units
-    own = items * (cdiv(stats.max_query_len, tile_size) // 2 + 1) // s.units  # tiles in turn: half of a causal square
-    one = busy or (stats.num_decodes > 0 and 2 * items > s.units)
+    longest = cdiv(min(stats.max_seq_len, sees), tile_size)
+    if prompts and not stats.num_decodes:
+        items, longest = prompts, cdiv(min(s.prompt_keys, sees + tokens), tile_size)
+        tiles = items * longest
+    else:  # keys are read once, and by half of the other Q Blocks of a causal square
+        others = stats.num_decodes if prompts else max(stats.num_seqs, 1) * cdiv(max(s.queries, 1), tokens)
+        items = prompts + others * groups
+        tiles = stats.total_seq_len * groups // tile_size + prompts * (cdiv(stats.max_query_len, tile_size) // 2 + 1)
 
     def cost(segments: int) -> float:
-        merge = MERGE + items * segments * shape.head_size / SUMS if segments > 1 else 0
-        return cdiv(items * segments, s.units) * (cdiv(tiles, segments) + 1) + merge
+        merge = MERGE + stats.num_tokens * shape.num_query_heads / ROWS * segments * shape.head_size / SUMS
+        waves = cdiv(items * segments, s.units) * (tiles / (items * segments) + EACH)
+        return max(waves, longest / segments + EACH) + (merge if segments > 1 else 0)
 
-    segments = 1 if one else min((n for n in GRID if n <= min(room, 16)), key=cost)
+    room = max(most_tokens(shape, 1) // max(stats.num_tokens, 1), 1)
+    segments = min((n for n in GRID if n <= min(room, MOST_SPLITS)), key=cost)
     all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY
-    soon = stats.num_decodes > 0 and not busy and cdiv(most, segments) <= own + BESIDE
-    together = all_long or soon
+    soon = cdiv(longest, segments) <= tiles // s.units + BESIDE
     stages = 2 * most_keys(shape) // tile_size
-    return Config(Prefill(tile_size, stages, segments, s.units), decode, together)
+    return Config(Prefill(tile_size, stages, segments, s.units), decode, s.short or all_long or soon)
