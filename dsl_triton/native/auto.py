@@ -28,7 +28,7 @@ from dsl_triton.handle import recorded
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill
 from dsl_triton.native.sm90_boxes import ROWS
-from dsl_triton.native.sm90_config import group_heads, head_groups, tokens_of_block
+from dsl_triton.native.sm90_config import group_heads, head_groups, prompt_items, tokens_of_block
 
 SUPPORTS = portable.SUPPORTS
 CONTRACT = portable.CONTRACT
@@ -37,60 +37,49 @@ DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
 TILE_LANES = 128 * 128  # of K, and of V, in a tile of 64 KB of both
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
-# Of 64 rows by 64 keys a unit: up to so many, its plan and its launch take longer than what they save. More of fewer Q
-# Blocks of 64 rows than units, of up to 128 lanes (four of 80 tokens in a window of 512 of 16:4 heads, 7 tiles, on an
-# H100 19.9 us, in parallel_softmax 15.3), of chunks of few rows, which leave its Q Blocks half empty, and of those
-# beside decodes, which are a launch too: 21 of 18 tokens over 243 keys of ratio 7 (9 tiles, two Q Blocks each then)
-# 24.5 us, in q_block 19.7; 16 sequences of up to 50 tokens over 586 keys (23 tiles) 38.1 and 34.0; but one of 310 and a
-# decode of 128:32 heads of 96 (12 tiles, 1240 rows) 21.6 for 33.0. Of fewer rows than a Q Block has, beside decodes, 12
-# sequences of up to 27 tokens in a window of 1024 (127 tiles) 66.8 us, in parallel_softmax 27.0. Of 64 lanes, whose
-# tiles are half as long, of 257 to 1024 rows: nine prompts of 69 behind up to 160 keys of 48:8 heads (13 tiles) 19.0
-# and 11.1, five of 66 in a window of 512 (31 tiles) 25.8 and 16.7; but six of 244 (24 tiles, 1952 rows) 23.9 and 25.2.
-# Of padded heads, whose portable products are of 128 lanes, by Q Blocks of fewer than four a unit: one prompt of 258 of
-# 128:8 heads of 80 (12 tiles) 17.5 and 15.1, two of up to 347 and a decode of 12:2 in a window of 512 (14 tiles) 24.7
-# and 20.0.
-FEW_TILES, FEW_OF_CHUNKS, FEW_BESIDE_DECODES, FEW_OF_HALF_EMPTY, FEW_ROWS = 4, 12, 24, 160, 256
-FEW_OF_64_LANES, ROWS_OF_64_LANES = 40, 1024
-FEW_OF_PADDED, BLOCKS_OF_PADDED = 15, 4  # Q Blocks of 64 rows a unit
-# Of more than 128 lanes, by keys: of 64 and fewer 18 prompts of 63 tokens (2 tiles) 31.8 us for 27.5, 200 of 33 (9 and
-# 11 tiles) 97 for 112 and 128 for 133; of 128, 16 prompts (4 tiles) 25.3 for 29.1; of 407, two of 18 (0.8) 14.0 for 23.
-FEW_OF_WIDE = ((64, 6), (256, 3))
 
 
-def _padded(s: Situation) -> bool:
-    """Heads whose portable tiles have 128 lanes and are not full."""
-    return s.full and s.padded
+class Few(NamedTuple):
+    """What prompts have to exceed: keys, and tiles of 64 rows by 64 keys a unit, by whether decodes are beside them, or
+    prompts alone have at least MANY items a unit, or fewer. With less the plan and the launch take longer than they
+    save."""
+
+    keys: int
+    beside_decodes: float
+    many: float
+    few: float
 
 
-def _few_keys(s: Situation) -> int:
-    """Prompts over so many keys at most are dsl_triton's: 99 of 25 tokens of 64:8 heads of 64 are 30.4 us here, 23.7
-    there; of more lanes 102 of 44 of 64:16 are 74.0 and 83.5, 143 of 43 of 32:4 of 80 41.1 and 45.3. Of wide heads the
-    tiles decide alone."""
-    return 0 if s.wide else 128 if s.narrow else 40
+# Three prompts of 81 of 28:4 heads of 80 in a window of 512 (9.3 tiles) are 19.6 us here and 16.1 there, ten of 66 of
+# 12:2 (6.9) 13.2 and 18.3; 26 of up to 41 of 32:8 beside decodes (5.3) 19.5 and 19.2; 138 of 138 (1.4) 10.8 and 8.4.
+MANY = 4  # items a unit
+FEW = Few(20, 5, 2.5, 8)
+FEW_OF_PADDED = Few(40, 2, 4, 6)
+FEW_OF_WIDE = Few(0, 1.5, 1.5, 1.5)
+# Tiles of 64 lanes are half as long: up to 1024 rows nine of 69 of 48:8 (13 tiles) 16.6 us for 11.5, 34 of 105 of 40:8
+# (17) 34.9 for 30.5, 40 of up to 65 beside decodes (25) 15.4 for 13.1.
+FEW_OF_64_LANES = Few(128, 4, 4, 4)
+FEW_ROWS_OF_64_LANES = Few(128, 40, 40, 40)
+ROWS_OF_64_LANES = 1024
+# Chunks of less than a Q Block: 13 of up to 24 tokens of 40:8 heads (13 tiles) 27.7 us for 19.5, 25 of 22 of 16:4 (30)
+# 62.4 and 64.1, 19 of 27 (46) 30.8 and 58.5.
+FEW_BESIDE_DECODES = 24
 
 
-def _few_tiles(s: Situation) -> int:
+def _few(s: Situation) -> Few:
     if s.wide:
-        return next((tiles for keys, tiles in FEW_OF_WIDE if s.keys <= keys), 0)
-    if s.narrow and FEW_ROWS < s.rows <= ROWS_OF_64_LANES:
-        return FEW_OF_64_LANES
-    if s.rows > FEW_ROWS:
-        if _padded(s) and s.long_blocks(64) < BLOCKS_OF_PADDED * s.units:
-            return FEW_OF_PADDED
-        return FEW_OF_CHUNKS if s.long_blocks(64) < s.units else FEW_TILES
-    if not s.stats.num_decodes:
-        return FEW_OF_CHUNKS
-    return FEW_OF_HALF_EMPTY if s.rows < FEW_ROWS // 2 else FEW_BESIDE_DECODES
+        return FEW_OF_WIDE
+    if s.narrow:
+        return FEW_OF_64_LANES if s.rows > ROWS_OF_64_LANES else FEW_ROWS_OF_64_LANES
+    return FEW_OF_PADDED if s.padded else FEW._replace(beside_decodes=FEW_BESIDE_DECODES) if s.rows < ROWS else FEW
 
 
-def _one_and_a_half(s: Situation) -> bool:
-    """Chunks over contexts of more than one of its Q Blocks, and at most one and a half: two of 128 rows, in
-    parallel_softmax two or three of 64. Nine of 20 tokens over 65k keys of 112:16 heads on an H100 2739 us, there 2350.
-    Beside decodes this kernel gains: 69 sequences of up to 24 tokens of 48:8 heads, three of them decodes, 1035 and
-    1443; prompts without a context were not timed, nor padded heads."""
-    tokens = tokens_of_block(s.shape)
-    chunks = s.prompt_keys >= 2 * s.queries and not s.stats.num_decodes
-    return s.full and not s.padded and chunks and tokens < s.queries <= tokens * 3 // 2
+def _prompts(s: Situation) -> bool:
+    """Prompts that are faster here."""
+    few = _few(s)
+    alone = few.many if prompt_items(s) >= MANY * s.units else few.few
+    tiles = few.beside_decodes if s.stats.num_decodes else alone
+    return not s.short and s.keys > few.keys and untuned.tiles_a_unit(s) > tiles
 
 
 class Reads(NamedTuple):
@@ -128,21 +117,19 @@ def _reads(s: Situation) -> bool:
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 40 keys, 128 of 64 lanes, and four tiles a unit, 12 to 160 of few rows, few Q"
-        " Blocks or 64 lanes; fewer of more than 128 lanes; no chunks of one and a half Q Blocks: the Gluon kernel",
-        lambda s: (
-            not s.short and s.keys > _few_keys(s) and untuned.tiles_a_unit(s) > _few_tiles(s) and not _one_and_a_half(s)
-        ),
+        "prompts over more than 20 keys, 40 of padded heads, 128 of 64 lanes, and 1.5 to 40 tiles a unit, by lanes,"
+        " decodes and Q Blocks: the Gluon kernel",
+        _prompts,
         lambda s: True,
-        "sweeps/native_items.jsonl, steps planned once: 0.84 of dsl_triton's time at q512 (8 tiles a unit), 0.59 at"
-        " 32q256, 0.73 at q8k; 4 of 317 tokens of 8 heads (3 tiles) on an H100 12.3 to 16.5 us for 10.8",
+        "sweeps/native_half.jsonl and native_few.jsonl, steps planned once: on 130 rows of prompts and mixed batches,"
+        " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both",
     ),
     Rule(
         "short queries over more than 768 keys, 512 of wide drafts, of which a unit reads two tiles of 64 KB, 12 of"
         " decodes: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
-        "sweeps/native_short.jsonl, steps planned once: on 97 rows of decodes and drafts this choice takes 0.94 of the"
+        "sweeps/native_half.jsonl, steps planned once: on 97 rows of decodes and drafts this choice takes 0.94 of the"
         " time of dsl_triton's, and 1.6% more than the faster of both",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),

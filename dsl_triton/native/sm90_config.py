@@ -23,7 +23,7 @@ MOST_SPLITS = 64  # segments
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
 # four numbers of segments: against the fastest of them the number with the fewest tiles is 0.03% slower on 26 rows of
 # prompts, 0.8% on 97 of decodes and drafts and 0.9% on 44 mixed ones (sweeps/native_segments.jsonl,
-# native_short.jsonl; geometric means).
+# native_half.jsonl; geometric means).
 EACH, MERGE, SUMS = 2, 6, 4096
 BESIDE = 8  # tiles: how much later than all others the longest decode may end
 
@@ -79,6 +79,11 @@ def tokens_of_block(shape: AttentionShape) -> int:
     return block_tokens(group_heads(shape))
 
 
+def prompt_items(s: Situation) -> int:
+    """Q Blocks of all prompts, under every KV head and group: at most, where lengths differ."""
+    return s.long_parts(tokens_of_block(s.shape)) * s.shape.num_kv_heads * head_groups(s.shape)
+
+
 def most_keys(shape: AttentionShape) -> int:
     """Keys of a tile: 32 KB of K, and of V, with two in flight; FlashAttention 3 takes 128 and 80."""
     return 128 if shape.head_size <= 128 else 64
@@ -93,7 +98,7 @@ def default(
     heuristics: ModuleType, shape: AttentionShape, stats: BatchStats, gpu: Gpu, sees: int = EVERY_KEY
 ) -> Config:
     """Config of a batch, from docs/results/h200/sweeps/native_items.jsonl, native_segments.jsonl and
-    native_short.jsonl.
+    native_half.jsonl.
 
     sees: keys that a query token sees at most, as `Features.sees`; those of a Q Block, or a decode, are fewer than
     stats', which are of all tokens of a query.
@@ -108,7 +113,7 @@ def default(
     decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
     groups, tokens = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape)
-    prompts = 0 if s.short else s.long_parts(tokens) * groups
+    prompts = 0 if s.short else prompt_items(s)
     short = not s.short and stats.max_seq_len <= SHORT_PROMPT and prompts > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
     longest = cdiv(min(stats.max_seq_len, sees), tile_size)

@@ -45,8 +45,8 @@ def test_prompts_over_long_contexts_take_the_kernel(gpu, lens):
 @pytest.mark.parametrize(
     ("lens", "shape", "gpu", "needs"),
     [
-        ([(16, 9000)], LLAMA, "h200", ()),
-        ([(128, 128)], LLAMA, "h200", ()),
+        ([(16, 1500)], LLAMA, "h200", ()),
+        ([(128, 128)], LLAMA, "h200", ()),  # half a tile a unit
         ([(17, 513)], LLAMA, "h200", ()),  # two tiles a unit
         (LONG, AttentionShape(32, 8, 40, 16, torch.bfloat16), "h200", ()),
         (LONG, AttentionShape(32, 8, 128, 16, torch.float32), "h200", ()),
@@ -87,32 +87,21 @@ def test_a_portable_process_never_takes_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "decodes", "taken"),
-    [(18, 0, True), (21, 0, True), (22, 0, False), (31, 0, False), (32, 0, True), (22, 3, True)],
-)
-def test_chunks_of_one_and_a_half_of_its_blocks_are_its_own_beside_decodes(tokens, decodes, taken):
-    """Of ratio 6 a Q Block has 21 tokens."""
-    shape = AttentionShape(num_query_heads=96, num_kv_heads=16, head_size=128)
-    batch = BatchStats.of([(1, 1500)] * decodes + [(tokens, 1500)] * 66)
-    assert (auto.choose(shape, batch, H200).kernel == auto.KERNEL) == taken
-
-
-@pytest.mark.parametrize(
     ("heads", "lens", "taken"),
     [
-        ((32, 4, 256), [(12, 2800)] * 57, True),
-        ((32, 4, 80), [(9, 14800)] * 2, True),
-        ((32, 4, 80), [(4, 14800)] * 2, False),  # 32 rows
-        ((64, 8, 128), [(16, 1024)] * 16, True),
-        ((64, 8, 128), [(8, 1024)] * 16, False),  # 64 rows
+        ((64, 16, 128), [(6, 9500)] * 21, True),
+        ((64, 8, 64), [(3, 970)] * 16, True),  # 24 rows
+        ((64, 8, 64), [(9, 2000)] * 40, False),  # 72 rows of 64 lanes
         ((64, 8, 128), [(16, 300)] * 16, False),  # three tiles
-        ((48, 8, 64), [(3, 2880)] * 93, True),
-        ((40, 8, 64), [(8, 8000)] * 16, False),  # 40 rows
-        ((16, 1, 128), [(1, 8000)] * 16, False),  # decodes
+        ((128, 16, 64), [(1, 317)] * 142, False),
+        ((32, 8, 128), [(1, 8000)] * 32, True),  # 124 tiles of 64 KB a unit
+        ((16, 1, 128), [(1, 8000)] * 16, False),  # 8
+        ((32, 4, 256), [(12, 600)] * 57, True),
+        ((64, 8, 96), [(9, 600)] * 39, False),
     ],
     ids=str,
 )
-def test_short_queries_of_many_rows_over_long_contexts_take_it(heads, lens, taken):
+def test_short_queries_that_read_enough_take_it(heads, lens, taken):
     choice = auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200)
     assert (choice.kernel == auto.KERNEL) == taken
     if taken:
@@ -130,17 +119,22 @@ def test_short_queries_under_a_window_have_segments_of_its_keys():
     ("heads", "lens", "taken"),
     [
         ((32, 4, 256), [(91, 91)] * 280, True),
-        ((32, 4, 256), [(63, 63)] * 18, False),
-        ((16, 4, 256), [(18, 407)] * 2, True),
-        ((32, 4, 80), [(89, 89)] * 363, True),
-        ((32, 4, 80), [(43, 43)] * 143, False),
-        ((32, 8, 128), [(89, 89)] * 363, False),
-        ((128, 8, 80), [(258, 258)], False),
+        ((32, 4, 256), [(24, 24)], False),
+        ((32, 8, 128), [(89, 89)] * 363, True),
+        ((64, 4, 128), [(37, 37)] * 32, True),  # three tiles a unit of five Q Blocks
+        ((8, 2, 128), [(50, 740)] * 5, False),  # as many, of less than one
+        ((28, 4, 128), [(138, 138)] * 7 + [(1, 100)], False),
+        ((16, 8, 96), [(27, 3690)] * 2 + [(1, 3000)], True),
+        ((32, 4, 80), [(43, 43)] * 143, True),
+        ((24, 4, 96), [(148, 148)] * 2, False),
+        ((48, 8, 64), [(69, 229)] * 9, False),
         ((32, 8, 48), [(1000, 1000)] * 8, True),
+        ((40, 8, 128), [(24, 900)] * 12 + [(1, 900)], False),  # chunks of less than a Q Block
+        ((32, 8, 128), [(27, 4171)] * 18 + [(1, 4000)], True),
     ],
-    ids=str,
+    ids=lambda value: f"{len(value)}x{value[0]}" if isinstance(value, list) else str(value),
 )
-def test_short_prompts_take_it_where_the_portable_kernels_pad_or_spill(heads, lens, taken):
+def test_prompts_take_it_by_tiles_of_a_unit(heads, lens, taken):
     assert (auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200).kernel == auto.KERNEL) == taken
 
 
@@ -157,7 +151,7 @@ def test_a_capacity_reaches_it_beside_the_portable_kernels():
 
 def test_measured_winners_are_those_of_the_portable_family(monkeypatch):
     """One file a DSL: under its own name the family would find a table of another."""
-    stats = BatchStats.of([(1, 4096)] * 8)
+    stats = BatchStats.of([(1, 1024)] * 8)  # too few keys for the Gluon kernel
     config = dataclasses.replace(portable.FAMILY.kernel("q_block").DEFAULT, num_warps=2, num_stages=5)
 
     class Table:

@@ -179,10 +179,10 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
     [
         ([(512, 512)], True),  # nobody is short
         ([(512, 512), (500, 500)], True),
-        ([(512, 512)] + [(4, 2000)] * 9, False),  # drafts beside a prompt
+        ([(512, 512)] + [(4, 2000)] * 9, True),  # drafts beside a prompt
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
         ([(1, 9000)] * 3 + [(300, 300)], False),  # 71
-        ([(1, 900)] * 40 + [(300, 300)], False),  # decodes that fill the units
+        ([(1, 4000)] * 128 + [(512, 4000)], True),  # decodes that fill the units
         ([(4, 3000)] * 9, True),
     ],
     ids=["prompt", "prompts", "drafts-beside", "short-decodes", "long-decodes", "many-decodes", "drafts"],
@@ -191,8 +191,8 @@ def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, togeth
     assert native.default(default, LLAMA, BatchStats.of(lens), H200).together == together
 
 
-@pytest.mark.parametrize(("lens", "segments"), [([(11, 4800)] * 2, 7), ([(8, 1000)] * 200, 1)], ids=str)
-def test_short_queries_are_split_as_every_kernels_are(lens, segments):
+@pytest.mark.parametrize(("lens", "segments"), [([(11, 4800)] * 2, 8), ([(8, 1000)] * 200, 1)], ids=str)
+def test_short_queries_are_split_where_units_are_left(lens, segments):
     config = native.default(default, LLAMA, BatchStats.of(lens), H200)
     assert config.prefill.num_segments == segments
 
