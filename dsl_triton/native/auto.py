@@ -51,9 +51,10 @@ class Few(NamedTuple):
 
 
 # Three prompts of 81 of 28:4 heads of 80 in a window of 512 (9.3 tiles) are 19.6 us here and 16.1 there, ten of 66 of
-# 12:2 (6.9) 13.2 and 18.3; 26 of up to 41 of 32:8 beside decodes (5.3) 19.5 and 19.2; 138 of 138 (1.4) 10.8 and 8.4.
+# 12:2 (6.9) 13.2 and 18.3; 26 of up to 41 of 32:8 beside decodes (5.3) 19.5 and 19.2; one of 512 of 32:8 (7.8)
+# 14.2 and 16.3, four of 80 of 16:4 in that window (6.9) 17.2 and 15.6.
 MANY = 4  # items a unit
-FEW = Few(20, 5, 2.5, 8)
+FEW = Few(20, 5, 2.5, 7)
 FEW_OF_PADDED = Few(40, 2, 4, 6)
 FEW_OF_WIDE = Few(0, 1.5, 1.5, 1.5)
 # Tiles of 64 lanes are half as long: up to 1024 rows nine of 69 of 48:8 (13 tiles) 16.6 us for 11.5, 34 of 105 of 40:8
@@ -90,10 +91,10 @@ class Reads(NamedTuple):
     tiles: int
 
 
-# Rows of a decode, up to sixteen, gain little: 100 of 16:4 heads in a window of 512 (768 keys, 18 tiles) take 45.0 us,
-# in q_block 41.1, and five over 4.5k keys of 32:8 of 64 (5 tiles) 19.0 and 16.3; but 32 over 8k of 32:8 (124) 241.8 for
-# 254.7, 88 of 24:4 of 96 over 5.2k (72) 144 for 167, and five of 16:4 of 256 over 5.5k (13) 35.0 for 40.5.
-DECODES = Reads(768, 12)
+# Rows of a decode, up to sixteen, gain little: one over 32k keys of 32:8 heads (15 tiles) is 42.7 us, and
+# parallel_softmax 39.9, 256 of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, of up to 2k (27) 54.9
+# for 59.2, and 88 of 24:4 of 96 over 5.2k (72) 144 for 167.
+DECODES = Reads(1024, 20)
 # Portable programs of drafts pad and wait: 16 of 3 tokens over up to 1k keys of 64:8 heads of 64 (3 tiles) 13.5 us for
 # 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768 keys) 82.7 for 53.9.
 DRAFTS = Reads(768, 2)
@@ -125,12 +126,12 @@ TAKES = Rules(
         " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both",
     ),
     Rule(
-        "short queries over more than 768 keys, 512 of wide drafts, of which a unit reads two tiles of 64 KB, 12 of"
-        " decodes: the Gluon kernel, in segments",
+        "short queries over more than 768 keys, 1024 of decodes and 512 of wide drafts, of which a unit reads two"
+        " tiles of 64 KB, 20 of decodes: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
-        "sweeps/native_half.jsonl, steps planned once: on 97 rows of decodes and drafts this choice takes 0.94 of the"
-        " time of dsl_triton's, and 1.6% more than the faster of both",
+        "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"
+        " time of dsl_triton's, and 0.9% more than the faster of both",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )

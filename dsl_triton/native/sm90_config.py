@@ -22,10 +22,10 @@ MOST_SPLITS = 64  # segments
 # written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
 # four numbers of segments: against the fastest of them the number with the fewest tiles is 0.03% slower on 26 rows of
-# prompts, 0.8% on 97 of decodes and drafts and 0.9% on 44 mixed ones (sweeps/native_segments.jsonl,
-# native_half.jsonl; geometric means).
+# prompts, 0.9% on 95 of decodes and drafts and 2.3% on 42 mixed ones (sweeps/native_segments.jsonl, native_half.jsonl;
+# geometric means).
 EACH, MERGE, SUMS = 2, 6, 4096
-BESIDE = 8  # tiles: how much later than all others the longest decode may end
+BESIDE = 32  # tiles that the longest decode may have, beyond half of what a unit has
 
 
 @dataclass(frozen=True)
@@ -104,35 +104,45 @@ def default(
     stats', which are of all tokens of a query.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle, or waves end unevenly. Decodes are items of the same launch where the longest of them ends
-    BESIDE tiles after the others, or sooner: a launch beside takes units first, which all others wait for
-    (128q1s4k_1q512s16k 676 us for 720; 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 371 for 442). Elsewhere
-    they run beside it, in segments of their own (384 tiles of 15 of 299 tokens over 43k keys, 275 us for 366). Prompts
-    that are certainly alone have no launch beside them: q512 13.6 us for 14.7.
+    Blocks leave units idle, or waves end unevenly. Decodes are items of the same launch where the longest of them has
+    BESIDE tiles more than half of what a unit has, or fewer: a launch beside takes units first, which all others wait
+    for (128q1s4k_1q512s16k 676 us for 720, 48q1s3k~_2q1ks4k~ of 8:1 heads 54.9 for 69.2). Elsewhere they run beside it,
+    in segments of their own (384 tiles, of 15 sequences of up to 299 tokens over 43k keys of 56:8 heads, 275 us for
+    366). Where nobody decodes there is no launch beside: q512 13.6 us for 14.7.
     """
-    decode = heuristics.unpaged(shape, stats, gpu).decode
     s = Situation(shape, stats, gpu)
-    groups, tokens = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape)
+    groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
     prompts = 0 if s.short else prompt_items(s)
     short = not s.short and stats.max_seq_len <= SHORT_PROMPT and prompts > 4 * s.units
     tile_size = 64 if short else most_keys(shape)
-    longest = cdiv(min(stats.max_seq_len, sees), tile_size)
-    if prompts and not stats.num_decodes:
-        items, longest = prompts, cdiv(min(s.prompt_keys, sees + tokens), tile_size)
-        tiles = items * longest
-    else:  # keys are read once, and by half of the other Q Blocks of a causal square
-        others = stats.num_decodes if prompts else max(stats.num_seqs, 1) * cdiv(max(s.queries, 1), tokens)
-        items = prompts + others * groups
-        tiles = stats.total_seq_len * groups // tile_size + prompts * (cdiv(stats.max_query_len, tile_size) // 2 + 1)
+    own = cdiv(min(s.prompt_keys, sees + tokens), tile_size)
+    longest, together = cdiv(min(stats.max_seq_len, sees), tile_size), True
+    reads = stats.total_seq_len * groups // tile_size  # tiles that are read where each key is read once
+    if s.short:
+        segments = _segments(s, stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens), reads, longest)
+    elif not decodes:
+        segments = _segments(s, prompts, prompts * own, own)
+    else:
+        tiles = reads + prompts * (cdiv(stats.max_query_len, tile_size) // 2 + 1)  # half of a causal square
+        segments = _segments(s, prompts + decodes * groups, tiles, longest)
+        together = cdiv(longest, segments) <= tiles // (2 * s.units) + BESIDE
+        if not together:  # units that decodes beside them fill are no idle ones
+            idle = max(2 * prompts, decodes * groups) <= s.units
+            segments = _segments(s, prompts, prompts * own, own) if idle else 1
+    stages = 2 * most_keys(shape) // tile_size
+    decode = heuristics.unpaged(shape, stats, gpu).decode
+    return Config(Prefill(tile_size, stages, segments, s.units), decode, together)
+
+
+def _segments(s: Situation, items: int, tiles: int, longest: int) -> int:
+    """How many share an item, where `items` have `tiles` together and the longest has `longest`: the number that ends
+    soonest."""
+    shape = s.shape
+    sums = s.stats.num_tokens * shape.num_query_heads * shape.head_size / (ROWS * SUMS)
+    room = max(most_tokens(shape, 1) // max(s.stats.num_tokens, 1), 1)
 
     def cost(segments: int) -> float:
-        merge = MERGE + stats.num_tokens * shape.num_query_heads / ROWS * segments * shape.head_size / SUMS
-        waves = cdiv(items * segments, s.units) * (tiles / (items * segments) + EACH)
-        return max(waves, longest / segments + EACH) + (merge if segments > 1 else 0)
+        waves = cdiv(items * segments, s.units) * (tiles / max(items * segments, 1) + EACH)
+        return max(waves, longest / segments + EACH) + (MERGE + sums * segments if segments > 1 else 0)
 
-    room = max(most_tokens(shape, 1) // max(stats.num_tokens, 1), 1)
-    segments = min((n for n in GRID if n <= min(room, MOST_SPLITS)), key=cost)
-    all_long = stats.num_tokens > (stats.num_seqs - 1) * stats.max_query_len + SHORT_QUERY
-    soon = cdiv(longest, segments) <= tiles // s.units + BESIDE
-    stages = 2 * most_keys(shape) // tile_size
-    return Config(Prefill(tile_size, stages, segments, s.units), decode, s.short or all_long or soon)
+    return min((n for n in GRID if n <= min(room, MOST_SPLITS)), key=cost)

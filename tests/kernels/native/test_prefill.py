@@ -181,7 +181,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         ([(512, 512), (500, 500)], True),
         ([(512, 512)] + [(4, 2000)] * 9, True),  # drafts beside a prompt
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
-        ([(1, 9000)] * 3 + [(300, 300)], False),  # 71
+        ([(1, 90000)] * 3 + [(300, 300)], False),  # 704, in six segments 118
         ([(1, 4000)] * 128 + [(512, 4000)], True),  # decodes that fill the units
         ([(4, 3000)] * 9, True),
     ],
