@@ -49,12 +49,15 @@ def rules_of(family: Any, choice: Choice, situation: Situation) -> Iterator[tupl
 
 
 def parts(config: Any, lens: Lens) -> list[tuple[str, Any, Lens]]:
-    """(name, config, the sequences it serves) of a config's parts; one without a name where it has none."""
+    """(name, config, the sequences it serves) of a config's parts; one without a name where it has none. Where all
+    sequences are items `together`, the part of prompts serves them and no other is read."""
     nested = [
         field.name for field in dataclasses.fields(config) if dataclasses.is_dataclass(getattr(config, field.name))
     ]
     if not nested:
         return [("", config, lens)]
+    if getattr(config, "together", False):
+        return [("prefill", config.prefill, lens)]
     short = [pair for pair in lens if pair[0] <= SHORT_QUERY]
     served = {"decode": short, "prefill": [pair for pair in lens if pair[0] > SHORT_QUERY]}
     return [(name, getattr(config, name), served.get(name, lens)) for name in nested]

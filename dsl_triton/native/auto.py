@@ -39,48 +39,58 @@ TILE_LANES = 128 * 128  # of K, and of V, in a tile of 64 KB of both
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 
 
-class Few(NamedTuple):
-    """What prompts have to exceed: keys, and tiles of 64 rows by 64 keys a unit, by whether decodes are beside them, or
-    prompts alone have at least MANY items a unit, or fewer. With less the plan and the launch take longer than they
-    save."""
+class Least(NamedTuple):
+    """What prompts have to exceed: keys, and tiles of 64 rows by 64 keys a unit where decodes are beside them, where
+    they have at least MANY_BLOCKS Q Blocks a unit, and where they have fewer. With less the plan and the launch take
+    longer than they save."""
 
     keys: int
-    beside_decodes: float
-    many: float
-    few: float
+    mixed: float
+    many_blocks: float
+    few_blocks: float
 
 
-# Three prompts of 81 of 28:4 heads of 80 in a window of 512 (9.3 tiles) are 19.6 us here and 16.1 there, ten of 66 of
-# 12:2 (6.9) 13.2 and 18.3; 26 of up to 41 of 32:8 beside decodes (5.3) 19.5 and 19.2; one of 512 of 32:8 (7.8)
-# 14.2 and 16.3, four of 80 of 16:4 in that window (6.9) 17.2 and 15.6.
-MANY = 4  # items a unit
-FEW = Few(20, 5, 2.5, 7)
-FEW_OF_PADDED = Few(40, 2, 4, 6)
-FEW_OF_WIDE = Few(0, 1.5, 1.5, 1.5)
-# Tiles of 64 lanes are half as long: up to 1024 rows nine of 69 of 48:8 (13 tiles) 16.6 us for 11.5, 34 of 105 of 40:8
-# (17) 34.9 for 30.5, 40 of up to 65 beside decodes (25) 15.4 for 13.1.
-FEW_OF_64_LANES = Few(128, 4, 4, 4)
-FEW_ROWS_OF_64_LANES = Few(128, 40, 40, 40)
-ROWS_OF_64_LANES = 1024
-# Chunks of less than a Q Block: 13 of up to 24 tokens of 40:8 heads (13 tiles) 27.7 us for 19.5, 25 of 22 of 16:4 (30)
+MANY_BLOCKS = 4  # a unit
+# Here and there, us: 327 prompts of 22 tokens of 32:8 heads (24 keys, 8 tiles) 66.2 and 77.0, 32 of 37 of 64:4 (4.8 Q
+# Blocks, 3.3) 20.3 and 27.0; 11 of 63 of 56:8 (2.7 Q Blocks, 2.4) 18.9 and 15.4, five of 50 over 740 keys of 8:2 (3.5)
+# 16.1 and 11.1, one of 512 of 32:8 (7.8) 14.2 and 16.3; beside decodes 57 of up to 430 of 10:2 (7.9) 19.3 and 21.4, 26
+# of up to 41 of 32:8 (5.3) 19.5 and 19.2, eight of 138 of 28:4 (1.4) 10.8 and 8.4.
+USUAL = Least(20, 5, 2.5, 7)
+# Chunks of less than a Q Block: 13 of up to 24 tokens of 40:8 heads (13 tiles) 27.7 and 19.5, 25 of 22 of 16:4 (30)
 # 62.4 and 64.1, 19 of 27 (46) 30.8 and 58.5.
-FEW_BESIDE_DECODES = 24
+CHUNKS = USUAL._replace(mixed=24)
+# 153 of 52 tokens of 8:2 heads of 96 (4.6 Q Blocks, 4.3 tiles) 17.7 and 23.4, 145 of 29 of 40:8 (32 keys) 62.7 and
+# 53.4, ten of 66 of 12:2 of 80 (6.9) 13.2 and 18.3, four of 34 over 844 keys of 16:2 (4.2) 15.6 and 11.6, beside
+# decodes three of up to 27 of 16:8 (3.9) 15.9 and 19.7, 31 of 96 of 8:8 (1.8) 13.4 and 10.2. This loses three of 81 of
+# 28:4 of 80 in a window of 512 (9.3): 19.6 and 16.1.
+PADDED = Least(40, 2, 4, 6)
+# Seven of up to 89 tokens of 64:8 heads (1.7 tiles) 11.5 and 22.9, 36 of 40 (3.4) 47.3 and 53.9, two of 139 (3.1) 15.0
+# and 18.5; four of up to 17 of 32:4 (0) 9.1 and 6.5.
+WIDE = Least(0, 1.5, 1.5, 1.5)
+# Tiles of 64 lanes are half as long. 53 of up to 119 tokens of 16:1 heads (1904 rows, 6.2 tiles) 14.8 and 21.3; up to
+# 1024 rows nine of 69 of 48:8 (13) 16.6 and 11.5, 40 of up to 65 beside decodes (25) 15.4 and 13.1, five of 66 in a
+# window of 512 of 64:8 (31) 24.7 and 16.8; of more tiles nothing was timed.
+NARROW = Least(128, 4, 4, 4)
+FEW_ROWS_OF_NARROW = NARROW._replace(mixed=40, many_blocks=40, few_blocks=40)
+ROWS_OF_NARROW = 1024
 
 
-def _few(s: Situation) -> Few:
+def _least(s: Situation) -> Least:
     if s.wide:
-        return FEW_OF_WIDE
+        return WIDE
     if s.narrow:
-        return FEW_OF_64_LANES if s.rows > ROWS_OF_64_LANES else FEW_ROWS_OF_64_LANES
-    return FEW_OF_PADDED if s.padded else FEW._replace(beside_decodes=FEW_BESIDE_DECODES) if s.rows < ROWS else FEW
+        return NARROW if s.rows > ROWS_OF_NARROW else FEW_ROWS_OF_NARROW
+    if s.padded:
+        return PADDED
+    return USUAL if s.rows >= ROWS else CHUNKS
 
 
 def _prompts(s: Situation) -> bool:
     """Prompts that are faster here."""
-    few = _few(s)
-    alone = few.many if prompt_items(s) >= MANY * s.units else few.few
-    tiles = few.beside_decodes if s.stats.num_decodes else alone
-    return not s.short and s.keys > few.keys and untuned.tiles_a_unit(s) > tiles
+    least = _least(s)
+    alone = least.many_blocks if prompt_items(s) >= MANY_BLOCKS * s.units else least.few_blocks
+    tiles = least.mixed if s.stats.num_decodes else alone
+    return not s.short and s.keys > least.keys and untuned.tiles_a_unit(s) > tiles
 
 
 class Reads(NamedTuple):
@@ -91,17 +101,20 @@ class Reads(NamedTuple):
     tiles: int
 
 
-# Rows of a decode, up to sixteen, gain little: one over 32k keys of 32:8 heads (15 tiles) is 42.7 us, and
+# Up to sixteen rows, those of decodes, gain little: one over 32k keys of 32:8 heads (15 tiles) is 42.7 us, and
 # parallel_softmax 39.9, 256 of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, of up to 2k (27) 54.9
 # for 59.2, and 88 of 24:4 of 96 over 5.2k (72) 144 for 167.
-DECODES = Reads(1024, 20)
-# Portable programs of drafts pad and wait: 16 of 3 tokens over up to 1k keys of 64:8 heads of 64 (3 tiles) 13.5 us for
-# 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768 keys) 82.7 for 53.9.
-DRAFTS = Reads(768, 2)
-# Their sums spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1.
-WIDE_DRAFTS = Reads(512, 2)
-DECODE_ROWS = 16
-NARROW_ROWS = ROWS // 2  # of 64 lanes, whose tiles are soon read: both halves of the rows at once were not timed since
+FEW_ROWS = 16
+FEW_ROWS_READ = Reads(1024, 20)
+# More rows the portable programs pad and wait for: 16 drafts of 3 tokens over up to 1k keys of 64:8 heads of 64 (3
+# tiles) 13.5 us for 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768
+# keys) 82.7 for 53.9.
+ROWS_READ = Reads(768, 2)
+# Sums of wide heads spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1.
+WIDE_ROWS_READ = Reads(512, 2)
+# Of 64 lanes five of 9 tokens over 8k keys of 40:8 (45 rows) are even; over more rows than a half has nothing was timed
+# since halves stand by.
+MOST_ROWS_OF_NARROW = ROWS // 2
 
 
 def _reads(s: Situation) -> bool:
@@ -110,24 +123,24 @@ def _reads(s: Situation) -> bool:
     rows = min(s.queries, tokens) * group_heads(s.shape)
     blocks = cdiv(s.queries, tokens) * s.shape.num_kv_heads * head_groups(s.shape)
     tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
-    found = DECODES if rows <= DECODE_ROWS else WIDE_DRAFTS if s.wide else DRAFTS
-    fits = rows <= NARROW_ROWS or not s.narrow
+    found = FEW_ROWS_READ if rows <= FEW_ROWS else WIDE_ROWS_READ if s.wide else ROWS_READ
+    fits = rows <= MOST_ROWS_OF_NARROW or not s.narrow
     return s.short and fits and s.keys > found.keys and tiles >= found.tiles
 
 
 # Whether a batch that the kernel can serve takes it.
 TAKES = Rules(
     Rule(
-        "prompts over more than 20 keys, 40 of padded heads, 128 of 64 lanes, and 1.5 to 40 tiles a unit, by lanes,"
-        " decodes and Q Blocks: the Gluon kernel",
+        "prompts over more than 20 keys, 40 of padded heads, 128 of 64 lanes, any of wide ones, and 1.5 to 40 tiles a"
+        " unit, by lanes, decodes and Q Blocks: the Gluon kernel",
         _prompts,
         lambda s: True,
         "sweeps/native_half.jsonl and native_few.jsonl, steps planned once: on 130 rows of prompts and mixed batches,"
-        " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both",
+        " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both, each at its least time",
     ),
     Rule(
-        "short queries over more than 768 keys, 1024 of decodes and 512 of wide drafts, of which a unit reads two"
-        " tiles of 64 KB, 20 of decodes: the Gluon kernel, in segments",
+        "short queries over more than 768 keys, 1024 of up to 16 rows and 512 of more of wide heads, of which a unit"
+        " reads two tiles of 64 KB, 20 of up to 16 rows: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
         "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"

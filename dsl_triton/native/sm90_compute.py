@@ -322,7 +322,10 @@ def _stand_by(
     HALF: gl.constexpr, tiles, at, start, stop, low, seq_len, cleared, TILE: gl.constexpr, STAGES: gl.constexpr
 ):
     """The second half in an item that fills the first alone: its turns and barriers, and no product. Returns how many
-    tiles it has seen and cleared by then."""
+    tiles it has seen and cleared by then.
+
+    No product holds its four warps together; the barrier that Triton puts before an arrival does (3.6 to 3.9).
+    """
     _, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
     for i in range(0, stop - start):
         j = stop - 1 - i
@@ -368,7 +371,7 @@ def compute(
     STAGES: gl.constexpr, SLOTS: gl.constexpr, BUFFERS: gl.constexpr, SPLIT: gl.constexpr,
     FEATURES: gl.constexpr, LSE: gl.constexpr,
 ):  # fmt: skip
-    """Four warps: half HALF of the rows of every item. Both halves take the same steps, or a turn would be missing."""
+    """Four warps: half HALF of the rows of every item. Both halves take the same turns, or one would be missing."""
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
     q_boxes, q_full, q_empty = rows
     keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
@@ -388,7 +391,7 @@ def compute(
     while seq >= 0:
         seq, row_0, left, position, seq_len, start, stop, part, group = _next_item(items, n, SLOTS)
         head_0 = group * GROUP
-        idle = False
+        idle = False  # the first half always has rows: what follows from it is left out there
         if HALF == 1:
             idle = left * GROUP <= 64
         buffer = n % BUFFERS

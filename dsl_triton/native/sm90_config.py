@@ -21,11 +21,14 @@ MOST_SPLITS = 64  # segments
 # What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
 # written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
-# four numbers of segments: against the fastest of them the number with the fewest tiles is 0.03% slower on 26 rows of
-# prompts, 0.9% on 95 of decodes and drafts and 2.3% on 42 mixed ones (sweeps/native_segments.jsonl, native_half.jsonl;
-# geometric means).
+# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.03% slower
+# on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
+# without one that may be mistimed (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
 EACH, MERGE, SUMS = 2, 6, 4096
-BESIDE = 32  # tiles that the longest decode may have, beyond half of what a unit has
+# Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. It
+# loses where the longest is short of that: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (192 tiles, 160
+# allowed) run beside in 442 us, and in one launch in 371.
+BESIDE = 32
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Config:
-    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others, where they are not `together`."""
+    """prefill: sequences of more than SHORT_QUERY query tokens, all where they are `together`; decode: the others."""
 
     prefill: Prefill = Prefill()
     decode: parallel_softmax.Config = parallel_softmax.DEFAULT
@@ -104,34 +107,38 @@ def default(
     stats', which are of all tokens of a query.
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
-    Blocks leave units idle, or waves end unevenly. Decodes are items of the same launch where the longest of them has
-    BESIDE tiles more than half of what a unit has, or fewer: a launch beside takes units first, which all others wait
-    for (128q1s4k_1q512s16k 676 us for 720, 48q1s3k~_2q1ks4k~ of 8:1 heads 54.9 for 69.2). Elsewhere they run beside it,
-    in segments of their own (384 tiles, of 15 sequences of up to 299 tokens over 43k keys of 56:8 heads, 275 us for
-    366). Where nobody decodes there is no launch beside: q512 13.6 us for 14.7.
+    Blocks leave units idle, or waves end unevenly. Short queries beside prompts are items of the same launch unless
+    the longest sequence would end alone (BESIDE): a launch beside takes units first, which all others wait for
+    (64q1s2k~_2q2ks2k 202 us for 228; 114 of up to 273 tokens of 64:8 heads of 96 in a window of 512 455 for 564).
+    Elsewhere they run beside it, in segments of their own (384 tiles, of 15 sequences of up to 299 tokens over 43k keys
+    of 56:8 heads, 275 us for 366). Where every query is certainly long there is no launch beside: q512 13.6 us for
+    14.7.
     """
     s = Situation(shape, stats, gpu)
     groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
-    prompts = 0 if s.short else prompt_items(s)
-    short = not s.short and stats.max_seq_len <= SHORT_PROMPT and prompts > 4 * s.units
-    tile_size = 64 if short else most_keys(shape)
-    own = cdiv(min(s.prompt_keys, sees + tokens), tile_size)
-    longest, together = cdiv(min(stats.max_seq_len, sees), tile_size), True
-    reads = stats.total_seq_len * groups // tile_size  # tiles that are read where each key is read once
     if s.short:
-        segments = _segments(s, stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens), reads, longest)
-    elif not decodes:
-        segments = _segments(s, prompts, prompts * own, own)
+        items = stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens)
+        tiles = stats.total_seq_len * groups // most_keys(shape)
+        segments = _segments(s, items, tiles, cdiv(min(s.keys, sees), most_keys(shape)))
+        return Config(Prefill(most_keys(shape), num_segments=segments, programs=s.units), together=True)
+    blocks = prompt_items(s)
+    small = s.keys <= SHORT_PROMPT and blocks > 4 * s.units
+    tile_size = 64 if small else most_keys(shape)
+    own, longest = (cdiv(n, tile_size) for n in (min(s.prompt_keys, sees + tokens), min(s.keys, sees)))
+    # of keys that are read once, and by half of the Q Blocks of a causal square
+    tiles = stats.total_seq_len * groups // tile_size + blocks * (cdiv(s.queries, tile_size) // 2 + 1)
+    if decodes:
+        segments = _segments(s, blocks + decodes * groups, tiles, longest)
     else:
-        tiles = reads + prompts * (cdiv(stats.max_query_len, tile_size) // 2 + 1)  # half of a causal square
-        segments = _segments(s, prompts + decodes * groups, tiles, longest)
-        together = cdiv(longest, segments) <= tiles // (2 * s.units) + BESIDE
-        if not together:  # units that decodes beside them fill are no idle ones
-            idle = max(2 * prompts, decodes * groups) <= s.units
-            segments = _segments(s, prompts, prompts * own, own) if idle else 1
-    stages = 2 * most_keys(shape) // tile_size
-    decode = heuristics.unpaged(shape, stats, gpu).decode
-    return Config(Prefill(tile_size, stages, segments, s.units), decode, together)
+        segments = _segments(s, blocks, blocks * own, own)
+    all_long = stats.num_tokens > (stats.num_seqs - 1) * s.queries + SHORT_QUERY
+    together = all_long or cdiv(longest, segments) <= tiles // (2 * s.units) + BESIDE
+    decode = parallel_softmax.DEFAULT
+    if not together:  # units that decodes beside them fill are no idle ones
+        idle = max(2 * blocks, decodes * groups) <= s.units
+        segments = _segments(s, blocks, blocks * own, own) if idle else 1
+        decode = heuristics.unpaged(shape, stats, gpu).decode
+    return Config(Prefill(tile_size, 2 * most_keys(shape) // tile_size, segments, s.units), decode, together)
 
 
 def _segments(s: Situation, items: int, tiles: int, longest: int) -> int:
@@ -139,7 +146,8 @@ def _segments(s: Situation, items: int, tiles: int, longest: int) -> int:
     soonest."""
     shape = s.shape
     sums = s.stats.num_tokens * shape.num_query_heads * shape.head_size / (ROWS * SUMS)
-    room = max(most_tokens(shape, 1) // max(s.stats.num_tokens, 1), 1)
+    tokens = max(s.stats.num_tokens, s.stats.num_seqs * min(s.queries, SHORT_QUERY), 1)  # as choice.few_segments counts
+    room = max(most_tokens(shape, 1) // tokens, 1)
 
     def cost(segments: int) -> float:
         waves = cdiv(items * segments, s.units) * (tiles / max(items * segments, 1) + EACH)

@@ -253,7 +253,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         step_plan.make_space(blocks, segments, capacity.device),
         torch.zeros(2, dtype=torch.int32, device=capacity.device),
         parts,
-        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
+        None if config.together else parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
         side_stream(capacity.device),
     )
 

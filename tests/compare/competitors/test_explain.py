@@ -1,5 +1,7 @@
 """compare.competitors.explain: the choice of the public call, what decided it, and what it says when asked wrong."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -51,7 +53,8 @@ def test_a_window_leads_to_what_auto_chooses_for_it(dsl, ask, text):
 @pytest.mark.parametrize(("text", "gpu", "first"), [
     ("q8k", "h200", "triton: native.sm90_prefill"),
     ("q8k", "mi300", "triton: "),
-    ("32q1s2k", "h200", "triton: q_block"),
+    ("32q1s2k", "h200", "triton: native.sm90_prefill"),
+    ("32q1s512", "h200", "triton: q_block"),
 ])  # fmt: skip
 def test_what_the_public_call_takes_comes_first(text, gpu, first):
     lines = explain.explain("triton", parse_lens(text), SHAPE, Ask(), resolve(gpu))
@@ -67,7 +70,7 @@ def test_what_a_window_leaves_to_choose_for_is_told(capsys):
     for options in ([], ["--window", "256"]):
         assert diptych(["explain", "32q1s32k", "--gpu", "h200", "--dsl", "triton", *options]) == 0
     told = capsys.readouterr().out.split("asked as: ")
-    assert "keys up to 32768" in told[1] and "triton: parallel_softmax" in told[1]
+    assert "keys up to 32768" in told[1] and "triton: native.sm90_prefill" in told[1]
     assert "keys up to 384" in told[2] and "triton: q_block" in told[2]
 
 
@@ -81,6 +84,8 @@ def test_segments_follow_the_longest_sequence_that_the_part_serves():
     unpaged = registry.load("triton/unpaged")
     served = {name: lens for name, _, lens in explain.parts(unpaged.DEFAULT, [(1, 9), (17, 20), (16, 30)])}
     assert served == {"prefill": [(17, 20)], "decode": [(1, 9), (16, 30)]}
+    items = dataclasses.replace(registry.load("triton/native.sm90_prefill").DEFAULT, together=True)
+    assert explain.parts(items, [(1, 9), (17, 20)]) == [("prefill", items.prefill, [(1, 9), (17, 20)])]
 
 
 def test_the_command_prints_both_dsls(capsys):

@@ -96,16 +96,26 @@ def test_a_portable_process_never_takes_it(monkeypatch):
         ((128, 16, 64), [(1, 317)] * 142, False),
         ((32, 8, 128), [(1, 8000)] * 32, True),  # 124 tiles of 64 KB a unit
         ((16, 1, 128), [(1, 8000)] * 16, False),  # 8
+        ((32, 8, 128), [(1, 32768)], False),  # 15
+        ((32, 8, 128), [(1, 1024)] * 256, False),  # 124, over few keys
         ((32, 4, 256), [(12, 600)] * 57, True),
-        ((64, 8, 96), [(9, 600)] * 39, False),
+        ((32, 4, 256), [(12, 500)] * 57, False),
     ],
-    ids=str,
+    ids=lambda value: f"{len(value)}x{value[0]}" if isinstance(value, list) else str(value),
 )
 def test_short_queries_that_read_enough_take_it(heads, lens, taken):
     choice = auto.choose(AttentionShape(*heads), BatchStats.of(lens), H200)
     assert (choice.kernel == auto.KERNEL) == taken
     if taken:
         assert choice.config.together
+
+
+@pytest.mark.parametrize(("size", "taken"), [(96, False), (256, True)])
+def test_short_queries_under_a_window_are_taken_by_what_they_see(size, taken):
+    """39 of 9 tokens in a window of 512 see 768 keys, as choices count: enough for wide heads alone."""
+    stats = BatchStats.of([(9, 30000)] * 39)
+    choice = auto.choose(AttentionShape(64, 8, size, 16, torch.bfloat16), stats, H200, sees=512)
+    assert (choice.kernel == auto.KERNEL) == taken
 
 
 def test_short_queries_under_a_window_have_segments_of_its_keys():
@@ -121,8 +131,8 @@ def test_short_queries_under_a_window_have_segments_of_its_keys():
         ((32, 4, 256), [(91, 91)] * 280, True),
         ((32, 4, 256), [(24, 24)], False),
         ((32, 8, 128), [(89, 89)] * 363, True),
-        ((64, 4, 128), [(37, 37)] * 32, True),  # three tiles a unit of five Q Blocks
-        ((8, 2, 128), [(50, 740)] * 5, False),  # as many, of less than one
+        ((64, 4, 128), [(37, 37)] * 32, True),  # 3.3 tiles and 4.8 Q Blocks a unit
+        ((8, 2, 128), [(50, 740)] * 5, False),  # 3.5 and 0.2
         ((28, 4, 128), [(138, 138)] * 7 + [(1, 100)], False),
         ((16, 8, 96), [(27, 3690)] * 2 + [(1, 3000)], True),
         ((32, 4, 80), [(43, 43)] * 143, True),
@@ -139,7 +149,9 @@ def test_prompts_take_it_by_tiles_of_a_unit(heads, lens, taken):
 
 
 def test_segments_are_of_the_grid_that_a_capacity_can_be_warmed_up_for():
-    found = {auto.choose(LLAMA, BatchStats.of([(tokens, 9000)]), H200) for tokens in range(17, 400, 7)}
+    batches = [[(tokens, 9000)] for tokens in range(17, 400, 7)]
+    batches += [[(4, 500000)] * n + [(512, 512)] for n in (24, 60, 96)] + [[(15, 90000)] * n for n in (3, 11, 40)]
+    found = {auto.choose(LLAMA, BatchStats.of(lens), H200) for lens in batches}
     segments = {choice.config.prefill.num_segments for choice in found if choice.kernel == auto.KERNEL}
     assert len(segments) > 2 and all(math.log2(n).is_integer() or math.log2(n / 3).is_integer() for n in segments)
 

@@ -179,13 +179,23 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
     [
         ([(512, 512)], True),  # nobody is short
         ([(512, 512), (500, 500)], True),
-        ([(512, 512)] + [(4, 2000)] * 9, True),  # drafts beside a prompt
+        ([(512, 512)] + [(4, 2000)] * 9, True),  # drafts beside a prompt, 16 tiles
+        ([(2048, 2048)] * 4 + [(4, 100000)], False),  # 782
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
         ([(1, 90000)] * 3 + [(300, 300)], False),  # 704, in six segments 118
         ([(1, 4000)] * 128 + [(512, 4000)], True),  # decodes that fill the units
         ([(4, 3000)] * 9, True),
     ],
-    ids=["prompt", "prompts", "drafts-beside", "short-decodes", "long-decodes", "many-decodes", "drafts"],
+    ids=[
+        "prompt",
+        "prompts",
+        "drafts-beside",
+        "long-drafts",
+        "short-decodes",
+        "long-decodes",
+        "many-decodes",
+        "drafts",
+    ],
 )
 def test_short_queries_are_items_where_a_launch_beside_takes_longer(lens, together):
     assert native.default(default, LLAMA, BatchStats.of(lens), H200).together == together
