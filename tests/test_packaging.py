@@ -136,6 +136,7 @@ def run_beside(command, cwd):
     return run(list(map(str, command)), cwd=cwd, env=environment)
 
 
+@pytest.mark.slow
 def test_an_installed_one_lives_beside_a_strangers_common(beside, tmp_path):
     done = run_beside([beside / "diptych", "--help"], tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("usage: diptych VERB"), done.stderr
@@ -145,6 +146,7 @@ def test_an_installed_one_lives_beside_a_strangers_common(beside, tmp_path):
         assert run_beside([beside / "python", "-m", module, "--help"], tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_hashes_of_an_installed_one_are_those_of_the_checkout(beside, tmp_path):
     """Rows of both can be compared, and each goes on with a run of the other."""
     installed = run_beside([beside / "python", "-c", INSTALLED], tmp_path)

@@ -276,6 +276,7 @@ def test_the_kernels_of_triton_need_no_helion(tmp_path):
     assert done.stderr.count("untested together") == 1
 
 
+@pytest.mark.slow
 def test_a_run_without_helion_compares_the_rest_and_says_why(tmp_path):
     forbid(tmp_path, "helion")
     wanted = ("--kernels", "triton/q_block,helion/q_block", "--workload", "q1s20", "--shape", "2:1:64", "--out", "out")

@@ -23,6 +23,7 @@ SHAPE = AttentionShape(4, 2, 16, 16, torch.float32, kv_dtype=torch.int8)
 RUNGS = [rung for rung in registry.RUNGS if rung not in ("naive", "auto")]  # naive reads 16 bits and more alone
 
 
+@pytest.mark.slow_in_helion
 @pytest.mark.parametrize("rung", ["q_block", *map(slow_in_helion, RUNGS[1:])])
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_pages_beyond_32_bits_are_found(dsl, rung):

@@ -14,7 +14,9 @@ SHAPE = AttentionShape(4, 2, 16, 16, torch.float16)
 ROW = 2**29 + 64  # elements from token to token: the fifth begins behind 2^31
 
 
-@pytest.mark.parametrize("kernel_id", ["triton/parallel_softmax", "helion/parallel_softmax"])
+@pytest.mark.parametrize(
+    "kernel_id", ["triton/parallel_softmax", pytest.param("helion/parallel_softmax", marks=pytest.mark.slow)]
+)
 def test_rows_of_a_wide_buffer_are_written_by_the_reduction(kernel_id: str) -> None:
     """5 GB of addresses, of which five rows are touched."""
     kernel, batch = registry.load(kernel_id), make_batch([(5, 150)], SHAPE)

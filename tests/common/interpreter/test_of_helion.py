@@ -86,6 +86,7 @@ def test_helion_extrema(axis, dtype, monkeypatch):
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_helion_is_repaired_once_it_is_imported():
     """And imported without scikit-learn. Where only the last line fails, Helion leaves it for later by itself, and
     light_import has nothing to hide."""
@@ -100,6 +101,7 @@ def test_helion_is_repaired_once_it_is_imported():
     )
 
 
+@pytest.mark.slow
 def test_helion_is_repaired_where_it_came_first():
     code = "import helion.runtime, torch; " + INSTALL + "assert helion.runtime.get_num_sm(torch.device('cpu')) == 1"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=ROOT)

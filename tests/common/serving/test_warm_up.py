@@ -13,7 +13,9 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.mark.parametrize("dsl", HELION_SLOWLY)
 @pytest.mark.parametrize(
-    "capacity", [(1024, 2, 1024), (300, 7, 700), pytest.param((64, 8, 4096), marks=pytest.mark.slow)], ids=str
+    "capacity",
+    [(1024, 2, 1024), *(pytest.param(slow, marks=pytest.mark.slow) for slow in ((300, 7, 700), (64, 8, 4096)))],
+    ids=str,
 )
 def test_a_trace_binds_nothing_that_the_warm_up_did_not(dsl, capacity):
     """A short query beside one of 20 tokens once met partial results that no warm-up had laid by token."""

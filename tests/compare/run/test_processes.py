@@ -57,6 +57,7 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
     assert "honest" in Path("run/report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported):
     assert command.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
     rows = read_records(Path("run/cells.jsonl"))

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from compare.process.crew import environment
 
 CHILD = Path(__file__).with_name("distributed_child.py")
 
 
+@pytest.mark.slow
 def test_decodes_have_a_program_a_q_block_where_torch_distributed_runs():
     done = subprocess.run(
         [sys.executable, str(CHILD)], env=environment("compile"), capture_output=True, text=True, timeout=300

@@ -182,6 +182,7 @@ def test_the_synthetic_trace_is_the_same_every_time_and_fills_1000_steps():
     assert any(step.has_chunk for step in one) and max(len(step.lens) for step in one) > 8
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_a_row_with_its_last_words(monkeypatch):
     for measured in (
         lambda: trace.measure("nobody", H200, None, 1),

@@ -39,6 +39,7 @@ def test_another_helion_config_runs_in_its_place_and_is_right(arena):
     assert kernel.run.__module__ == "dsl_helion.binding"  # put back
 
 
+@pytest.mark.slow
 def test_kernels_of_several_launches_are_counted(arena):
     kernel = registry.load("helion/parallel_softmax")
     two = Subject("helion/parallel_softmax", arena, resolve("h200"), kernel.DEFAULT, "given")
