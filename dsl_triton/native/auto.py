@@ -101,11 +101,12 @@ class Reads(NamedTuple):
     tiles: int
 
 
-# Up to sixteen rows, those of decodes, gain little: one over 32k keys of 32:8 heads (15 tiles) is 42.7 us, and
-# parallel_softmax 39.9, 256 of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, of up to 2k (27) 54.9
-# for 59.2, and 88 of 24:4 of 96 over 5.2k (72) 144 for 167.
+# Up to sixteen rows, those of decodes, gain little, and a call that makes its own plan pays a launch of 3 us for it: 32
+# decodes of up to 2k keys of 32:8 heads (27 tiles) take 54.9 us, in q_block 59.2, one of 32k (15) 42.7 and 39.9, 256
+# of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, 64 of up to 4k of 28:4 (54) 102 for 110, and 88 of
+# 24:4 of 96 over 5.2k (72) 144 for 167.
 FEW_ROWS = 16
-FEW_ROWS_READ = Reads(1024, 20)
+FEW_ROWS_READ = Reads(1024, 40)
 # More rows the portable programs pad and wait for: 16 drafts of 3 tokens over up to 1k keys of 64:8 heads of 64 (3
 # tiles) 13.5 us for 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768
 # keys) 82.7 for 53.9.
@@ -140,11 +141,11 @@ TAKES = Rules(
     ),
     Rule(
         "short queries over more than 768 keys, 1024 of up to 16 rows and 512 of more of wide heads, of which a unit"
-        " reads two tiles of 64 KB, 20 of up to 16 rows: the Gluon kernel, in segments",
+        " reads two tiles of 64 KB, 40 of up to 16 rows: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
         "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"
-        " time of dsl_triton's, and 0.9% more than the faster of both",
+        " time of dsl_triton's, and 1.1% more than the faster of both",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )

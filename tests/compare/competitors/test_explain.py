@@ -53,8 +53,8 @@ def test_a_window_leads_to_what_auto_chooses_for_it(dsl, ask, text):
 @pytest.mark.parametrize(("text", "gpu", "first"), [
     ("q8k", "h200", "triton: native.sm90_prefill"),
     ("q8k", "mi300", "triton: "),
-    ("32q1s2k", "h200", "triton: native.sm90_prefill"),
-    ("32q1s512", "h200", "triton: q_block"),
+    ("32q1s8k", "h200", "triton: native.sm90_prefill"),
+    ("32q1s2k", "h200", "triton: q_block"),
 ])  # fmt: skip
 def test_what_the_public_call_takes_comes_first(text, gpu, first):
     lines = explain.explain("triton", parse_lens(text), SHAPE, Ask(), resolve(gpu))
