@@ -35,7 +35,6 @@ CONTRACT = portable.CONTRACT
 Config = Choice
 DEFAULT = portable.DEFAULT
 KERNEL = "native.sm90_prefill"
-TILE_LANES = 128 * 128  # of K, and of V, in a tile of 64 KB of both
 PORTABLE = "DIPTYCH_PORTABLE"  # 1 in the environment: this kernel never
 
 
@@ -91,6 +90,9 @@ def _prompts(s: Situation) -> bool:
     alone = least.many_blocks if prompt_items(s) >= MANY_BLOCKS * s.units else least.few_blocks
     tiles = least.mixed if s.stats.num_decodes else alone
     return not s.short and s.keys > least.keys and untuned.tiles_a_unit(s) > tiles
+
+
+TILE_LANES = 128 * 128  # of K, and of V, in a tile of 64 KB of both
 
 
 class Reads(NamedTuple):

@@ -13,7 +13,6 @@ from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from compare.competitors import registry
-from dsls import slow_in_helion
 from far_caches import apart
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -24,7 +23,7 @@ RUNGS = [rung for rung in registry.RUNGS if rung not in ("naive", "auto")]  # na
 
 
 @pytest.mark.slow_in_helion
-@pytest.mark.parametrize("rung", ["q_block", *map(slow_in_helion, RUNGS[1:])])
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_pages_beyond_32_bits_are_found(dsl, rung):
     batch = make_batch([(20, 50), (3, 70)], SHAPE)
