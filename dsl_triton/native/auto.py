@@ -100,7 +100,7 @@ class Reads(NamedTuple):
     so many tiles of 64 KB."""
 
     keys: int
-    tiles: int
+    tiles: float
 
 
 # Up to sixteen rows, those of decodes, gain little, and a call that makes its own plan pays a launch of 3 us for it: 32
@@ -110,14 +110,12 @@ class Reads(NamedTuple):
 FEW_ROWS = 16
 FEW_ROWS_READ = Reads(1024, 40)
 # More rows the portable programs pad and wait for: 16 drafts of 3 tokens over up to 1k keys of 64:8 heads of 64 (3
-# tiles) 13.5 us for 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358; in a window of 512 39 of 9 of 64:8 of 96 (768
-# keys) 82.7 for 53.9.
+# tiles) 13.5 us for 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358, 30 of 14 over 3k of 48:8 of 64 (22) 67.7 for
+# 143; in a window of 512 39 of 9 of 64:8 of 96 (768 keys) 82.7 for 53.9.
 ROWS_READ = Reads(768, 2)
-# Sums of wide heads spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1.
-WIDE_ROWS_READ = Reads(512, 2)
-# Of 64 lanes five of 9 tokens over 8k keys of 40:8 (45 rows) are even; over more rows than a half has nothing was timed
-# since halves stand by.
-MOST_ROWS_OF_NARROW = ROWS // 2
+# Sums of wide heads spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1; 16 of 16 over 64 keys of 16:8 (0.97
+# tiles) 7.5 for 10.2, 40 of 12 over 120 of 16:2 (1.2) 11.4 for 14.1, but four of 16 over 500 (0.5) 17.7 for 14.6.
+WIDE_ROWS_READ = Reads(60, 0.9)
 
 
 def _reads(s: Situation) -> bool:
@@ -127,8 +125,7 @@ def _reads(s: Situation) -> bool:
     blocks = cdiv(s.queries, tokens) * s.shape.num_kv_heads * head_groups(s.shape)
     tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
     found = FEW_ROWS_READ if rows <= FEW_ROWS else WIDE_ROWS_READ if s.wide else ROWS_READ
-    fits = rows <= MOST_ROWS_OF_NARROW or not s.narrow
-    return s.short and fits and s.keys > found.keys and tiles >= found.tiles
+    return s.short and s.keys > found.keys and tiles >= found.tiles
 
 
 # Whether a batch that the kernel can serve takes it.
@@ -142,8 +139,8 @@ TAKES = Rules(
         " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both, each at its least time",
     ),
     Rule(
-        "short queries over more than 768 keys, 1024 of up to 16 rows and 512 of more of wide heads, of which a unit"
-        " reads two tiles of 64 KB, 40 of up to 16 rows: the Gluon kernel, in segments",
+        "short queries over more than 768 keys, 1024 of up to 16 rows and 60 of more of wide heads, of which a unit"
+        " reads two tiles of 64 KB, 40 of up to 16 rows and 0.9 of more of wide heads: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
         "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 
 ROWS = 128  # of a Q Block
 COPIED = 16  # rows that a warp copies at once; with 24 registers its loop keeps four numbers in local memory
+OUT_LANES = 128  # of an output, that leave at once where a head has more
 
 
 @gluon.constexpr_function
@@ -26,10 +27,11 @@ def even_lanes(head_size):
 
 @gluon.constexpr_function
 def rest_lanes(head_size):
-    """Lanes of a second product that sums values: a power of two, fewer than sum_lanes; or 0, where one has all."""
+    """Lanes of a second product that sums values: a power of two; or 0, where one product has all. Beyond 128 lanes
+    there are two, for an output leaves by OUT_LANES."""
     half = tile_lanes(head_size) // 2
     rest = max(16, 1 << (head_size - half - 1).bit_length()) if head_size > 64 else half
-    return rest if rest < half else 0
+    return rest if rest < half or half >= OUT_LANES else 0
 
 
 @gluon.constexpr_function

@@ -13,9 +13,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from dsl_triton.native.gluon_names import async_store, barrier, reinterpret
-from dsl_triton.native.sm90_boxes import even_lanes, fits_box, rest_lanes, sum_lanes
+from dsl_triton.native.gluon_names import barrier, reinterpret
+from dsl_triton.native.sm90_boxes import even_lanes, rest_lanes, sum_lanes
 from dsl_triton.native.sm90_load import FIELDS, field
+from dsl_triton.native.sm90_store import half_rows, keep_rows, store, store_sums, store_wide
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
@@ -190,89 +191,6 @@ def _clear(HALF: gl.constexpr, values, stage, first_key, low, high, v_clear, cle
 
 
 @gluon.jit
-def _rows(HALF: gl.constexpr, left, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Query token and head within the group of this half's rows, and which of them are real."""
-    r = HALF * 64 + gl.arange(0, 64, LAYOUT)
-    return r // GROUP, r % GROUP, r < gl.minimum(left, TOKENS) * GROUP
-
-
-@gluon.jit
-def _store_sums(
-    HALF: gl.constexpr, ptr, row_0, head_0, left, strides, x, GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr
-):
-    """A segment's sums, float32, of rows of the batch alone."""
-    _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[0], 0, GROUP, TOKENS, D)
-    if len(x) == 2:
-        _store_lanes(HALF, ptr, row_0, head_0, left, strides, x[1], sum_lanes(D), GROUP, TOKENS, D)
-
-
-@gluon.jit
-def _store_lanes(
-    HALF: gl.constexpr, ptr, row_0, head_0, left, strides, x, first_lane: gl.constexpr, GROUP: gl.constexpr,
-    TOKENS: gl.constexpr, D: gl.constexpr,
-):  # fmt: skip
-    O: gl.constexpr = x.type.layout
-    token, head, live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, O))
-    lane = gl.expand_dims(first_lane + gl.arange(0, x.shape[1], gl.SliceLayout(0, O)), 0)
-    offset = (row_0 + token).to(gl.int64) * strides[0] + (head_0 + head).to(gl.int64) * strides[1]
-    gl.store(ptr + gl.expand_dims(offset, 1) + lane, x, mask=gl.expand_dims(live, 1) & (lane < D))
-
-
-@gluon.jit
-def _keep_rows(q, x):
-    """The output's rows in the buffer that held their queries, visible to other threads and to TMA."""
-    if len(x) == 1:
-        q.store(x[0])
-    else:
-        FIRST: gl.constexpr = x[0].shape[1]
-        q.slice(0, FIRST, 1).store(x[0])
-        q.slice(FIRST, x[1].shape[1], 1).store(x[1])
-    hopper.fence_async_shared()
-    barrier()
-
-
-@gluon.jit
-def _store_rows(
-    HALF: gl.constexpr, ptr, row_0, head_0, left, steps, q, GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr
-):
-    """Of kept rows those of the batch alone, by pointers: 16 bytes a thread, 128 of a row side by side.
-
-    From the registers of a product they would leave by 4 bytes: 8q1k~ of 28:4 heads takes 93 us, and took 110 so.
-    """
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    token, head, live = _rows(HALF, left, GROUP, TOKENS, gl.SliceLayout(1, LAYOUT))
-    lane = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, LAYOUT)), 0)
-    start = (row_0 + token).to(gl.int64) * (steps[0] * 8) + (head_0 + head).to(gl.int64) * (steps[1] * 8)
-    ptrs = ptr + gl.expand_dims(start, 1)
-    for panel in gl.static_range(q.shape[1] // 64):
-        lanes = panel * 64 + lane
-        x = q.slice(panel * 64, 64, 1).load(LAYOUT)
-        gl.store(ptrs + lanes, x, mask=gl.expand_dims(live, 1) & (lanes < D))
-    hopper.fence_async_shared()  # what is read here, TMA may write next
-
-
-@gluon.jit
-def _store_boxes(HALF: gl.constexpr, out, q, boxes, buffer, row, head_0, TOKENS: gl.constexpr):
-    """The kept rows of a full Q Block, by TMA; lanes behind a head's last are not stored."""
-    PANELS: gl.constexpr = q.shape[1] // 64
-    for panel in gl.static_range(PANELS):
-        at = [row + HALF * (TOKENS // 2), head_0, panel * 64]
-        async_store(out, at, boxes.index((buffer * 2 + HALF) * PANELS + panel))
-
-
-@gluon.jit
-def _store(
-    HALF: gl.constexpr, out, out_ptr, q, boxes, buffer, row_0, head_0, left, steps,
-    GROUP: gl.constexpr, TOKENS: gl.constexpr, D: gl.constexpr,
-):  # fmt: skip
-    """The kept rows, by TMA where they are all the batch's: a box always stores all of its rows."""
-    if fits_box(GROUP) and left >= TOKENS:
-        _store_boxes(HALF, out, q, boxes, buffer, row_0, head_0, TOKENS)
-    else:
-        _store_rows(HALF, out_ptr, row_0, head_0, left, steps, q, GROUP, TOKENS, D)
-
-
-@gluon.jit
 def _limits(
     position, seq_len, token, head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
     LAYOUT: gl.constexpr, TILE: gl.constexpr, TOKENS: gl.constexpr, FEATURES: gl.constexpr,
@@ -375,7 +293,7 @@ def compute(
     S: gl.constexpr = gl.SliceLayout(1, products(TILE))
     q_boxes, q_full, q_empty = rows
     keys, values, k_full, k_empty, v_full, v_empty, v_clear = tiles
-    out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides = where
+    out, out_ptr, lse_ptr, parts, out_steps, lse_strides, acc_strides, o_boxes = where
     sinks_ptr, slopes_ptr, scales, f = worth
     acc_ptr, m_ptr, l_ptr = parts
     PADDED: gl.constexpr = keys.shape[2]
@@ -404,10 +322,10 @@ def compute(
                 _give_back(q_empty, (n - 1) % BUFFERS)
             done, cleared = _stand_by(HALF, tiles, done, start, stop, low, seq_len, cleared, TILE, STAGES)
             if BUFFERS == 1:
-                _give_back(q_empty, 0)
+                mbarrier.arrive(q_empty.index(0), count=1)
         elif seq >= 0:
             q = queries.index(buffer * 2 + HALF)
-            token, head, live = _rows(HALF, left, GROUP, TOKENS, S)
+            token, head, live = half_rows(HALF, left, GROUP, TOKENS, S)
             row, m, l, masked, unmasked = _limits(
                 position, seq_len, token, head_0 + head, start, stop, f, sinks_ptr, slopes_ptr, part, live,
                 S, TILE, TOKENS, FEATURES,
@@ -449,6 +367,8 @@ def compute(
                         base2, f, row, keep, D, TILE, True, STAGES, FEATURES,
                     )  # fmt: skip
                     done += 1
+            if BUFFERS == 1:  # all scores are computed
+                mbarrier.arrive(q_empty.index(0), count=1)
             stage = (done - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (done - 1) // STAGES & 1)
             if FEATURES.window and (start * TILE < low) & (start < stop - 1):
@@ -461,19 +381,24 @@ def compute(
             if not SPLIT or part < 0:
                 if FEATURES.value_scale:
                     inverse *= gl.load(scales[1] + group // SHARERS * scales[3])
-                _keep_rows(q, _cast(_weigh(o, inverse), keys.dtype))
-                _store(HALF, out, out_ptr, q, q_boxes, buffer, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
+                output = _cast(_weigh(o, inverse), keys.dtype)
+                if BUFFERS == 1:
+                    store_wide(HALF, out, out_ptr, o_boxes, output, row_0, head_0, left, out_steps, GROUP, TOKENS, D)
+                else:
+                    keep_rows(q, output)
+                    first_box = (buffer * 2 + HALF) * (PADDED // 64)
+                    store(
+                        HALF, out, out_ptr, q, q_boxes, first_box, 0, row_0, head_0, left, out_steps, GROUP, TOKENS, D
+                    )
                 if LSE:
                     place = (row_0 + token).to(gl.int64) * lse_strides[0] + (head_0 + head) * lse_strides[1]
                     gl.store(lse_ptr + place, (m + gl.log2(l)) * LN2, mask=live)
             else:
                 begin = part.to(gl.int64) * acc_strides[0]
-                _store_sums(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
+                store_sums(HALF, acc_ptr + begin, row_0, head_0, left, acc_strides[1:], o, GROUP, TOKENS, D)
                 place = (begin + (row_0 + token).to(gl.int64) * acc_strides[1]) // D + head_0 + head  # m, l: no lanes
                 gl.store(m_ptr + place, m, mask=live)
                 gl.store(l_ptr + place, l, mask=live)
-            if BUFFERS == 1:  # the next item's queries wait for this one's output
-                _give_back(q_empty, 0)
         n += 1
     if HALF == 0:
         _take_turn(0)  # the one that is left over

@@ -21,10 +21,10 @@ MOST_SPLITS = 64  # segments
 # What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
 # written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
-# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.03% slower
-# on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
+# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.3% slower
+# on 26 rows of prompts, 0.7% on 95 of decodes and drafts, and 2.3% on the 41 mixed ones that are in one launch, 0.5%
 # without one that may be mistimed (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
-EACH, MERGE, SUMS = 2, 6, 4096
+EACH, MERGE, SUMS = 3, 3, 4096
 # Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. It
 # loses where the longest is short of that: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (192 tiles, 160
 # allowed) run beside in 442 us, and in one launch in 371.
@@ -37,7 +37,7 @@ class Prefill:
     fill 193 of 227 KB with heads of 128.
 
     num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
-    overlap: the reduction of segments is launched when this kernel has ended.
+    overlap: a launch begins while the one before it ends (programmatic dependent launch); q512 12.2 us for 13.4.
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
@@ -46,7 +46,7 @@ class Prefill:
     num_stages: int = 2
     num_segments: int = 1
     programs: int = 132
-    overlap: bool = False
+    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,10 @@ def default(
     """
     s = Situation(shape, stats, gpu)
     groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
+    total = min(stats.total_seq_len, stats.num_seqs * sees)  # keys that are read
     if s.short:
         items = stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens)
-        tiles = stats.total_seq_len * groups // most_keys(shape)
+        tiles = total * groups // most_keys(shape)
         segments = _segments(s, items, tiles, cdiv(min(s.keys, sees), most_keys(shape)))
         return Config(Prefill(most_keys(shape), num_segments=segments, programs=s.units), together=True)
     blocks = prompt_items(s)
@@ -126,7 +127,7 @@ def default(
     tile_size = 64 if small else most_keys(shape)
     own, longest = (cdiv(n, tile_size) for n in (min(s.prompt_keys, sees + tokens), min(s.keys, sees)))
     # of keys that are read once, and by half of the Q Blocks of a causal square
-    tiles = stats.total_seq_len * groups // tile_size + blocks * (cdiv(s.queries, tile_size) // 2 + 1)
+    tiles = total * groups // tile_size + blocks * (cdiv(s.queries, tile_size) // 2 + 1)
     if decodes:
         segments = _segments(s, blocks + decodes * groups, tiles, longest)
     else:

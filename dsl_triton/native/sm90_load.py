@@ -8,6 +8,7 @@ Barriers are pairs a slot: `full` when it holds what the readers wait for, `empt
 n-th use waits for the phase n & 1 of `full`, and (n & 1) ^ 1 of `empty`, which passes at once the first time.
 """
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import ampere, hopper
@@ -74,6 +75,7 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.co
         barrier()
         mbarrier.arrive(full.index(slot), count=1)
         n += 1
+    tl.extra.cuda.gdc_launch_dependents()
     if _count_up(counters_ptr + 1) == programs - 1:
         lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
         gl.store(counters_ptr + lane, lane * 0, mask=lane < 2)

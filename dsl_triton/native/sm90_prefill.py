@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
@@ -34,6 +35,7 @@ from common.spec.kernel import Capacity, Precision, beside, has_room, join, requ
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
+from dsl_triton.binding import dependent
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import ROWS, box_shape, fits_box, tile_lanes
@@ -49,6 +51,7 @@ from dsl_triton.native.sm90_config import (
     tokens_of_block,
 )
 from dsl_triton.native.sm90_load import ENTRY, load_queries, load_tiles, schedule
+from dsl_triton.native.sm90_store import OUT_LANES
 from dsl_triton.native.sm90_widen import widen_tiles
 
 SUPPORTS = frozenset(
@@ -165,6 +168,10 @@ def _sm90_prefill_kernel(
     PARTS: gl.constexpr = NARROW_BYTES // (PART * PADDED) if NARROW else STAGES
     BOXES: gl.constexpr = PARTS * (PADDED // LANES) * (PART // BOX)
     q_boxes = gl.allocate_shared_memory(DTYPE, [Q_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
+    o_boxes = q_boxes  # outputs leave from the buffers of their queries, but of wide heads there is but one
+    if BUFFERS == 1:
+        O_BOXES: gl.constexpr = 128 * OUT_LANES // 64 // (Q_BOX[0] * Q_BOX[1])
+        o_boxes = gl.allocate_shared_memory(DTYPE, [O_BOXES, Q_BOX[0], Q_BOX[1], 64], panels(DTYPE, 64, 3))
     k_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     v_boxes = gl.allocate_shared_memory(key_cache.dtype, [BOXES, BOX, 1, LANES], key_cache.layout)
     TILES: gl.constexpr = panels(key_cache.dtype, LANES, 2)
@@ -192,13 +199,14 @@ def _sm90_prefill_kernel(
     values_of = (f[0], f[1], softmax_scale * LOG2E)
     parts = (acc_ptr, m_ptr, l_ptr)
     hopper.fence_async_shared()
+    tl.extra.cuda.gdc_wait()  # no warp that reads or writes the batch has begun
     barrier()
     plan = (plan_ptr, counters_ptr, total)
     rows = (q_boxes, q_full, q_empty)
     tiles = (keys, values, k_full, k_empty, v_full, v_empty, v_clear)
     items = (ring, s_full, s_empty)
     table = (claim, block_table_ptr, table_stride)
-    where = (out, out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides)
+    where = (out, out_ptr, lse_ptr, parts, (steps[2], steps[3]), lse_strides, acc_strides, o_boxes)
     worth = (sinks_ptr, slopes_ptr, scales, values_of)
     if NARROW:  # of 65536 registers 256 threads have 224, 128 have 40 and 128 have 24
         gl.warp_specialize(
@@ -339,6 +347,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
         SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
+        **dependent(config.overlap),
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, short + 1)

@@ -91,15 +91,16 @@ def test_a_portable_process_never_takes_it(monkeypatch):
     [
         ((64, 16, 128), [(6, 9500)] * 21, True),
         ((64, 8, 64), [(3, 970)] * 16, True),  # 24 rows
-        ((64, 8, 64), [(9, 2000)] * 40, False),  # 72 rows of 64 lanes
+        ((64, 8, 64), [(9, 2000)] * 40, True),  # 72
         ((64, 8, 128), [(16, 300)] * 16, False),  # three tiles
         ((128, 16, 64), [(1, 317)] * 142, False),
         ((32, 8, 128), [(1, 8000)] * 32, True),  # 124 tiles of 64 KB a unit
         ((16, 1, 128), [(1, 8000)] * 16, False),  # 8
         ((32, 8, 128), [(1, 2048)] * 32, False),  # 31
         ((32, 8, 128), [(1, 1024)] * 256, False),  # 124, over few keys
-        ((32, 4, 256), [(12, 600)] * 57, True),
-        ((32, 4, 256), [(12, 500)] * 57, False),
+        ((32, 4, 256), [(12, 500)] * 57, True),
+        ((16, 8, 256), [(16, 64)] * 16, True),  # 0.97
+        ((16, 2, 256), [(16, 500)] * 4, False),  # 0.48
     ],
     ids=lambda value: f"{len(value)}x{value[0]}" if isinstance(value, list) else str(value),
 )
