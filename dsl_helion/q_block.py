@@ -91,7 +91,6 @@ def _q_block_kernel(
     min_block_m: hl.constexpr,
     few_rows: hl.constexpr,
 ) -> None:
-    hl.pdl_wait()  # this launch begins while the one before it ends (NVIDIA from sm_90 on)
     num_seqs = seq_lens.size(0)
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))

@@ -24,7 +24,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, ensure_room, require
 from common.spec.metadata import SHORT_QUERY, num_q_blocks
 from dsl_triton import parallel_softmax
-from dsl_triton.binding import can_overlap, dependent, fits, smallest_block_m, strides
+from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
@@ -48,7 +48,6 @@ class Prefill:
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    overlap: the launch begins while the one before it ends (programmatic dependent launch: NVIDIA from sm_90 on).
     """
 
     block_m: int = 64
@@ -56,7 +55,6 @@ class Prefill:
     gather: Gather = "run"
     num_warps: int = 4
     num_stages: int = 2
-    overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     Not their product: the two launches share no time, so one pass over the longer list says as much.
     """
     axes = (16, 32, 64, 128), (16, 32, 64, 128, 256), ("run", "key"), (2, 4, 8), (1, 2, 3, 4)
-    prefills = [Prefill(*values, can_overlap(gpu)) for values in itertools.product(*axes)]
+    prefills = [Prefill(*values) for values in itertools.product(*axes)]
     prefills = [p for p in prefills if fits(p.block_m, p.tile_size, p.num_warps, p.num_stages, shape, gpu)]
     decodes = list(parallel_softmax.space(shape, gpu))
     for i in range(max(len(prefills), len(decodes)) if prefills and decodes else 0):
@@ -99,11 +97,9 @@ def _long_queries_kernel(
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr,
-    LONGEST_SHORT: tl.constexpr, OVERLAP: tl.constexpr,
+    LONGEST_SHORT: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
@@ -200,5 +196,5 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         RUN=run_length(config.gather, batch, config.tile_size), LONGEST_SHORT=SHORT_QUERY,
-        OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages, **dependent(config.overlap),
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -72,11 +72,6 @@ def can_overlap(gpu: Gpu) -> bool:
     return gpu.vendor == "nvidia" and int(gpu.arch.removeprefix("sm_")) >= 90
 
 
-def dependent(overlap: bool) -> dict[str, bool]:
-    """Options of a launch that begins while what ran before it ends, and waits for it (`gdc_wait`)."""
-    return {"launch_pdl": True} if overlap else {}
-
-
 def strides(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
     """Strides as a kernel argument; None for an operand that is None, whose branch is not compiled."""
     return None if tensor is None else tensor.stride()

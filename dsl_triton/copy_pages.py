@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from common.spec.metadata import SHORT_QUERY
-from dsl_triton.binding import dependent, padded
+from dsl_triton.binding import padded
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
@@ -81,7 +81,6 @@ def _copy_kernel(
     TILE_SIZE: tl.constexpr, SHORT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # first: the attention may begin when all are past the next line
         tl.extra.cuda.gdc_launch_dependents()
     item = tl.program_id(0)
     kv_head = item % NUM_KV_HEADS
@@ -120,5 +119,5 @@ def copy_pages(batch, features, key, value, scales, tiles, config) -> None:
         batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
         NUM_KV_HEADS=shape.num_kv_heads, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, TILE_SIZE=config.tile_size, SHORT=SHORT_QUERY, OVERLAP=config.overlap,
-        num_warps=4, **dependent(config.overlap),
+        num_warps=4,
     )  # fmt: skip

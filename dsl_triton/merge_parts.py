@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from common.spec import AttentionShape
-from dsl_triton.binding import dependent, padded, strides
+from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
 
@@ -131,5 +131,5 @@ def merge_parts(batch, features, out, workspace: Workspace, programs: int, lse, 
     _merge_parts_kernel[(programs * HELPERS,)](
         workspace.acc, workspace.m, workspace.l, workspace.records, out, lse, bundle(features),
         out.stride(), strides(lse), QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes, RECORD=RECORD,
-        HELPERS=HELPERS, OVERLAP=overlap, num_warps=4, **dependent(overlap),
+        HELPERS=HELPERS, OVERLAP=overlap, num_warps=4, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

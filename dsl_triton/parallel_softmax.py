@@ -24,7 +24,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, ensure_room, require
 from common.spec.metadata import ANY_QUERY, cdiv, num_q_blocks
-from dsl_triton.binding import can_overlap, dependent, fits, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
@@ -47,8 +47,8 @@ class Config:
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     num_segments: at most that many programs share the tiles of one Q Block.
-    overlap: each launch begins while the one before it runs, or ends (programmatic dependent launch: NVIDIA from sm_90
-    on); the reduction's: 1.3 us of the 7.1 us of one decode over 512 keys on an H200.
+    overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on);
+    1.3 us of the 7.1 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
@@ -106,7 +106,6 @@ def _segments_kernel(
     segment = block % segments
     q_block_idx = block // segments
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # first: what comes behind may begin when all are past the next line
         tl.extra.cuda.gdc_launch_dependents()
 
     if BY_SEQUENCE:
@@ -234,7 +233,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,
         BY_SEQUENCE=by_sequence,
-        num_warps=config.num_warps, num_stages=config.num_stages, **dependent(config.overlap),
+        num_warps=config.num_warps, num_stages=config.num_stages,
         **({"maxnreg": config.registers} if config.registers else {}),
     )  # fmt: skip
     if config.num_segments > 1:

@@ -14,7 +14,7 @@ import triton.language as tl
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
-from dsl_triton.binding import dependent, smallest_block_m, strides
+from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops, kv_tile_range
 from dsl_triton.merge_parts import RECORD, merge_parts
@@ -71,9 +71,7 @@ def _attend_pieces_kernel(
     BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, RUN: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    if OVERLAP == "entry":
-        tl.extra.cuda.gdc_wait()  # first: what comes behind may begin when all are past the next line
-    if OVERLAP != "":
+    if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     at = tl.load(shares_ptr + 2 * tl.program_id(0))
     stop_at = tl.load(shares_ptr + 2 * tl.program_id(0) + 1)
@@ -140,7 +138,7 @@ def _attend_pieces_kernel(
             tl.store(m_ptr + place, m, mask=live)
             tl.store(l_ptr + place, l, mask=live)
         at += 1
-    if OVERLAP == "end":
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after them all
 
 
@@ -196,7 +194,6 @@ def _met(batch: PagedBatch, config: Any, workspace: Any) -> list[Kind]:
 
 def _attend_kind(batch, features, out, config, workspace, lse, kind, behind) -> None:
     shape, part, plan = batch.shape, kind.part, workspace.plan
-    overlap = ("end" if behind else "entry") if config.overlap else ""
     _attend_pieces_kernel[(part.programs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, out, lse,
         workspace.acc, workspace.m, workspace.l, plan.pieces[kind.first_piece :], plan.shares[kind.first_record :],
@@ -204,9 +201,9 @@ def _attend_kind(batch, features, out, config, workspace, lse, kind, behind) -> 
         batch.block_table.stride(), out.stride(), strides(lse), workspace.acc.stride(),
         QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size, VALUE_SIZE=shape.value_lanes,
         BLOCK_SIZE=shape.block_size, BLOCK_M=kind.block_m, TILE_SIZE=part.tile_size,
-        RUN=run_length(part.gather, batch, part.tile_size), OVERLAP=overlap,
+        RUN=run_length(part.gather, batch, part.tile_size), OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,
-        **dependent(config.overlap),
+        **({"launch_pdl": True} if config.overlap and behind else {}),
         **({"maxnreg": part.registers} if part.registers else {}),
         **({"matrix_instr_nonkdim": part.matrix_instr} if part.matrix_instr else {}),
     )  # fmt: skip

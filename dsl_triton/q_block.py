@@ -18,7 +18,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, require
 from common.spec.metadata import num_q_blocks
-from dsl_triton.binding import can_overlap, dependent, fits, smallest_block_m, strides
+from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
@@ -37,16 +37,12 @@ CONTRACT = Precision()
 
 @dataclass(frozen=True)
 class Config:
-    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
-
-    overlap: the launch begins while the one before it ends (programmatic dependent launch: NVIDIA from sm_90 on).
-    """
+    """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger."""
 
     block_m: int = 16
     tile_size: int = 32
     num_warps: int = 4
     num_stages: int = 2
-    overlap: bool = False
 
 
 DEFAULT = Config()
@@ -57,7 +53,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     axes = (16, 32, 64, 128), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4)
     for block_m, tile_size, num_warps, num_stages in itertools.product(*axes):
         if fits(block_m, tile_size, num_warps, num_stages, shape, gpu):
-            yield Config(block_m, tile_size, num_warps, num_stages, can_overlap(gpu))
+            yield Config(block_m, tile_size, num_warps, num_stages)
 
 
 @triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
@@ -75,11 +71,9 @@ def _q_block_kernel(
     f,
     query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
     NUM_KV_HEADS: tl.constexpr, QUERIES_PER_KV: tl.constexpr, HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
@@ -171,5 +165,5 @@ def launch(
         out.stride(), strides(lse),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
-        OVERLAP=config.overlap, num_warps=config.num_warps, num_stages=config.num_stages, **dependent(config.overlap),
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

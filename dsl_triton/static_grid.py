@@ -22,7 +22,7 @@ from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision, require
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from dsl_triton import planned_grid
-from dsl_triton.binding import can_overlap, dependent, fits, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
@@ -132,9 +132,7 @@ def _attend_items_kernel(
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     program = tl.program_id(0)
-    if OVERLAP == "entry":
-        tl.extra.cuda.gdc_wait()  # first: what comes behind may begin when all are past the next line
-    if OVERLAP != "":
+    if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
     ends, length, uncut, refused_any, _ = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
@@ -206,7 +204,7 @@ def _attend_items_kernel(
                         FIRST_ROW, BLOCK_M, QUERIES_PER_KV,
                     )  # fmt: skip
         slot = end
-    if OVERLAP == "end":
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both
 
 
@@ -282,7 +280,6 @@ def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
 def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None:
     shape, part = batch.shape, config.prefill if prefill else config.decode
     behind = not prefill and batch.num_tokens > SHORT_QUERY
-    overlap = ("end" if behind else "entry") if config.overlap else ""
     _attend_items_kernel[(part.programs,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, workspace.acc, workspace.m, workspace.l, workspace.records, workspace.overflow,
@@ -295,9 +292,9 @@ def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None
         SEQS=triton.next_power_of_2(workspace.num_seqs), SHORTEST=SHORT_QUERY + 1 if prefill else 1,
         LONGEST=ANY_QUERY if prefill else SHORT_QUERY, PROGRAMS=part.programs, SNAP=part.snap, WHOLE=part.whole,
         FIRST_ROW=2 * config.decode.programs * _block_m(shape, config.decode) if prefill else 0,
-        FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=overlap,
+        FIRST_RECORD=config.decode.programs if prefill else 0, RECORD=RECORD, OVERLAP=config.overlap,
         num_warps=part.num_warps, num_stages=part.num_stages,
-        **dependent(config.overlap),
+        **({"launch_pdl": True} if config.overlap and behind else {}),
         **({"maxnreg": part.registers} if part.registers else {}),
         **({"matrix_instr_nonkdim": part.matrix_instr} if part.matrix_instr else {}),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
-from dsl_triton.binding import can_overlap, dependent, fits, padded, smallest_block_m, strides
+from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
 from dsl_triton.features import SEAMS, bundle, finished, narrow, row_operands
@@ -297,7 +297,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,
                 OVERLAP=overlap, num_warps=config.num_warps, num_stages=config.num_stages,
-                **dependent(overlap),
+                **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
     if segments > 1:
         join(workspace.side if "context" in sources else None)

@@ -31,11 +31,15 @@ def power_of_two(n: int) -> int:
 
 @dataclass(frozen=True)
 class Situation:
-    """A shape, the host integers of a batch (`grid.decided_by`) and a GPU; None: any GPU, for a kernel's name alone."""
+    """A shape, the host integers of a batch (`grid.decided_by`) and a GPU; None: any GPU, for a kernel's name alone.
+
+    windowed: a window hides keys, and stats' are those that are seen (`grid.seen`).
+    """
 
     shape: AttentionShape
     stats: BatchStats
     gpu: Gpu | None
+    windowed: bool = False
 
     def of(self, **changes: int) -> Situation:
         """The same with other host integers."""
@@ -290,8 +294,8 @@ class Rules(tuple[Rule, ...]):
     def __new__(cls, *rules: Rule) -> Rules:
         return super().__new__(cls, rules)
 
-    def __call__(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None) -> Any:
-        situation = Situation(shape, stats, gpu)
+    def __call__(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu | None, windowed: bool = False) -> Any:
+        situation = Situation(shape, stats, gpu, windowed)
         return next(rule for rule in self if rule.when(situation)).take(situation)
 
     def told(self, situation: Situation) -> Sequence[Rule]:

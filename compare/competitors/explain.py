@@ -115,7 +115,8 @@ def _native(dsl: str, lens: Lens, shape: AttentionShape, ask: Ask, gpu: Gpu | No
         return []
     lines = [f"{dsl}: {choice.kernel}, by the public calls; portable=True or {native.PORTABLE}=1 refuses it"]
     lines += [_line(name or "config", _words(config)) for name, config, _ in parts(choice.config, lens)]
-    lines.append(_line("chosen by", f"dsl_{dsl}/{choice.path}: {native.TAKES.told(Situation(shape, stats, gpu))[0]}"))
+    situation = Situation(shape, stats, gpu, windowed=stats != decided_by(told))
+    lines.append(_line("chosen by", f"dsl_{dsl}/{choice.path}: {native.TAKES.told(situation)[0]}"))
     return [*lines, ""]
 
 

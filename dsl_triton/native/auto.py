@@ -105,16 +105,20 @@ class Reads(NamedTuple):
 
 # Up to sixteen rows, those of decodes, gain little, and a call that makes its own plan pays a launch of 3 us for it: 32
 # decodes of up to 2k keys of 32:8 heads (27 tiles) take 54.9 us, in q_block 59.2, one of 32k (15) 42.7 and 39.9, 256
-# of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, 64 of up to 4k of 28:4 (54) 102 for 110, and 88 of
-# 24:4 of 96 over 5.2k (72) 144 for 167.
+# of up to 1k (93) 201 and 194; but 32 of up to 8k (109) 194 for 200, 64 of up to 4k of 28:4 (54) 102 for 110, 88 of
+# 24:4 of 96 over 5.2k (72) 144 for 167, and two of 75k of 32:8 of 64 (34) 74.7 for 80.6.
 FEW_ROWS = 16
-FEW_ROWS_READ = Reads(1024, 40)
+FEW_ROWS_READ = Reads(1024, 32)
 # More rows the portable programs pad and wait for: 16 drafts of 3 tokens over up to 1k keys of 64:8 heads of 64 (3
 # tiles) 13.5 us for 21.8, 21 of 6 over 9.5k of 64:16 (153) 294 for 358, 30 of 14 over 3k of 48:8 of 64 (22) 67.7 for
-# 143; in a window of 512 39 of 9 of 64:8 of 96 (768 keys) 82.7 for 53.9.
-ROWS_READ = Reads(768, 2)
-# Sums of wide heads spill: 57 of 12 of 32:4 of 256 in that window 54.5 us for 77.1; 16 of 16 over 64 keys of 16:8 (0.97
-# tiles) 7.5 for 10.2, 40 of 12 over 120 of 16:2 (1.2) 11.4 for 14.1, but four of 16 over 500 (0.5) 17.7 for 14.6.
+# 143, 305 of 9 over 355 of 128:16 (78) 261 for 437, 50 of 12 over 250 of 32:2 (1.5) 15.5 for 19.3, 80 of 8 over 120 of
+# 64:8 (4.7) 24.1 for 28.5; but 30 of 12 over 500 of 32:8 of 64 (3.6) 16.2 for 15.6.
+ROWS_READ = Reads(100, 1.5)
+# A window's first and last tile are masked, and V is cleared there: in one of 512, 39 of 9 of 64:8 of 96 take 82.7 for
+# 53.9, ten of 9 of 16:4 19.6 for 13.4, but 57 of 12 of 32:4 of 256 54.5 for 77.1.
+WINDOWED_KEYS = 768
+# Sums of wide heads spill there: 16 of 16 over 64 keys of 16:8 of 256 (0.97 tiles) 7.5 us for 10.2, 40 of 12 over 120
+# of 16:2 (1.2) 11.4 for 14.1, but four of 16 over 500 (0.5) 17.7 for 14.6.
 WIDE_ROWS_READ = Reads(60, 0.9)
 
 
@@ -125,7 +129,8 @@ def _reads(s: Situation) -> bool:
     blocks = cdiv(s.queries, tokens) * s.shape.num_kv_heads * head_groups(s.shape)
     tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
     found = FEW_ROWS_READ if rows <= FEW_ROWS else WIDE_ROWS_READ if s.wide else ROWS_READ
-    return s.short and s.keys > found.keys and tiles >= found.tiles
+    keys = WINDOWED_KEYS if s.windowed and not s.wide else found.keys
+    return s.short and s.keys > max(keys, found.keys) and tiles >= found.tiles
 
 
 # Whether a batch that the kernel can serve takes it.
@@ -139,12 +144,13 @@ TAKES = Rules(
         " 61 of up to 10 tiles a unit, this choice takes 0.4% more than the faster of both, each at its least time",
     ),
     Rule(
-        "short queries over more than 768 keys, 1024 of up to 16 rows and 60 of more of wide heads, of which a unit"
-        " reads two tiles of 64 KB, 40 of up to 16 rows and 0.9 of more of wide heads: the Gluon kernel, in segments",
+        "short queries over more than 100 keys (768 in a window), 1024 of up to 16 rows and 60 of more of wide heads,"
+        " of which a unit reads 1.5 tiles of 64 KB, 32 of up to 16 rows and 0.9 of more of wide heads: the Gluon"
+        " kernel, in segments",
         _reads,
         lambda s: True,
         "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"
-        " time of dsl_triton's, and 1.1% more than the faster of both",
+        " time of dsl_triton's, and 0.7% more than the faster of both",
     ),
     Rule("short queries and short prompts: dsl_triton's own choice", always, lambda s: False),
 )
@@ -199,8 +205,9 @@ class NativeFamily(Family):
             and sm90_prefill.serves(shape, gpu)
             and refusal(sm90_prefill.NAME, gpu.arch) is None
         ):
-            told = seen(decided_by(stats), sees)
-            if TAKES(shape, told, gpu):
+            decided = decided_by(stats)
+            told = seen(decided, sees)
+            if TAKES(shape, told, gpu, told is not decided):
                 return _native(shape, told, gpu, sees)
         return portable.FAMILY.choose(shape, stats, gpu, needs, heuristics, sees)
 

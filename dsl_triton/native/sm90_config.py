@@ -21,13 +21,15 @@ MOST_SPLITS = 64  # segments
 # What items and segments cost, in tiles: EACH item, MERGE, and one for SUMS lanes of Q Blocks, whose sums, 2 MB, are
 # written and read. 4 of 301 tokens over 2k keys of 32:8 heads (320 Q Blocks) are 69 us whole and 96 in two segments,
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
-# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.3% slower
-# on 26 rows of prompts, 0.7% on 95 of decodes and drafts, and 2.3% on the 41 mixed ones that are in one launch, 0.5%
+# four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.03% slower
+# on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
 # without one that may be mistimed (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
-EACH, MERGE, SUMS = 3, 3, 4096
+EACH, MERGE, SUMS = 2, 6, 4096
 # Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. It
 # loses where the longest is short of that: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (192 tiles, 160
-# allowed) run beside in 442 us, and in one launch in 371.
+# allowed) run beside in 442 us, and in one launch in 371. Where decodes alone have an item for more than half of the
+# units, a launch beside has the prompts wait for them: 49 sequences of 8:8 heads, 38 of them decodes over 52k keys (304
+# items), take 2735 us so, and in one launch of two segments 1778.
 BESIDE = 32
 
 
@@ -37,7 +39,8 @@ class Prefill:
     fill 193 of 227 KB with heads of 128.
 
     num_segments: at most that many programs share the tiles of a Q Block. programs: as many as multiprocessors.
-    overlap: a launch begins while the one before it ends (programmatic dependent launch); q512 12.2 us for 13.4.
+    overlap: the reduction of segments begins while this kernel ends (programmatic dependent launch): q1s32k 40.8 us for
+    41.9 behind another kernel.
     """
 
     RUN_TIME: ClassVar = ("num_segments",)
@@ -108,18 +111,17 @@ def default(
 
     Many short prompts take tiles of 64 keys: their diagonal wastes less (8q1k~ 93.0 us for 95.6). Segments where Q
     Blocks leave units idle, or waves end unevenly. Short queries beside prompts are items of the same launch unless
-    the longest sequence would end alone (BESIDE): a launch beside takes units first, which all others wait for
-    (64q1s2k~_2q2ks2k 202 us for 228; 114 of up to 273 tokens of 64:8 heads of 96 in a window of 512 455 for 564).
+    decodes are few and the longest would end alone (BESIDE): a launch beside takes units first, which all others wait
+    for (64q1s2k~_2q2ks2k 202 us for 228; 114 of up to 273 tokens of 64:8 heads of 96 in a window of 512 455 for 564).
     Elsewhere they run beside it, in segments of their own (384 tiles, of 15 sequences of up to 299 tokens over 43k keys
     of 56:8 heads, 275 us for 366). Where every query is certainly long there is no launch beside: q512 13.6 us for
     14.7.
     """
     s = Situation(shape, stats, gpu)
     groups, tokens, decodes = shape.num_kv_heads * head_groups(shape), tokens_of_block(shape), stats.num_decodes
-    total = min(stats.total_seq_len, stats.num_seqs * sees)  # keys that are read
     if s.short:
         items = stats.num_seqs * groups * cdiv(max(s.queries, 1), tokens)
-        tiles = total * groups // most_keys(shape)
+        tiles = stats.total_seq_len * groups // most_keys(shape)
         segments = _segments(s, items, tiles, cdiv(min(s.keys, sees), most_keys(shape)))
         return Config(Prefill(most_keys(shape), num_segments=segments, programs=s.units), together=True)
     blocks = prompt_items(s)
@@ -127,13 +129,14 @@ def default(
     tile_size = 64 if small else most_keys(shape)
     own, longest = (cdiv(n, tile_size) for n in (min(s.prompt_keys, sees + tokens), min(s.keys, sees)))
     # of keys that are read once, and by half of the Q Blocks of a causal square
-    tiles = total * groups // tile_size + blocks * (cdiv(s.queries, tile_size) // 2 + 1)
+    tiles = stats.total_seq_len * groups // tile_size + blocks * (cdiv(s.queries, tile_size) // 2 + 1)
+    crowded, most = 2 * decodes * groups > s.units, tiles // (2 * s.units) + BESIDE
     if decodes:
-        segments = _segments(s, blocks + decodes * groups, tiles, longest)
+        segments = _segments(s, blocks + decodes * groups, tiles, longest, most if crowded else longest)
     else:
         segments = _segments(s, blocks, blocks * own, own)
     all_long = stats.num_tokens > (stats.num_seqs - 1) * s.queries + SHORT_QUERY
-    together = all_long or cdiv(longest, segments) <= tiles // (2 * s.units) + BESIDE
+    together = all_long or crowded or cdiv(longest, segments) <= most
     decode = parallel_softmax.DEFAULT
     if not together:  # units that decodes beside them fill are no idle ones
         idle = max(2 * blocks, decodes * groups) <= s.units
@@ -142,9 +145,9 @@ def default(
     return Config(Prefill(tile_size, 2 * most_keys(shape) // tile_size, segments, s.units), decode, together)
 
 
-def _segments(s: Situation, items: int, tiles: int, longest: int) -> int:
+def _segments(s: Situation, items: int, tiles: int, longest: int, most: int = EVERY_KEY) -> int:
     """How many share an item, where `items` have `tiles` together and the longest has `longest`: the number that ends
-    soonest."""
+    soonest, of those that leave a segment of it no more than `most` tiles, if there are any."""
     shape = s.shape
     sums = s.stats.num_tokens * shape.num_query_heads * shape.head_size / (ROWS * SUMS)
     tokens = max(s.stats.num_tokens, s.stats.num_seqs * min(s.queries, SHORT_QUERY), 1)  # as choice.few_segments counts
@@ -154,4 +157,5 @@ def _segments(s: Situation, items: int, tiles: int, longest: int) -> int:
         waves = cdiv(items * segments, s.units) * (tiles / max(items * segments, 1) + EACH)
         return max(waves, longest / segments + EACH) + (MERGE + sums * segments if segments > 1 else 0)
 
-    return min((n for n in GRID if n <= min(room, MOST_SPLITS)), key=cost)
+    allowed = [n for n in GRID if n <= min(room, MOST_SPLITS)]
+    return min([n for n in allowed if cdiv(longest, n) <= most] or allowed, key=cost)

@@ -75,7 +75,7 @@ def schedule(plan, entries, items, claim, NUM_GROUPS: gl.constexpr, SPLIT: gl.co
         barrier()
         mbarrier.arrive(full.index(slot), count=1)
         n += 1
-    tl.extra.cuda.gdc_launch_dependents()
+    tl.extra.cuda.gdc_launch_dependents()  # the reduction of segments
     if _count_up(counters_ptr + 1) == programs - 1:
         lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
         gl.store(counters_ptr + lane, lane * 0, mask=lane < 2)

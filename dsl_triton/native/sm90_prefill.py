@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
@@ -35,7 +34,6 @@ from common.spec.kernel import Capacity, Precision, beside, has_room, join, requ
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
-from dsl_triton.binding import dependent
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
 from dsl_triton.native.sm90_boxes import ROWS, box_shape, fits_box, tile_lanes
@@ -199,7 +197,6 @@ def _sm90_prefill_kernel(
     values_of = (f[0], f[1], softmax_scale * LOG2E)
     parts = (acc_ptr, m_ptr, l_ptr)
     hopper.fence_async_shared()
-    tl.extra.cuda.gdc_wait()  # no warp that reads or writes the batch has begun
     barrier()
     plan = (plan_ptr, counters_ptr, total)
     rows = (q_boxes, q_full, q_empty)
@@ -347,7 +344,6 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
         TOKENS=block_q, PAGE=shape.block_size, BOX=box, TILE=tile_size, STAGES=stages, SLOTS=SLOTS,
         BUFFERS=1 if shape.head_size > 128 else 2,  # an item's queries land while the one before is computed
         SPLIT=segments > 1, FEATURES=Asked.of(features), LSE=lse is not None, num_warps=4,
-        **dependent(config.overlap),
     )  # fmt: skip
     if segments > 1:
         merge = (block_q, ANY_QUERY, False, short + 1)

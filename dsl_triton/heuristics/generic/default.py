@@ -56,8 +56,8 @@ def naive(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> naive_kernel.Co
     return naive_kernel.Config(grid, num_warps=1 if shape.block_size * shape.head_size <= 2048 else 4)
 
 
-def _q_block(s: Situation, found: Tile, **changes: int) -> q_block_kernel.Config:
-    return q_block_kernel.Config(*found._replace(**changes), overlap=s.tma)
+def _q_block(found: Tile, **changes: int) -> q_block_kernel.Config:
+    return q_block_kernel.Config(*found._replace(**changes))
 
 
 def _sixteen(s: Situation) -> Tile:
@@ -75,76 +75,76 @@ q_block = Rules(
     Rule(
         "decodes over up to 128 keys, more than six programs a unit: 32 keys, of which a unit holds as many",
         few_keys.one_tile_each,
-        lambda s: _q_block(s, _decode_tile(s, 32)._replace(tile_size=32), num_stages=1),
+        lambda s: _q_block(_decode_tile(s, 32)._replace(tile_size=32), num_stages=1),
         "regret_49: 55 over 96 keys of 128:16 heads 17.1 us, by 128 keys 22.1",
     ),
     Rule(
         "decodes of one tile: nothing to load ahead",
         lambda s: s.few_rows and s.keys <= s.decode_keys(128),
-        lambda s: _q_block(s, _decode_tile(s, few_keys.tile(s)), num_stages=1),
+        lambda s: _q_block(_decode_tile(s, few_keys.tile(s)), num_stages=1),
         "2 of 8 tokens over 81 keys of fp8 on an H100: 5.4 us, in five stages 7.0; 48 keys 4.0 us by 64, 4.5 by 128",
     ),
     Rule(
         "decodes: 128 keys keep most bytes in flight; 64 where keys are few and programs more than three a unit",
         lambda s: s.few_rows,
-        lambda s: _q_block(s, untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
+        lambda s: _q_block(untuned.in_flight(s, _decode_tile(s, 64 if few_keys.many_decodes(s) else 128))),
         "regret_51: 119 of 32:4 heads in a window of 512 37.1 us, by 128 keys 43.6, 30 of 282 of 32:32 36.2, 37.7",
     ),
     Rule(
         "short queries over up to 32 keys: 16 rows by 16 keys",
         lambda s: s.short and s.keys <= 32 and s.tma,
-        lambda s: _q_block(s, Tile(16, 16, 2, 1)),
+        lambda s: q_block_kernel.Config(16, 16, 2, 1),
         "319 times 8 tokens over 21 keys on an H100: 15.0 us, by 64 rows and keys 22.6",
     ),
     Rule(
         "few short queries over up to 64 keys, few prompts of up to 32: a program for 16 rows",
         few_keys.tiny,
-        lambda s: _q_block(s, Tile(16, 64, 4, 1)),
+        lambda s: q_block_kernel.Config(16, 64, 4, 1),
         "regret_47: 5 times 3 tokens over 49 keys of 32:2 heads 4.4 us, by 64 rows 5.2; 7 prompts of 18 4.8 and 5.4",
     ),
     Rule(
         "many short queries over up to 64 keys: tiles of 32",
         lambda s: s.short and s.keys <= 64 and s.usual and s.tma and s.q_blocks(64) > s.units,
-        lambda s: _q_block(s, _rows(s), tile_size=32, num_stages=1),
+        lambda s: _q_block(_rows(s), tile_size=32, num_stages=1),
         "regret_44: 130 times 3 tokens over 53 keys of 64:8 heads of 80 21.9 us, by 64 keys 26.0",
     ),
     Rule(
         "short queries of 256 lanes: as many rows as a sequence has",
         lambda s: s.short and s.tall,
-        lambda s: _q_block(s, untuned.short_rows(s, _rows(s))),
+        lambda s: _q_block(untuned.short_rows(s, _rows(s))),
         "static fact: 32 rows by 4 warps leave a unit two programs, 128 rows by 8 one",
     ),
     Rule(
         "prompts of thousands of tokens: 128 rows by 128 keys",
         lambda s: s.long_prompts,
-        lambda s: _q_block(s, LONG),
+        lambda s: _q_block(LONG),
         "a prompt of 8192: 1.04x of the next",
     ),
     Rule(
         "many prompts of up to 64 keys: tiles of 16",
         lambda s: few_keys.many_prompts(s) and s.keys <= 64,
-        lambda s: _q_block(s, _sixteen(s)),
+        lambda s: _q_block(_sixteen(s)),
         "58 prompts of 49 on an H100: 30.4 us, by 32 keys 33.8, by 64 39.9",
     ),
     Rule(
         "many prompts of up to 256 keys, fewer of up to 128: tiles of 32",
         lambda s: (few_keys.many_prompts(s) and s.keys <= 256) or few_keys.filling(s),
-        lambda s: _q_block(s, _one_stage_of_8_bits(s, _rows(s)._replace(tile_size=32))),
+        lambda s: _q_block(_one_stage_of_8_bits(s, _rows(s)._replace(tile_size=32))),
         "156 of up to 117 tokens on an H100: 73 us, by 16 keys 85; 13 over 112 keys 11.1, by 64 13.4",
     ),
     Rule(
         "many prompts of up to 512 keys: one stage",
         lambda s: few_keys.many_prompts(s) and s.keys <= 512 and s.full and not s.padded,
-        lambda s: _q_block(s, _rows(s), num_stages=1),
+        lambda s: _q_block(_rows(s), num_stages=1),
         "53 prompts of up to 348: 377 us for 415; heads of 64 lose, 39 of up to 295 204 us for 168",
     ),
     Rule(
         "prompts of one tile: nothing to load ahead",
         lambda s: s.tma and s.keys <= _rows(s).tile_size,
-        lambda s: _q_block(s, _rows(s), num_stages=1),
+        lambda s: _q_block(_rows(s), num_stages=1),
         "10 prompts of 24 of 56 heads on an H100: 6.9 us, in two stages 8.0",
     ),
-    Rule("prompts: the rows and keys that registers hold", always, lambda s: _q_block(s, _rows(s))),
+    Rule("prompts: the rows and keys that registers hold", always, lambda s: _q_block(_rows(s))),
 )
 
 
@@ -295,7 +295,7 @@ def adjustable_tile(shape: AttentionShape, stats: BatchStats, gpu: Gpu) -> adjus
     gather = _gather(s, keys, rows)
     if gather == "run" and s.stored_in_16_bits and rows == 64 and untuned.loads_ahead(s, rows, s.keys):
         warps[1] = 5  # 15 sequences of up to 65 tokens over 42k keys: 520 us for 681
-    prefill = adjustable_tile_kernel.Prefill(rows, keys, gather, *warps, s.tma)
+    prefill = adjustable_tile_kernel.Prefill(rows, keys, gather, *warps)
     return adjustable_tile_kernel.Config(prefill, untuned.beside_prompts(s, parallel_softmax))
 
 
