@@ -166,3 +166,18 @@ def test_one_after_another_takes_sides_and_turns_do_not():
     print(f"equal kernels on a clock that droops by 15%: {means[1] / means[0] - 1:.1%} apart one after another,")
     print(f"{ratio - 1:.2%} in turns")
     assert means[1] / means[0] > 1.05 and abs(ratio - 1) < 0.002
+
+
+def test_a_host_that_stops_once_is_not_taken_for_a_slow_call(monkeypatch):
+    """The estimate says how many calls a graph has: 30 ms too long, and each sample pays the launch of its graph."""
+    now, stops = [0.0], iter([0.0, 0.03, 0.0, 0.0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
+    numbers = []
+
+    def launch(number):
+        numbers.append(number)
+        now[0] += 0.0001 + next(stops)
+
+    assert timing.first_launch_us(launch, 6) == pytest.approx(100)
+    assert set(numbers) == {0, 5}
