@@ -17,7 +17,7 @@ from compare.static.compile import compile_in_child
 from compilations import compilation
 from dsl_triton.heuristics.generic import default
 from dsl_triton.native import sm90_prefill as native
-from dsl_triton.native.sm90_boxes import box_shape, even_lanes, fits_box, rest_lanes, sum_lanes, tile_lanes
+from dsl_triton.native.sm90_boxes import OUT_LANES, box_shape, even_lanes, fits_box, rest_lanes, sum_lanes, tile_lanes
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
@@ -87,11 +87,16 @@ def test_a_tile_has_panels_for_all_lanes_and_products_skip_the_others(head_size,
 
 
 @pytest.mark.parametrize(
-    ("head_size", "lanes"), [(48, 64), (64, 64), (72, 80), (80, 80), (96, 96), (112, 128), (160, 160), (192, 192)]
-)
+    ("head_size", "lanes"),
+    [
+        (48, 64), (64, 64), (72, 80), (80, 80), (96, 96), (112, 128), (136, 144), (160, 160), (192, 192), (200, 256),
+        (256, 256),
+    ],
+)  # fmt: skip
 def test_sums_of_values_take_few_lanes_that_no_head_has(head_size, lanes):
     first, rest = sum_lanes(head_size), rest_lanes(head_size)
-    assert first + rest == lanes and first % 64 == 0 and rest < first  # the second product begins with a panel
+    assert first + rest == lanes and first % 64 == 0 and rest <= first  # the second product begins with a panel
+    assert (first == OUT_LANES and rest > 0) == (head_size > OUT_LANES)  # as store_wide stores them
     assert all(part & (part - 1) == 0 for part in (first, rest))
 
 
@@ -184,6 +189,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
         ([(1, 90000)] * 3 + [(300, 300)], False),  # 704, in six segments 118
         ([(1, 4000)] * 128 + [(512, 4000)], True),  # decodes that fill the units
+        ([(1, 52000)] * 38 + [(91, 91)] * 11, True),  # decodes for more than the units, two segments each
         ([(4, 3000)] * 9, True),
     ],
     ids=[
@@ -194,6 +200,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         "short-decodes",
         "long-decodes",
         "many-decodes",
+        "many-long-decodes",
         "drafts",
     ],
 )
@@ -217,9 +224,11 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         (AttentionShape(6, 2, 128, 24), PLAIN, 1, 8 + 16 + 16 + 8),
         (AttentionShape(14, 2, 64), Ask(sliding_window=1000), 3, 4 + 3 * (4 + 8) + 8),
         (AttentionShape(32, 8, 96, 16, torch.bfloat16), PLAIN, 1, 6 + 22 + 22 + 16),
+        (AttentionShape(32, 8, 256, 16, torch.bfloat16), PLAIN, 1, 16 + 24 + 24 + 8),
+        (AttentionShape(10, 1, 160, 16, torch.bfloat16), PLAIN, 1, 10 + 18 + 18 + 8),
         (AttentionShape(32, 8, 128, 16, torch.bfloat16, None, E4M3), Ask(scales="heads"), 1, 8 + 16 + 16 + 8),
     ],
-    ids=["llama", "16-heads-in-parts", "3-heads", "7-heads-window-parts", "head-96", "fp8"],
+    ids=["llama", "16-heads-in-parts", "3-heads", "7-heads-window-parts", "head-96", "head-256", "10-heads-160", "fp8"],
 )
 def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, ask, segments, products):
     prefill = dataclasses.replace(native.DEFAULT.prefill, num_segments=segments)
