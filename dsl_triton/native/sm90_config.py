@@ -25,11 +25,10 @@ MOST_SPLITS = 64  # segments
 # on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
 # without one that may be mistimed (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
 EACH, MERGE, SUMS = 2, 6, 4096
-# Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. It
-# loses where the longest is short of that: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (192 tiles, 160
-# allowed) run beside in 442 us, and in one launch in 371. Where decodes alone have an item for more than half of the
-# units, a launch beside has the prompts wait for them: 49 sequences of 8:8 heads, 38 of them decodes over 52k keys (304
-# items), take 2735 us so, and in one launch of two segments 1778.
+# Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. Where
+# decodes alone have an item for more than half of the units, a launch beside has the prompts wait for them, and the
+# segments are as many as it takes: 44 of up to 18 tokens over 42k keys of 80:16 heads of 96 (80 items of decodes) take
+# 442 us beside, and 371 in one launch; 49 over 67k of 8:8 (304) 2735, and 1778.
 BESIDE = 32
 
 
