@@ -129,8 +129,8 @@ def _reads(s: Situation) -> bool:
     blocks = cdiv(s.queries, tokens) * s.shape.num_kv_heads * head_groups(s.shape)
     tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
     found = FEW_ROWS_READ if rows <= FEW_ROWS else WIDE_ROWS_READ if s.wide else ROWS_READ
-    keys = WINDOWED_KEYS if s.windowed and not s.wide else found.keys
-    return s.short and s.keys > max(keys, found.keys) and tiles >= found.tiles
+    least = max(found.keys, WINDOWED_KEYS) if s.windowed and not s.wide else found.keys
+    return s.short and s.keys > least and tiles >= found.tiles
 
 
 # Whether a batch that the kernel can serve takes it.

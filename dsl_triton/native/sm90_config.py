@@ -23,7 +23,7 @@ MOST_SPLITS = 64  # segments
 # ten of 32 over 55k of 16:8 (80) 764 and 414 in eight. Fitted to three sets of rows, of which each was timed in two to
 # four numbers of segments: against the fastest of them the timed one that is nearest to what this takes is 0.03% slower
 # on 26 rows of prompts, 0.9% on 95 of decodes and drafts, and 2.3% on the 42 mixed ones that are in one launch, 0.5%
-# without one that may be mistimed (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
+# without one whose time holds a graph's launch (sweeps/native_segments.jsonl, native_half.jsonl; geometric means).
 EACH, MERGE, SUMS = 2, 6, 4096
 # Tiles that a segment of the longest sequence may have beyond half of a unit's, where each key is counted once. Where
 # decodes alone have an item for more than half of the units, a launch beside has the prompts wait for them, and the

@@ -5,7 +5,7 @@ import random
 SYNC_US = 40.0  # the host's part of a sample, which its time does not hold, but the budget does
 FLUSH_US = 70.0  # reading 256 MiB before it
 EDGE_US = 4.0  # between the start event and the first kernel
-FIRST_US = 139.0  # at least, of a call estimated by two eager launches: the H200's samples had 64, 32, 36 and 3 calls
+FIRST_US = 139.0  # at least, of a call estimated by eager launches: the H200's samples had 64, 32, 36 and 3 calls
 
 
 class Device:
