@@ -189,7 +189,7 @@ def test_segments_fill_the_units_that_q_blocks_leave_idle(lens, segments):
         ([(1, 3000)] * 3 + [(300, 300)], True),  # 24 tiles
         ([(1, 90000)] * 3 + [(300, 300)], False),  # 704, in six segments 118
         ([(1, 4000)] * 128 + [(512, 4000)], True),  # decodes that fill the units
-        ([(1, 52000)] * 38 + [(91, 91)] * 11, True),  # decodes for more than the units, two segments each
+        ([(1, 52000)] * 38 + [(91, 91)] * 11, True),  # decodes that are 2.3 items a unit
         ([(4, 3000)] * 9, True),
     ],
     ids=[
