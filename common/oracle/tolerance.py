@@ -49,6 +49,10 @@ from common.spec.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
 RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE"}
+WORDS = {  # what a reason calls them
+    "element": "out (typical rounding)", "row": "out, a row (typical rounding)", "worst_case": "out (worst rounding)",
+    "lse": "LSE",
+}  # fmt: skip
 FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
 QUARTER = 0.25
 SMALL_HEAD = (
@@ -273,17 +277,33 @@ def _worst(parts: dict[str, Tensor], first: int, worst: dict[str, tuple[float, t
             worst[rule] = (float(value), (token + first, *rest))
 
 
+def times(part: float) -> str:
+    """An error as a multiple of its budget, as people write numbers."""
+    if part < 1.01 or math.isinf(part):
+        return "just over the allowed error" if part < 1.01 else "where no error is allowed"
+    part = float(f"{part:.3g}")
+    return f"{part:,.{max(0, 2 - int(math.log10(part)))}f} times the allowed error"
+
+
+def _exact(index: tuple[int, ...], found: Tensor, expected: Expected) -> str:
+    """Which exact rule a number breaks."""
+    if int(expected.num_visible[index[0]]) == 0:
+        return "breaks an exact rule: a row that sees no key is +0.0, and its LSE -inf"
+    finite = bool(found[index].isfinite())
+    return "breaks an exact rule: " + ("it must not be finite" if finite else "it must be finite")
+
+
 def _reason(rule: str, part: float, index: tuple[int, ...], out: Tensor, lse: Tensor | None, expected: Expected) -> str:
     where = f"token {index[0]}, head {index[1]}" + (f", lane {index[2]}" if len(index) == 3 else "")
     sees = f"that sees {int(expected.num_visible[index[0]])} keys"
     if rule == "row":
         row, wanted = out[index].double(), expected.out[index]
-        norm = float((row - wanted).norm())
-        return f"{RULES[rule]}: error norm {norm:.4g} at {where} {sees} is {part:.3g} of its budget"
+        norm, whole = (float(x.norm()) for x in (row - wanted, wanted))
+        return f"{WORDS[rule]}: off by {norm:.4g}, of a norm of {whole:.4g}, at {where} {sees}: {times(part)}"
     found, wanted = (lse, expected.lse) if rule == "lse" else (out, expected.out)
     values = f"found {float(found[index]):.6g}, expected {float(wanted[index]):.6g}"
-    spent = "breaks an exact rule" if math.isinf(part) else f"is {part:.3g} of its budget"
-    return f"{RULES[rule]}: {values} at {where} {sees}: {spent}"
+    spent = _exact(index, found, expected) if math.isinf(part) else times(part)
+    return f"{WORDS[rule]}: {values} at {where} {sees}: {spent}"
 
 
 def check(

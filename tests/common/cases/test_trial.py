@@ -57,7 +57,7 @@ def behind(tensor):
     ("then", "rule", "reason"),
     [
         (lambda batch, out, lse: None, "-", ""),
-        (lambda batch, out, lse: out[0, 0, 0].fill_(math.nan), "exact", "W: found nan"),
+        (lambda batch, out, lse: out[0, 0, 0].fill_(math.nan), "exact", "out (worst rounding): found nan"),
         (lambda batch, out, lse: lse[0].add_(1.0), "LSE", "LSE: found"),
         (lambda batch, out, lse: out[-1].zero_(), "untouched", "wrote rows of out past"),
         (lambda batch, out, lse: batch.block_table[0, -1].add_(1), "untouched", "changed its input block_table"),

@@ -51,9 +51,9 @@ def test_a_weaker_contract_stands_in_the_verdict():
 
 
 def test_a_failure_comes_first_in_less_than_200_characters():
-    wrong = Result("batch-1", "incorrect", "call 1: " + "W: found nan " * 40, repro="diptych-check x --case batch-1")
+    wrong = Result("batch-1", "incorrect", "call 1: " + "out: found nan " * 40, repro="diptych-check x --case batch-1")
     first = summary_of([*OK, wrong])[0].lines()[0]
-    assert first.startswith("WRONG in 1 of 3 cases; batch-1: call 1: W: found nan") and len(first) < 200
+    assert first.startswith("WRONG in 1 of 3 cases; batch-1: call 1: out: found nan") and len(first) < 200
 
 
 def test_nothing_asked_is_not_right():
