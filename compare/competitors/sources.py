@@ -1,4 +1,4 @@
-"""Which files make a kernel, and a hash over them: a result belongs to all the lines that it ran."""
+"""Which files make a kernel or a choice, and a hash over them: a result belongs to all the lines that it ran."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +81,49 @@ def files(start: Path) -> list[Path]:
             found.update(new)
             left += new
     return sorted(found)
+
+
+def read_by(
+    starts: Iterable[Path], packages: Collection[str], without: Collection[str] = (), root: Path = FOLDER
+) -> list[Path]:
+    """`starts`, every module under `root` of `packages` that they import, directly or not, and every file beside one of
+    these that it names in a string: sorted. Modules named in `without` are passed by. Nothing is imported for it."""
+    found, left = set(starts), list(starts)
+    while left:
+        file = left.pop()
+        tree = ast.parse(plain(file.read_text(encoding="utf-8")))
+        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _is_name(node.value)}
+        found |= {beside for text in strings if (beside := file.parent / text).is_file()}
+        for name in _imported(root, tree, ".".join(file.relative_to(root).parts[:-1])):
+            path = _module(root, name)
+            if name.split(".")[0] in packages and name not in without and path and path not in found:
+                found.add(path)
+                left.append(path)
+    return sorted(found)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) < 100 and value.isprintable() and "/" not in value
+
+
+def _module(root: Path, name: str) -> Path | None:
+    """The file of a module or a package; None where there is none."""
+    path = root.joinpath(*name.split("."))
+    found = (path.with_suffix(".py"), path / "__init__.py") if name else ()
+    return next((file for file in found if file.is_file()), None)
+
+
+def _imported(root: Path, tree: ast.AST, package: str) -> Iterator[str]:
+    """The modules that a module's imports are of: `from a import b` of a.b where there is one, else of a."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            base = _absolute("." * node.level + (node.module or ""), package).rstrip(".")
+            inside = [f"{base}.{alias.name}" for alias in node.names]
+            yield from (name if _module(root, name) else base for name in inside)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call):
+            yield _absolute(_called(node), package)
 
 
 def sha(kernel: Any, named: str = "") -> str:

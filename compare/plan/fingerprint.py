@@ -106,15 +106,27 @@ def _file(module: str) -> Path | None:
 
 @cache
 def choice(kernel_id: str, heuristics: str, gpu: str | None) -> str:
-    """What decides the config of a kernel of the DSL folders: whose configs, and the files that hold them. Tables of
+    """What decides the config of a kernel of the DSL folders: whose configs, and the files that say so. Tables of
     other GPUs do not count."""
     if not registry.is_own(kernel_id):
         return ""
-    folder = FOLDER / plain(registry.package(kernel_id.split("/")[0])) / "heuristics"
-    others = {folder / "fitted" / f"{name}.json" for name in gpus.TABLE if name != gpu}
-    shared = [FOLDER / "common" / "serving" / name for name in ("listing2.py", "rules.py", "tiles.json", "untuned.py")]
-    files = sorted({*folder.rglob("*.py"), *folder.rglob("*.json"), *shared} - others)
-    return of(heuristics=heuristics, files=sources.sha_of(files))
+    dsl = plain(registry.package(kernel_id.split("/")[0]))
+    others = {f"{name}.json" for name in gpus.TABLE if name != gpu}
+    fitted = {file for file in _heuristics(dsl).rglob("*.json") if file.name not in others}
+    return of(heuristics=heuristics, files=sources.sha_of(sorted({*_choosing(dsl), *fitted})))
+
+
+@cache
+def _choosing(dsl: str) -> tuple[Path, ...]:
+    """The heuristics of a DSL, all that they and the registry's default_config import, and the data beside them. No
+    kernel is among them: its Config stands in its own source."""
+    starts = [FOLDER / "compare" / "competitors" / "registry.py", *_heuristics(dsl).rglob("*.py")]
+    kernels = {plain(registry.module_path(kernel)[0]) for kernel in registry.OWN}
+    return tuple(sources.read_by(starts, ("common", dsl), kernels, FOLDER))
+
+
+def _heuristics(dsl: str) -> Path:
+    return FOLDER / dsl / "heuristics"
 
 
 def changed(before: Record, after: Record) -> tuple[str, ...]:
