@@ -14,7 +14,7 @@ from torch import Tensor
 from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
 from common.kit.levels import BEFORE, seeded
-from common.oracle.integrity import Guards, Snapshot, damage, same_bits
+from common.oracle.integrity import Guards, Snapshot, damage, differing, same_bits
 from common.oracle.reference import Expected, reference
 from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch
@@ -71,9 +71,11 @@ class Asked:
             launch(call.batch, call.features, out, lse)
             given = (call.batch, call.features)
             verdict = check(out, lse, *given, contract or Precision(), expected, structured=self.case.structured)
-            hurt = damage(before, *given, {"out": out} | ({} if lse is None else {"lse": lse}), poison, self.guards)
+            written = {"out": out} | ({} if lse is None else {"lse": lse})
+            hurt = damage(before, *given, written, poison, self.guards)
             if hurt or not verdict.ok:
                 return f"{call.name}: {'; '.join(filter(None, (verdict.reason, *hurt)))}"
-            rows = out[: expected.num_tokens].clone()
+            rows = {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
             first = rows if first is None else first
-        return "" if same_bits(first, rows) else "call 4 gave other bits than call 1 for the same values"
+        names = differing(first, rows)
+        return f"call 4 gave other bits of {names[0]} than call 1 for the same values" if names else ""

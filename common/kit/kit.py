@@ -1,7 +1,7 @@
 """One kernel from outside against the spec: four calls a case in a child, judged here from the bytes that come back.
 
 1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A but for one tensor, or one
-number.  4. values A again, outputs filled with 7.0: the bits of call 1. So an output that was kept from another call,
+number.  4. values A again, outputs filled with 7.0: the bits of call 1, of `out` and of the LSE. So an output that was kept from another call,
 or was not written, is wrong (`common.cases.calls`).
 The reference is computed in this process, on its CPU, after the child has answered.
 """
@@ -25,7 +25,7 @@ from common.kit.fitting import fitted
 from common.kit.isolate import Isolated, Reply
 from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
 from common.kit.wire import Image
-from common.oracle.integrity import Guards, same_bits
+from common.oracle.integrity import Guards, differing
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, SpecError, refusals
@@ -156,13 +156,13 @@ class Kit:
             poison = OTHER if call.again else math.nan
             found = self._judged(case, call.batch, call.features, guards, poison, call.name)
             first = found if first is None else first
-        if self.declared.limits.get("deterministic", True) and not same_bits(first, found):
-            raise _Wrong("nondeterministic", "call 4 gave other bits than call 1 for the same values")
+        if self.declared.limits.get("deterministic", True) and (names := differing(first, found)):
+            raise _Wrong("nondeterministic", f"call 4 gave other bits of {names[0]} than call 1 for the same values")
 
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str
-    ) -> torch.Tensor:
-        """The rows of `out` that tokens own. Raises _Wrong."""
+    ) -> dict[str, torch.Tensor]:
+        """The rows of `out`, and of `lse` where there is one, that tokens own. Raises _Wrong."""
         try:
             out, lse, damaged = self._call(case, batch, features, guards, poison)
         except _Wrong as wrong:
@@ -174,7 +174,8 @@ class Kit:
         verdict = check(out, lse, batch, features, contract, expected, structured=case.structured)
         if not verdict.ok:
             raise _Wrong("incorrect", f"{which}: {verdict.reason}")
-        return out[: expected.num_tokens].clone()
+        written = {"out": out} | ({} if lse is None else {"lse": lse})
+        return {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
 
     def _call(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float

@@ -86,6 +86,11 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(bits(a), bits(b))
 
 
+def differing(first: dict[str, Tensor], second: dict[str, Tensor]) -> list[str]:
+    """The outputs of one call, by their names, whose bits are others in a second call."""
+    return [name for name, tensor in first.items() if not same_bits(tensor, second[name])]
+
+
 def fingerprint(tensor: Tensor) -> Tensor:
     """int64 []: a hash of the tensor's bits and of where they are. One changed element always changes it.
 

@@ -123,10 +123,18 @@ def again(
 
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
-    """Judge a launch that also writes `arena.lse`. Raises Rejected."""
+    """Judge a launch that also writes `arena.lse`, twice: the second must give the bits of the first. Raises Rejected."""
     _run(arena, run, NAN)
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)
+    live = slice(0, arena.live_tokens)
+    written = {"out": arena.outs[number], "lse": arena.lse}
+    kept = {name: tensor[live].clone() for name, tensor in written.items()}
+    _run(arena, run, OTHER)
+    for name, tensor in written.items():
+        if not same_bits(tensor[live], kept[name]):
+            status, reason = _why_different(kept[name], tensor[live], number)
+            raise Rejected(status, f"{name} beside an LSE: {reason}")
     return _merged(first, [verdict])
 
 

@@ -195,10 +195,24 @@ class Sleeps(Honest):
         time.sleep(0.5)
 
 
+class DithersInItsLse(Honest):
+    """The LSE of every second call has another last bit; the outputs never."""
+
+    calls = 0
+
+    def launch(self, batch, features, out, config, workspace, *, lse=None):
+        super().launch(batch, features, out, config, workspace, lse=lse)
+        if lse is not None:
+            self.calls += 1
+            if self.calls % 2 == 0:
+                lse[0, 0] = torch.nextafter(lse[0, 0], torch.tensor(torch.inf))
+
+
 honest, lies, remembers, skips, skips_seven, dithers = Honest(), Lies(), Remembers(), Skips(), SkipsSeven(), Dithers()
 overruns, pads, eats_inputs, refuses, no_features = Overruns(), Pads(), EatsInputs(), Refuses(), NoFeatures()
 eats_slopes, scaled, scaled_skips = EatsSlopes(), Scaled(), ScaledSkips()
 scaled_skips_seven, scaled_pads = ScaledSkipsSeven(), ScaledPads()
 eats_new_tokens, new_tokens_alone = EatsNewTokens(), NewTokensAlone()
 dies_in_window = DiesInWindow()
+dithers_in_its_lse = DithersInItsLse()
 raises, dies, hangs, chatters, sleeps = Raises(), Dies(), Hangs(), Chatters(), Sleeps()

@@ -37,6 +37,12 @@ def test_a_right_callable_passes(cases, child):
     assert not wrong
 
 
+def test_an_lse_of_other_bits_in_the_last_call_is_nondeterministic(child):
+    """Of one sequence, so that its calls are the callable's."""
+    result = kit_of("dithers_in_its_lse", child).once("batch-1")
+    assert (result.status, "other bits of lse" in result.reason) == ("nondeterministic", True), result
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
     kit = kit_of(name, child)

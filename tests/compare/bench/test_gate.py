@@ -56,6 +56,16 @@ def test_a_liar_is_caught_and_named(name):
     assert caught.value.status is LIARS[name][0]
 
 
+def test_an_lse_of_other_bits_is_nondeterministic():
+    importlib.reload(fake_kernels)
+    arena = Arena(BF16, 1, "cpu")
+    subject = Subject("fake_kernels:dithers_in_its_lse", arena, None)
+    first = gate.before(arena, lambda: subject.launch(0), (0,), Precision())
+    with pytest.raises(Rejected, match="lse beside an LSE: page set 0: 1 elements differ") as caught:
+        gate.with_lse(arena, lambda: subject.launch(0, arena.lse), 0, Precision(), first)
+    assert caught.value.status is Status.NONDETERMINISTIC
+
+
 def test_what_one_kernel_spoiled_is_not_the_next_ones_fault():
     importlib.reload(fake_kernels)
     arena = Arena(BF16, 1, "cpu")
