@@ -1,8 +1,8 @@
 """One kernel from outside against the spec: four calls a case in a child, judged here from the bytes that come back.
 
 1. values A, outputs filled with NaN.  2. the same addresses, other values.  3. values A but for one tensor, or one
-number.  4. values A again, outputs filled with 7.0: the bits of call 1, of `out` and of the LSE. So an output that was kept from another call,
-or was not written, is wrong (`common.cases.calls`).
+number.  4. values A again, outputs filled with 7.0: the bits of call 1, of `out` and of the LSE. So an output that was
+kept from another call, or was not written, is wrong (`common.cases.calls`).
 The reference is computed in this process, on its CPU, after the child has answered.
 """
 

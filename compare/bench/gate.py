@@ -123,7 +123,7 @@ def again(
 
 
 def with_lse(arena: Arena, run: Callable[[], None], number: int, contract: Precision, first: GateResult) -> GateResult:
-    """Judge a launch that also writes `arena.lse`, twice: the second must give the bits of the first. Raises Rejected."""
+    """Judge a launch that also writes `arena.lse`; a second one must give the same bits. Raises Rejected."""
     _run(arena, run, NAN)
     verdict = _judge(arena, number, contract, arena.lse)
     _padding_intact(arena, [number], NAN)
