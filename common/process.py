@@ -15,15 +15,19 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 FLOOD_BYTES = 64 << 20
 LOG_TAIL = 2000  # bytes of its log that are told of a child that was lost
 POLL_S = 0.1
+SEND_S = 60.0  # in which a child must take a line
+REAP_S = 30.0  # in which one that was killed ends; the driver of a device, or who traces it, may hold it longer
 DESCRIPTOR = "{descriptor}"  # the word of a command for which the number of the child's end of the socket stands
 _living: set[subprocess.Popen[bytes]] = set()
+_starting = threading.RLock()
 
 
 def cores() -> int:
@@ -56,9 +60,17 @@ def end_all() -> None:
 
 
 def _start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(command, start_new_session=True, **how)
-    _living.add(process)
+    with _starting:
+        process = subprocess.Popen(command, start_new_session=True, **how)
+        _living.add(process)
     return process
+
+
+@contextlib.contextmanager
+def started() -> Iterator[set[int]]:
+    """The processes that were started here and not ended; none is started meanwhile."""
+    with _starting:
+        yield {process.pid for process in _living}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -67,7 +79,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(REAP_S)
     _living.discard(process)
 
 
@@ -113,12 +126,12 @@ class Child:
             self._process = _start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
             self._to, self._from = self._process.stdin, self._process.stdout
         else:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
+            self._to, theirs = socket.socketpair()
+            with theirs:
                 number = theirs.fileno()
                 how |= {"stdin": subprocess.DEVNULL, "stdout": self._log, "pass_fds": [number]}
                 self._process = _start([str(number) if word == DESCRIPTOR else word for word in command], **how)
-                self._to, self._from = ours.makefile("wb"), ours.makefile("rb")
+                self._from = self._to
 
     @property
     def pid(self) -> int:
@@ -133,13 +146,26 @@ class Child:
         """What came behind the last line."""
         return self._buffer
 
-    def send(self, line: bytes) -> None:
-        """Write a line. Raises Lost."""
+    def send(self, line: bytes, files: Sequence[int] = ()) -> None:
+        """Write a line, and over a socket hand these descriptors with it. Raises Lost."""
         try:
-            self._to.write(line + b"\n")
-            self._to.flush()
+            if isinstance(self._to, socket.socket):
+                self._send(line + b"\n", files)
+            else:
+                self._to.write(line + b"\n")
+                self._to.flush()
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
+        except TimeoutError:
+            raise self.lost("timeout", f"took no line for {SEND_S:.0f} s") from None
+
+    def _send(self, line: bytes, files: Sequence[int]) -> None:
+        self._to.settimeout(SEND_S)
+        try:
+            sent = socket.send_fds(self._to, [line], files) if files else 0
+            self._to.sendall(line[sent:])
+        finally:
+            self._to.settimeout(None)
 
     def line(self, silence_s: float) -> bytes:
         """The next line, without its end. Raises Lost: after `silence_s`, at the child's end, or when it floods."""

@@ -1,25 +1,27 @@
 """A kernel in a process of its own: time limit, crash, out of memory, flood, stray processes -> a status.
 
-The process runs `common/kit/isolated.py` by its path. Whatever it does, `Isolated.ask` returns a Reply within its
-limit, and the next question goes to a fresh process where the last one is lost. Every process that it left is ended.
+The process runs `common/kit/isolated.py` by its path, as a user of its own where that can be (`common.kit.account`).
+Whatever it does, `Isolated.ask` returns a Reply within its limit, and the next question goes to a fresh process where
+the last one is lost. Every process that it left is ended (`common.kit.offspring`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from common.kit import account, offspring
 from common.process import DESCRIPTOR, Child, Lost, Over
 
 HERE = Path(__file__).resolve().parent
-TOKEN = "DIPTYCH_ISOLATED"  # in the environment of the child and of all that it starts
 LONGEST_REPLY = 2**20
 WRITTEN = "wrote into the channel to the kit"
 
@@ -66,16 +68,6 @@ def plain(said: object) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)[:500]
 
 
-def stray(token: str, but: int) -> list[int]:
-    """Processes that carry the token, besides `but` and this one. Linux only; elsewhere none are found."""
-    mark, found = f"{TOKEN}={token}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return [pid for pid in found if pid not in (but, os.getpid())]
-
-
 class Isolated:
     """One process at a time, started when it is asked something.
 
@@ -86,20 +78,35 @@ class Isolated:
         self.limits, self._interpret, self._threads = limits or Limits(), interpret, threads
         self._child: Child | None = None
         self.started = 0  # processes so far
+        self.unended: list[int] = []  # processes that SIGKILL did not end: what they do meanwhile nobody knows
 
-    def ask(self, request: dict[str, Any], limit_s: float | None = None) -> Reply:
-        """One question, one answer; never raises for what the child does."""
+    @cached_property
+    def not_isolated(self) -> str:
+        """Why the child runs as the user who calls; empty where it has a user of its own."""
+        return self._account[1]
+
+    @cached_property
+    def _account(self) -> tuple[account.Account | None, str]:
+        return account.another()
+
+    @cached_property
+    def _home(self) -> account.Home:
+        return account.Home(self._account[0])
+
+    def ask(self, request: dict[str, Any], limit_s: float | None = None, files: Sequence[int] = ()) -> Reply:
+        """One question, with descriptors that the child is handed, and one answer; never raises for what the child
+        does."""
         nonce = secrets.token_hex(8)
         limit = self.limits.call_s if limit_s is None else limit_s
         try:
-            self._put(json.dumps(request | {"nonce": nonce}).encode(), nonce)
+            self._put(json.dumps(request | {"nonce": nonce}).encode(), nonce, files)
             said = self._heard(nonce, limit, alone=True)
         except Lost as lost:
             tail = lost.log_tail.strip().rsplit("\n", 1)[-1][-300:]
             last = f"; its last line: {plain(tail)}" if tail and lost.status == "crash" else ""
             self.close()
             return Reply(lost.status, lost.reason + last)
-        left = stray(self._token, self._child.pid)
+        left = offspring.left(self._child.pid)
         if left:
             self.close()
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
@@ -109,13 +116,11 @@ class Isolated:
         """End the process and all that it started."""
         if self._child is None:
             return
-        for pid in stray(self._token, self._child.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        self.unended += offspring.end(self._child.pid)
         self._child.end()
         self._child = None
 
-    def _put(self, request: bytes, nonce: str) -> None:
+    def _put(self, request: bytes, nonce: str, files: Sequence[int]) -> None:
         """Hand the question to a process that says it has it. Raises Lost.
 
         One that answered the last question and ended behind its answer is replaced: the next kernel is not to blame.
@@ -123,7 +128,7 @@ class Isolated:
         if self._child is not None:
             self._child.mark()
             try:
-                self._child.send(request)
+                self._child.send(request, files)
                 self._heard(nonce, self.limits.call_s)
                 return
             except Lost as lost:
@@ -132,20 +137,22 @@ class Isolated:
             self.close()
         self._start()
         try:
-            self._child.send(request)
+            self._child.send(request, files)
         except Lost as lost:
             raise self._child.lost("crash", "ended the process before the call") from lost
         self._heard(nonce, self.limits.start_s)
 
     def _start(self) -> None:
-        self._token = secrets.token_hex(16)
-        environment = os.environ | {TOKEN: self._token, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        offspring.adopt()
+        environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         if self._interpret:
             environment["TRITON_INTERPRET"] = "1"
         if self._threads is not None:
             environment["OMP_NUM_THREADS"] = str(self._threads)
         interpreter = str(HERE.parent / "interpreter" / "__init__.py") if self._interpret else ""
         command = [sys.executable, "-P", str(HERE / "isolated.py"), DESCRIPTOR, interpreter, str(self.limits.memory)]
+        if user := self._account[0]:
+            command, environment = user.command(command), environment | self._home.environment()
         how = {"flood": self.limits.flood, "longest": LONGEST_REPLY}
         self._child = Child(command, environment, over=Over.SOCKET, **how)
         self.started += 1

@@ -5,11 +5,13 @@ reference, no tolerance and no verdict: the bytes of every tensor go back, and t
 and torch only. `common/interpreter` is run, by its path too, before the kernel is imported, where argv names it.
 
 One JSON object a line each way over the socket argv[1]. Asked `describe`: what the kernel declares. Asked `call`: the
-tensors are read from a file into buffers that keep their addresses from call to call, and written to another file.
+tensors are read from a file into buffers that keep their addresses from call to call, and written to another file; the
+descriptors of both come with the question.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -18,7 +20,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -124,7 +126,8 @@ def buffers(request: dict[str, Any]) -> list[torch.Tensor]:
     if sizes not in _memory:
         _memory.clear()
         _memory[sizes] = [torch.empty(max(size, 1), dtype=torch.uint8, device=request["device"]) for size in sizes]
-    with open(request["inputs"], "rb") as file:
+    with open(request["inputs"], "rb", closefd=False) as file:
+        file.seek(0)
         for size, buffer in zip(sizes, _memory[sizes], strict=True):
             if size:
                 buffer.copy_(torch.frombuffer(bytearray(file.read(size)), dtype=torch.uint8))
@@ -261,7 +264,7 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
         keep("out", out, t["out"], tokens)
     if lse is not None and "lse" in t:
         keep("lse", lse, t["lse"], tokens)
-    with open(request["outputs"], "wb") as file:
+    with open(request["outputs"], "wb", closefd=False) as file:
         for size, buffer in zip(request["storages"], memory, strict=True):
             file.write(memoryview(buffer[:size].cpu().numpy()))
     if cuda:
@@ -299,6 +302,23 @@ def limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def questions(channel: socket.socket) -> Iterator[dict[str, Any]]:
+    """Each with the descriptors that came with it, as `inputs` and `outputs`; closed behind its answer."""
+    heard, files = b"", []
+    while True:
+        while b"\n" not in heard:
+            some, came, _, _ = socket.recv_fds(channel, 1 << 16, 2)
+            if not some:
+                return
+            heard, files = heard + some, files + came
+        line, heard = heard.split(b"\n", 1)
+        yield json.loads(line) | dict(zip(("inputs", "outputs"), files, strict=False))
+        for file in files:
+            with contextlib.suppress(OSError):
+                os.close(file)
+        files = []
+
+
 def main() -> None:
     channel, interpreter, num_bytes, me = socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:4], os.getpid()
     sys.path.insert(0, os.getcwd())
@@ -309,8 +329,7 @@ def main() -> None:
         repairs.install()
     if int(num_bytes) and os.path.exists("/proc/self/statm"):
         limit_memory(int(num_bytes))
-    for line in channel.makefile("r"):
-        request = json.loads(line)
+    for request in questions(channel):
         channel.sendall(json.dumps({"status": "begun", "nonce": request["nonce"]}).encode() + b"\n")
         reply = answer(request)
         if os.getpid() != me:

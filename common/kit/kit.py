@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 import shlex
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,11 +75,9 @@ class Kit:
     options: tuple[str, ...] = ()
     _declared: Declared | None = None
     _before: str = ""  # the case that the child ran last
-    _folder: tempfile.TemporaryDirectory = field(default_factory=lambda: tempfile.TemporaryDirectory("", "diptych-"))
 
     def close(self) -> None:
         self.child.close()
-        self._folder.cleanup()
 
     @property
     def declared(self) -> Declared:
@@ -187,12 +183,13 @@ class Kit:
         asked = lse is not None and "lse" in self.declared.supports
         written = {"out": out} | ({"lse": lse} if asked else {})
         image = Image.of(batch, features, written)
-        folder = Path(self._folder.name)
-        request = image.request(folder) | {"ask": "call", "device": self.device}
-        reply = self.child.ask(request | {"kernel": self.kernel, "adapter": self.declared.adapter})
-        if reply.status != "ok":
-            raise _Wrong(*_named(reply))
-        found, damaged = image.returned(folder, int(batch.query_start_loc[-1]))
+        request = image.request() | {"ask": "call", "device": self.device}
+        request |= {"kernel": self.kernel, "adapter": self.declared.adapter}
+        with image.given() as given, image.room() as room:
+            reply = self.child.ask(request, files=(given.descriptor, room.descriptor))
+            if reply.status != "ok":
+                raise _Wrong(*_named(reply))
+            found, damaged = image.returned(room, int(batch.query_start_loc[-1]))
         return found["out"], found.get("lse"), damaged
 
     def smallest(self, expression: str, note: Callable[[str], None] = lambda _: None) -> Result:

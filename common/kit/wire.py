@@ -1,14 +1,17 @@
-"""A batch as bytes for the child and back: whole storages, with their guard bands, in the layout that the case has."""
+"""A batch as bytes for the child and back: whole storages, with their guard bands, in the layout that the case has.
+
+The bytes lie in memory that this process made (`common.kit.memory`): the child gets its descriptors and no path.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from common.kit import memory
 from common.kit.isolated import HINTS
 from common.oracle.integrity import same_bits
 from common.spec import Features, PagedBatch
@@ -55,31 +58,29 @@ class Image:
         place = {name: order.index(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
         return cls(tensors, frozenset(written), list(storages.values()), place, call)
 
-    def request(self, folder: Path) -> dict[str, Any]:
-        """Write the storages to a file; what the child needs to know of them."""
-        inputs, outputs = folder / "inputs", folder / "outputs"
-        outputs.unlink(missing_ok=True)
-        with inputs.open("wb") as file:
-            for storage in self.storages:
-                file.write(memoryview(storage.numpy()))
+    def given(self) -> memory.Memory:
+        """The storages, one behind the other, that nobody can write to."""
+        return memory.holding(memoryview(storage.numpy()) for storage in self.storages)
+
+    def room(self) -> memory.Memory:
+        """As many bytes for the child to write."""
+        return memory.empty(sum(storage.numel() for storage in self.storages))
+
+    def request(self) -> dict[str, Any]:
+        """What the child needs to know of the storages."""
         described = {
             name: [self.place[name], str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride()),
                    t.storage_offset()]
             for name, t in self.tensors.items()
         }  # fmt: skip
-        sizes = [storage.numel() for storage in self.storages]
-        return {
-            "inputs": str(inputs),
-            "outputs": str(outputs),
-            "storages": sizes,
-            "tensors": described,
-            "call": self.call,
-        }
+        return {"storages": [storage.numel() for storage in self.storages], "tensors": described, "call": self.call}
 
-    def returned(self, folder: Path, num_tokens: int) -> tuple[dict[str, Tensor], list[str]]:
-        """The written tensors as they came back, and one sentence for each thing that changed and should not have."""
-        path, sizes = folder / "outputs", [storage.numel() for storage in self.storages]
-        raw = bytearray(path.read_bytes()) if path.exists() else bytearray()
+    def returned(self, room: memory.Memory, num_tokens: int) -> tuple[dict[str, Tensor], list[str]]:
+        """The written tensors as they came back, and one sentence for each thing that changed and should not have.
+
+        Each byte is read once: what the child writes meanwhile is not judged twice in two ways.
+        """
+        raw, sizes = room.read(), [storage.numel() for storage in self.storages]
         if len(raw) != sum(sizes):
             return {name: self.tensors[name] for name in self.written}, ["did not send its tensors back whole"]
         whole = torch.frombuffer(raw, dtype=torch.uint8)

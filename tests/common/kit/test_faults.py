@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from common.kit import isolate
+from common.kit import offspring
 from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit, Unavailable
 
@@ -45,13 +45,14 @@ def test_a_fault_is_contained_and_named(name, child):
     assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
     kit = Kit(f"kit_faults:{name}", 7, child)
     assert kit.declared.supports  # the import is behind us: what follows is one call
-    before, token = child.started, child._token
+    before = child.started
     child.limits = Limits(call_s=4.0 if name == "hang" else 60.0, memory=2**32)
     begun = time.monotonic()
     found = kit.once("batch-1")
     assert (found.status, words.lower() in found.reason.lower()) == (status, True), found
     assert time.monotonic() - begun < 60.0
-    assert isolate.stray(token, 0) == [] if name in ENDS else child.started == before
+    assert child._child is None if name in ENDS else child.started == before
+    assert offspring.left(0) == []
 
 
 @pytest.mark.parametrize(("name", "costs"), [("cuda_lost", 1), ("hip_lost", 1), ("at_a_loss", 0)])

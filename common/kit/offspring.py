@@ -1,0 +1,118 @@
+"""Every process that came of a child, found by its parents: its session, name and environment may be its own.
+
+On Linux an orphan goes to the nearest ancestor that adopts orphans; `adopt` makes this process one. Elsewhere none is
+found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from functools import cache
+from glob import glob
+from pathlib import Path
+
+from common.process import started
+
+LINUX = sys.platform.startswith("linux")
+END_S = 10.0  # in which the last of them must be gone
+_SUBREAPER, _DUMPABLE = 36, 4  # of linux/prctl.h
+
+
+def adopt() -> None:
+    """From now on orphans among this process's descendants become its children, and no process of the same user may
+    trace it or read its memory."""
+    _adopted(os.getpid())
+
+
+@cache
+def _adopted(me: int) -> frozenset[int]:
+    """The children that it had before, which are nobody's offspring."""
+    if not LINUX:
+        return frozenset()
+    control = ctypes.CDLL(None, use_errno=True).prctl
+    if control(_SUBREAPER, 1, 0, 0, 0) or control(_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    with started() as ours:
+        return frozenset(_children(me) - ours)
+
+
+def left(pid: int) -> list[int]:
+    """What lives below a child and is not it, orphans too; a zombie without threads does not live."""
+    below = _below(pid) if pid in _children(os.getpid()) else set()  # else it has ended, and may be somebody's number
+    return sorted(one for one in below | _orphans() if _lives(one))
+
+
+def end(pid: int) -> list[int]:
+    """End a child and all that `left` finds; those that do not end."""
+    deadline = time.monotonic() + END_S
+    while True:
+        if pid in _children(os.getpid()):
+            _kill(pid)
+        found = left(pid)
+        for one in found:
+            _kill(one)
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.001)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _below(pid: int) -> set[int]:
+    found, open_ = set(), [pid]
+    while open_:
+        new = _children(open_.pop()) - found
+        found |= new
+        open_ += new
+    return found
+
+
+def _orphans() -> set[int]:
+    """Children of this process that it did not start, and all below them. One that has ended is reaped."""
+    me = os.getpid()
+    before = _adopted(me)
+    with started() as ours:
+        mine = _children(me) - ours - before
+    for pid in mine:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return mine.union(*map(_below, mine))
+
+
+def _children(pid: int) -> set[int]:
+    """Of all threads of a process; where the kernel keeps no lists, by the parent that each process names."""
+    if _lists():
+        return {int(word) for path in glob(f"/proc/{pid}/task/*/children") for word in _read(path).split()}
+    parents = {path.split("/")[2]: _after_name(path)[1:2] for path in glob("/proc/[0-9]*/stat")}
+    return {int(one) for one, parent in parents.items() if parent == [str(pid)]}
+
+
+@cache
+def _lists() -> bool:
+    return bool(glob("/proc/self/task/*/children"))
+
+
+def _lives(pid: int) -> bool:
+    """Whether a thread of it does: the first may have ended before the others."""
+    states = [_after_name(path)[:1] for path in glob(f"/proc/{pid}/task/*/stat")]
+    return any(state not in ([], ["Z"], ["X"]) for state in states)
+
+
+def _after_name(path: str) -> list[str]:
+    """The words of proc(5)'s `stat` from the state on: the name before it is in brackets and may hold any character."""
+    return _read(path).rpartition(")")[2].split()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
