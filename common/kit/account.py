@@ -103,7 +103,9 @@ def _unused() -> int:
     taken = set()
     for path in glob("/proc/[0-9]*/status"):
         with contextlib.suppress(OSError):
-            taken |= {word for line in Path(path).read_text().splitlines() if line[:4] == "Uid:" for word in line.split()}
+            taken |= {
+                word for line in Path(path).read_text().splitlines() if line[:4] == "Uid:" for word in line.split()
+            }
     first = secrets.randbelow(len(UIDS))
     return next(uid for uid in (*UIDS[first:], *UIDS[:first]) if str(uid) not in taken)
 
@@ -111,7 +113,9 @@ def _unused() -> int:
 def _read_by_kernels(folder: str, python_path: str) -> list[str]:
     """Python, the packages that it finds, and modules of the folders that a kernel is imported from."""
     own = [folder, *(path for path in python_path.split(os.pathsep) if path)]
-    modules = [path for one in own for pattern in ("*.py", "*/__init__.py") for path in glob(os.path.join(one, pattern))]
+    modules = [
+        path for one in own for pattern in ("*.py", "*/__init__.py") for path in glob(os.path.join(one, pattern))
+    ]
     python = [os.path.realpath(sys.executable), str(HERE / "isolated.py"), tempfile.gettempdir()]
     return [*python, *filter(None, sys.path), *own, *modules]
 

@@ -1,7 +1,7 @@
 """Become another user for good, and then another program: what stands between a judge that is root and a kernel.
 
-Run by its path as `python -I -S enter.py PLAN PROGRAM...`: standard library only, and nothing of the environment's or of
-a folder's. PLAN is JSON: uid, gid, groups, `reading` (whether it keeps the one capability to read and search what is
+Run by its path as `python -I -S enter.py PLAN PROGRAM...`: standard library only, and nothing of the environment's or
+of a folder's. PLAN is JSON: uid, gid, groups, `reading` (whether it keeps the one capability to read and search what is
 closed to others), and `look`: paths to open as that user. With `look` those that do not open are printed, one a line,
 and no program is run.
 """

@@ -89,6 +89,10 @@ class Isolated:
     def _account(self) -> tuple[account.Account | None, str]:
         return account.another()
 
+    @property
+    def _user(self) -> int | None:
+        return self._account[0] and self._account[0].uid
+
     @cached_property
     def _home(self) -> account.Home:
         return account.Home(self._account[0])
@@ -106,7 +110,7 @@ class Isolated:
             last = f"; its last line: {plain(tail)}" if tail and lost.status == "crash" else ""
             self.close()
             return Reply(lost.status, lost.reason + last)
-        left = offspring.left(self._child.pid)
+        left = offspring.left(self._child.pid, self._user)
         if left:
             self.close()
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
@@ -116,7 +120,7 @@ class Isolated:
         """End the process and all that it started."""
         if self._child is None:
             return
-        self.unended += offspring.end(self._child.pid)
+        self.unended += offspring.end(self._child.pid, self._user)
         self._child.end()
         self._child = None
 

@@ -7,6 +7,7 @@ file without a name, of which no more is read than was asked for.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import tempfile
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ class Memory:
     def __init__(self, num_bytes: int) -> None:
         self._sealed, self._num_bytes = hasattr(os, "memfd_create"), num_bytes
         if self._sealed:
-            self._file = open(os.memfd_create("diptych", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b", buffering=0)
+            self._file = io.FileIO(os.memfd_create("diptych", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
         else:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by __exit__
         os.ftruncate(self._file.fileno(), num_bytes)

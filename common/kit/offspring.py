@@ -41,19 +41,23 @@ def _adopted(me: int) -> frozenset[int]:
         return frozenset(_children(me) - ours)
 
 
-def left(pid: int) -> list[int]:
-    """What lives below a child and is not it, orphans too; a zombie without threads does not live."""
+def left(pid: int, user: int | None = None) -> list[int]:
+    """What lives below a child and is not it, orphans too; a zombie without threads does not live.
+
+    user: that of the child alone, by which its orphans are told from those of others.
+    """
     below = _below(pid) if pid in _children(os.getpid()) else set()  # else it has ended, and may be somebody's number
-    return sorted(one for one in below | _orphans() if _lives(one))
+    orphans = {one for one in _orphans() if user is None or _user(one) in (user, None)}
+    return sorted(one for one in below | orphans if _lives(one))
 
 
-def end(pid: int) -> list[int]:
+def end(pid: int, user: int | None = None) -> list[int]:
     """End a child and all that `left` finds; those that do not end."""
     deadline = time.monotonic() + END_S
     while True:
         if pid in _children(os.getpid()):
             _kill(pid)
-        found = left(pid)
+        found = left(pid, user)
         for one in found:
             _kill(one)
         if not found or time.monotonic() > deadline:
@@ -104,6 +108,12 @@ def _lives(pid: int) -> bool:
     """Whether a thread of it does: the first may have ended before the others."""
     states = [_after_name(path)[:1] for path in glob(f"/proc/{pid}/task/*/stat")]
     return any(state not in ([], ["Z"], ["X"]) for state in states)
+
+
+def _user(pid: int) -> int | None:
+    """Who runs a process; None where it has ended."""
+    words = _read(f"/proc/{pid}/status").partition("\nUid:")[2].split()
+    return int(words[0]) if words else None
 
 
 def _after_name(path: str) -> list[str]:
