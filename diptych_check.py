@@ -20,8 +20,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 # Of a wheel, or of a checkout.
 COMMON = next(folder for folder in (HERE / "diptych" / "common", HERE / "common") if folder.is_dir())
-EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing could run, 130 interrupted"
+EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing was judged, 130 interrupted"
 SEED, MOST_SEED = 0, 2**63 - 1
+MOST_PROCESSES = 64
 
 
 def seed(text: str) -> int | str:
@@ -45,6 +46,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def processes(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    if not 1 <= value <= MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"found {text:.40}, allowed an integer from 1 to {MOST_PROCESSES}")
+    return value
+
+
 # name -> (default, type, what it is)
 OPTIONS: dict[str, tuple[object, object, str]] = {
     "level": ("smoke", str, "smoke, or full: every case in three dtypes, and random ones"),
@@ -54,8 +62,17 @@ OPTIONS: dict[str, tuple[object, object, str]] = {
     "interpret": ("auto", str, "on or off: Triton's interpreter, and its repairs, in the child; auto: on a CPU"),
     "supports": (None, str, "comma-separated features, in place of the kernel's SUPPORTS"),
     "limits": (None, str, "a JSON file in place of the kernel's LIMITS"),
-    "time-limit": (60.0, seconds, "seconds of one call"),
+    "time-limit": (
+        None,
+        seconds,
+        "seconds of one call; else 60, and more where a slow kernel needs more",
+    ),
+    "processes": (None, processes, "that run cases at once; else as many as cores, 4 at most, and 1 on a GPU"),
     "report": (None, str, "a JSON file of what became of each case"),
+}
+FLAGS = {
+    "strict": "a case without an answer in time, which is not judged, fails the run",
+    "no-minimise": "do not look for the smallest failing case",
 }
 _fresh: list[tuple[str | None, tempfile.TemporaryDirectory]] = []  # what sys.pycache_prefix was, and what it is
 
@@ -100,6 +117,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (default, kind, what) in OPTIONS.items():
         prefix = "" if name in ("level", "case") else "kit-"
         group.addoption(f"--{prefix}{name}", dest=f"kit_{name}", default=default, type=kind, help=what)
+    for name, what in FLAGS.items():
+        group.addoption(f"--kit-{name}", dest=f"kit_{name}", action="store_true", help=what)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,13 +126,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("kernel", metavar="PACKAGE.MODULE:NAME", help="the callable, or a module with launch")
     made.add_argument("--case", action="append", default=[], help="this case alone; may be given again")
     made.add_argument("--list", action="store_true", help="print the cases; run none")
+    made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
     for name, (default, kind, what) in OPTIONS.items():
-        made.add_argument(f"--{name}", default=default, type=kind, help=what)
+        made.add_argument(*["-n"] * (name == "processes"), f"--{name}", default=default, type=kind, help=what)
+    for name, what in FLAGS.items():
+        made.add_argument(f"--{name}", action="store_true", help=what)
     return made
 
 
-class Refusals:
-    """Of the command: what ends it before the first case is one line on stderr, without pytest's words around it."""
+class Command:
+    """What ends the command before the first case is one line on stderr, without pytest's words around it. A failure is
+    told where it happens and in the summary, and not by pytest as well; an error of the kit is."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
@@ -123,6 +146,16 @@ class Refusals:
         if isinstance(excinfo.value, pytest.exit.Exception):
             self._plugins.unregister(self._plugins.getplugin("terminalreporter"))
             print(f"diptych-check: {excinfo.value.msg}", file=sys.stderr)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """No letters: the kit says how far it is."""
+        if report.when == "call" or not report.passed:
+            return "error" if report.when != "call" and report.failed else report.outcome, "", ""
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.longreprtext.count("\n") > 1:
+            print(f"\n{report.longreprtext}", file=sys.stderr)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -139,13 +172,14 @@ def main(words: list[str] | None = None) -> int:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     command = [str(COMMON / "conformance.py"), f"--kernel={asked['kernel']}", "-c", os.devnull]
-    command += ["--rootdir", str(HERE), "--noconftest", "-p", "no:cacheprovider", "-q", "--tb=short", "-rN"]
+    command += ["--rootdir", str(HERE), "--noconftest", "-p", "no:cacheprovider", "-q", "--tb=no", "-rN"]
     command += [f"--case={case}" for case in asked["case"]] + ["--kit-list"] * asked["list"]
+    command += ["-x"] * asked["exitfirst"] + [f"--kit-{name}" for name in FLAGS if asked[name.replace("-", "_")]]
     for name in OPTIONS:
         value = asked[name.replace("-", "_")]
         if value is not None:  # as one word: what a user wrote may begin with a dash
             command.append(f"--{'' if name == 'level' else 'kit-'}{name}={value}")
-    code = int(pytest.main(command, plugins=[sys.modules["diptych_check"], Refusals()]))
+    code = int(pytest.main(command, plugins=[sys.modules["diptych_check"], Command()]))
     return {2: 130, 3: 1, 4: 2}.get(code, code)
 
 

@@ -23,18 +23,24 @@ import pytest
 import torch
 
 import common
-from common.kit import levels
+from common.kit import levels, pace
 from common.kit.asked import Asked
 from common.kit.declared import limits_of, supports_of
 from common.kit.isolate import Isolated, Limits
-from common.kit.kit import Kit, Result, Unavailable
+from common.kit.kit import LATE, NOT_ASKED, Kit, Result, Unavailable
+from common.kit.lanes import Lanes
 from common.kit.own_files import OwnFiles
+from common.process import cores
 from common.spec import SpecError
 
 TELL_S = 20.0  # between two words on how far a run is
 LINE = 200
 NOTHING = "nothing was asked: all cases are declared unsupported, or too large for a CPU"
+NO_ANSWER = "nothing was judged: no answer came in time"
+MOST_LATE = 5  # cases in a row without an answer, before any was judged: the others are not asked
+MOST_PROCESSES, SHARE = 4, 8  # where none are asked for: processes, and the least cases of each
 TAKES = {"full": "; a plain-torch kernel takes about ten minutes"}
+SHOWN = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": None, "supports": None, "limits": None}
 CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
 CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcache", "protocol")}
 
@@ -100,28 +106,40 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", cases, ids=cases)
 
 
-def make(config: pytest.Config) -> Kit:
+def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
+    """A kit a process, of one seed and one pace; the first knows what the kernel declares. Raises Unavailable."""
+
     def option(name: str) -> Any:
         return config.getoption(f"kit_{name}")
 
     device = option("device")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    interpret = option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")
-    limits = Limits(call_s=option("time-limit")) if device == "cpu" else Limits(call_s=option("time-limit"), memory=0)
+    processes = _processes(config, cases, device)
+    interpret = (option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")) and _has_triton()
+    limits = Limits() if device == "cpu" else Limits(memory=0)
+    assumed = pace.ON_GPU if device == "cuda" else pace.INTERPRETED if interpret else pace.PLAIN
     seed = secrets.randbits(31) if option("seed") == "random" else option("seed")
-    shown = {
-        "adapter": "auto",
-        "device": "auto",
-        "interpret": "auto",
-        "time-limit": 60.0,
-        "supports": None,
-        "limits": None,
-    }
-    options = [f"--{name}={option(name)}" for name, default in shown.items() if option(name) != default]
-    child = Isolated(limits, interpret=interpret and _has_triton())
+    options = [f"--{name}={option(name)}" for name, default in SHOWN.items() if option(name) != default]
+    threads = None if processes == 1 else max(1, cores() // processes)
     kernel, outside = config.getoption("--kernel"), _outside(config)
-    return Kit(kernel, seed, child, option("adapter"), device, outside=outside, options=tuple(options))
+    of = {"outside": outside, "options": tuple(options), "pace": pace.Pace(option("time-limit"), assumed)}
+    first, *others = [Isolated(limits, interpret=interpret, threads=threads) for _ in range(processes)]
+    kit = Kit(kernel, seed, first, option("adapter"), device, **of)
+    try:
+        kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
+    except Unavailable:
+        kit.close()
+        raise
+    return [kit, *(kit.beside(child) for child in others)]
+
+
+def _processes(config: pytest.Config, cases: list[str], device: str) -> int:
+    """How many run cases at once. Cases that were given stay in one: one may fail behind another alone."""
+    if (asked := config.getoption("kit_processes")) is not None:
+        return asked
+    shared = not config.getoption("--case") and device == "cpu"
+    return max(1, min(cores(), MOST_PROCESSES, len(cases) // SHARE)) if shared else 1
 
 
 def _has_triton() -> bool:
@@ -131,17 +149,26 @@ def _has_triton() -> bool:
 
 
 class Summary:
-    """Gathers the results of a run and closes it: the smallest failing case, what was asked, the report."""
+    """Gathers the results of a run and closes it: the smallest failing case, what was asked, the report.
 
-    def __init__(self, kit: Kit, report: str | None, planned: int, say: Callable[[str], None]) -> None:
+    strict: a case that was not judged, for no answer came in time, fails the run. minimise: look for a smaller case.
+    """
+
+    def __init__(
+        self, kit: Kit, report: str | None, planned: int, say: Callable[[str], None], *, strict: bool = False,
+        minimise: bool = True,
+    ) -> None:  # fmt: skip
         self.kit, self.report, self.results, self.smallest = kit, report, [], None
+        self.strict, self._minimise = strict, minimise
         self.own, self.changed = OwnFiles(), []
         self._planned, self._say = planned, say
         self._begun = self._told = time.monotonic()
 
     def add(self, result: Result) -> None:
-        """One more; at times says how far the run is."""
+        """One more; says at once what is wrong, or was not judged, and at times how far the run is."""
         self.results.append(result)
+        for line in _told(result):
+            self._say(line)
         done, now = len(self.results), time.monotonic()
         if now - self._told >= TELL_S and done < self._planned:
             self._told, left = now, (now - self._begun) / done * (self._planned - done)
@@ -154,17 +181,27 @@ class Summary:
 
     @property
     def asked(self) -> Asked:
-        """Of the cases that the kernel was called on."""
-        called = [result for result in self.results if not result.declared and result.status != "too_large"]
+        """Of the cases that there is a verdict on."""
         lse = "lse" in self.kit.declared.supports
-        return Asked.of([levels.read(result.case) for result in called], lse=lse)
+        return Asked.of([levels.read(result.case) for result in self.results if result.judged], lse=lse)
+
+    @property
+    def late(self) -> list[Result]:
+        """Not judged, for no answer came in time."""
+        return [result for result in self.results if result.status == LATE]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a kernel never answers: the first cases that it was called on had no answer."""
+        return len(self.late) >= MOST_LATE and not any(result.judged for result in self.results)
 
     def close(self) -> None:
         """Shrink the smallest failure, end the child, write the report."""
         failed = [result for result in self.results if result.failed and result.repro]
         alone = [result for result in failed if result.repro.count("--case") == 1]
-        if alone:
+        if alone and self._minimise:
             first = min(alone, key=lambda result: levels.size(levels.read(result.case)))
+            self._say(f"looking for a smaller case than {first.case} (--no-minimise does without)")
             shrunk = self.kit.smallest(first.case)
             self.smallest = shrunk if shrunk.failed else first
         self.changed = self.own.changed()
@@ -188,6 +225,7 @@ class Summary:
             "weaker_than_default": declared.contract.weaker,
             "asked": asked.to_dict(),
             "declared_and_not_asked": asked.missing(declared.supports),
+            "not_judged": [result.case for result in self.late],
             "smallest": asdict(self.smallest) if self.smallest else None,
             "cases": [asdict(result) for result in self.results],
         }
@@ -204,9 +242,7 @@ class Summary:
         told = [self._verdict(), *_heading(self.kit), *self._warnings()]
         told += ["cases: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))]
         told[-1] += f", in {_time(self.seconds)}"
-        for result in self.results:
-            if result.failed:
-                told += [f"{result.status}  {result.case}: {result.reason}", f"    {result.repro}"]
+        told += [line for result in self.results for line in _told(result)]
         if self.smallest:
             told.append(f"smallest failing case: {self.smallest.case}: {self.smallest.reason}")
             told.append(f"    {self.smallest.repro}")
@@ -221,25 +257,43 @@ class Summary:
         if failed:
             one = self.smallest or failed[0]
             return _short(f"WRONG in {len(failed)} of {self.asked.cases} cases; {one.case}: {one.reason}")
+        cases, late = self.asked.cases, len(self.late)
+        if not cases:
+            return f"{NO_ANSWER} in any of {late} cases" if late else NOTHING
         weaker = self.kit.declared.contract.weaker_words
         under = f", under a precision weaker than the default: {weaker}" if weaker else ""
-        return _short(f"right in all {self.asked.cases} cases that were asked{under}") if self.asked.cases else NOTHING
+        if late:
+            return _short(f"right in {cases} of {cases + late} cases; {late} NOT JUDGED: no answer in time{under}")
+        return _short(f"right in all {cases} cases that were asked{under}")
 
     def _warnings(self) -> list[str]:
         asked, declared = self.asked, self.kit.declared
         told = asked.lines()
         if missing := asked.missing(declared.supports):
             told.append(f"warning: declared and not asked: {', '.join(missing)}")
+        if self.late:
+            more = "which fails the run (--strict)" if self.strict else "which --strict lets fail"
+            told.append(
+                f"warning: no answer in time in {len(self.late)} cases, {more}; --time-limit gives them more time"
+            )
         if declared.contract.weaker:
             told.append(f"warning: held to a weaker precision than the default: {declared.contract.weaker_words}")
         return told
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        ran = [result for result in self.results if result.status == "ok" or result.failed]
+        ran = [result for result in self.results if result.judged]
         if self.changed:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif session.exitstatus == pytest.ExitCode.OK and not ran:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _told(result: Result) -> list[str]:
+    """What a terminal says of a result that is no `ok`, and the line that repeats it."""
+    if not result.failed and result.status != LATE:
+        return []
+    status = "not judged" if result.status == LATE else result.status
+    return [f"{status}  {result.case}: {result.reason}", f"    {result.repro}"]
 
 
 def _time(seconds: float) -> str:
@@ -278,21 +332,25 @@ Refused.__module__, Refused.__qualname__ = "builtins", "diptych-check"
 
 
 @pytest.fixture(scope="module")
-def summary(request: pytest.FixtureRequest):
+def run(request: pytest.FixtureRequest):
     if why := _misused(request.config):
         raise Refused(why)
-    kit = make(request.config)
+    option = request.config.getoption
+    cases, level = _cases(request.config), option("kit_level")
     try:
-        kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
+        kit, *others = kits = make(request.config, cases)
     except Unavailable as error:
-        kit.close()
         raise Refused(str(error)) from None
-    cases, level = _cases(request.config), request.config.getoption("kit_level")
-    named = "the given" if request.config.getoption("--case") else f"level {level}"
-    _say(request.config, f"{len(cases)} cases ({named}), seed {kit.seed}{TAKES.get(level, '') * (named[0] == 'l')}")
-    found = Summary(kit, request.config.getoption("kit_report"), len(cases), partial(_say, request.config))
+    named = "the given" if option("--case") else f"level {level}"
+    at_once = f", {len(kits)} at once" if others else ""
+    takes = "" if option("--case") else TAKES.get(level, "")
+    _say(request.config, f"{len(cases)} cases ({named}){at_once}, seed {kit.seed}{takes}")
+    of = {"strict": option("kit_strict"), "minimise": not option("kit_no-minimise")}
+    found = Summary(kit, option("kit_report"), len(cases), partial(_say, request.config), **of)
     request.config.pluginmanager.register(found, "diptych-summary")
-    yield found
+    lanes = Lanes(kits, cases)
+    yield found, lanes
+    lanes.close()
     found.close()
 
 
@@ -305,10 +363,11 @@ def _say(config: pytest.Config, line: str) -> None:
             reporter.write_line(line)
 
 
-def test_conforms(case: str, summary: Summary) -> None:
-    result: Result = summary.kit.run(case)
+def test_conforms(case: str, run: tuple[Summary, Lanes]) -> None:
+    summary, lanes = run
+    result = Result(case, NOT_ASKED) if summary.hopeless else lanes.result(case)
     summary.add(result)
-    if result.declared or result.status == "too_large":
-        pytest.skip(result.reason)
-    if result.failed:
-        pytest.fail(f"{result.status}: {result.reason}\n{result.repro}", pytrace=False)
+    if result.failed or (summary.strict and result.status == LATE):
+        pytest.fail(result.status, pytrace=False)
+    if not result.judged:
+        pytest.skip(result.reason or result.status)

@@ -24,6 +24,7 @@ from common.process import DESCRIPTOR, Child, Lost, Over
 HERE = Path(__file__).resolve().parent
 LONGEST_REPLY = 2**20
 WRITTEN = "wrote into the channel to the kit"
+IDLE = 0.005  # processor time, as a part of a limit, under which a child did nothing in its second half
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,27 @@ class Reply:
     said: dict[str, Any] = field(default_factory=dict)
 
 
+def processor_s(pid: int) -> float | None:
+    """Processor time of a process and of the children that it waited for; None where the system does not tell."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _late(limit_s: float, used_s: float | None) -> str:
+    """Why there is no answer, as far as the processor time of the second half of the wait tells it."""
+    words = f"no answer within {limit_s:.0f} s"
+    if used_s is None:
+        return words
+    return f"{words}: it {'stands still: a deadlock?' if used_s < IDLE * limit_s else 'was still computing'}"
+
+
 def _named(lost: Lost, limit_s: float, flood: int) -> tuple[str, str]:
     """Status and reason, in the words of a call."""
     if lost.status == "timeout":
-        return "timeout", f"no answer within {limit_s:.0f} s"
+        return "timeout", lost.reason
     if lost.status == "flood":
         return "crash", f"flooded its output: more than {flood} bytes in one call"
     if lost.status == "oom":
@@ -116,6 +134,11 @@ class Isolated:
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
         return Reply(said.pop("status"), plain(said.pop("reason", "")), said)
 
+    def kill(self) -> None:
+        """End what the process does, for another thread than the one that asks: that one loses its answer."""
+        if (child := self._child) is not None:
+            child.kill()
+
     def close(self) -> None:
         """End the process and all that it started."""
         if self._child is None:
@@ -165,7 +188,7 @@ class Isolated:
         """What the child sent to the question with this nonce; anything else, or anything behind a line that is to
         stand `alone`, is the kernel's doing. Raises Lost."""
         try:
-            said = json.loads(self._child.line(limit))
+            said = json.loads(self._line(limit))
         except Lost as lost:
             lost.status, lost.reason = _named(lost, limit, self.limits.flood)
             raise
@@ -175,3 +198,19 @@ class Isolated:
         if not known or (alone and self._child.unread):
             raise self._child.lost("crash", WRITTEN)
         return said
+
+    def _line(self, limit_s: float) -> bytes:
+        """The child's next line. Raises Lost; of a timeout it says whether the child computed or stood still."""
+        try:
+            return self._child.line(limit_s / 2)
+        except Lost as lost:
+            if lost.status != "timeout":
+                raise
+        before = processor_s(self._child.pid)
+        try:
+            return self._child.line(limit_s / 2)
+        except Lost as lost:
+            if lost.status == "timeout":
+                now = processor_s(self._child.pid)
+                lost.reason = _late(limit_s, None if None in (before, now) else now - before)
+            raise

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from common.kit.declared import Declared
 from common.kit.fitting import fitted
 from common.kit.isolate import Isolated, Reply
 from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
+from common.kit.pace import Pace
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, differing
 from common.oracle.reference import reference
@@ -29,7 +31,9 @@ from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch, SpecError, refusals
 
 OTHER = 7.0
-SHRINK_CALLS = 60
+SHRINK_CALLS, SHRINK_S = 60, 120.0
+LATE = "timeout"  # the status of a case whose kernel did not answer in time
+NOT_ASKED = "not asked"
 
 
 class Unavailable(RuntimeError):
@@ -48,7 +52,12 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        return self.status not in ("ok", "too_large") and not self.declared
+        return self.judged and self.status != "ok"
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict: the kernel was called and answered, if only by its end."""
+        return self.status not in ("too_large", LATE, NOT_ASKED) and not self.declared
 
 
 class _Wrong(Exception):
@@ -62,7 +71,7 @@ class _Wrong(Exception):
 @dataclass
 class Kit:
     """Checks one kernel. child: where it runs; `close` ends it. command: how a repro line begins. outside: `supports`
-    or `limits` in place of the kernel's own word.
+    or `limits` in place of the kernel's own word. pace: how long its calls may take.
     """
 
     kernel: str
@@ -73,10 +82,26 @@ class Kit:
     command: str = "diptych-check"
     outside: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    pace: Pace | None = None
     _declared: Declared | None = None
     _before: str = ""  # the case that the child ran last
+    _stopped: bool = False
 
     def close(self) -> None:
+        self.child.close()
+
+    def beside(self, child: Isolated) -> Kit:
+        """Of the same kernel, in a process of its own."""
+        return replace(self, child=child, _before="")
+
+    def stop(self) -> None:
+        """For another thread: the case that runs ends at once, with a result that means nothing."""
+        self._stopped = True
+        self.child.kill()
+
+    def resume(self) -> None:
+        """After `stop`: the next case has a fresh process."""
+        self._stopped, self._before = False, ""
         self.child.close()
 
     @property
@@ -102,6 +127,9 @@ class Kit:
         """One case; a failure is run again in a fresh child, so that its repro line is known to fail."""
         result = self.once(expression)
         before, self._before = self._before, expression
+        if result.status == LATE:
+            self._before = ""  # the next one has a fresh process
+            return replace(result, repro=self.repro(expression))
         if not result.failed:
             return result
         lines = [(expression,), (before, expression)] if before else [(expression,)]
@@ -186,19 +214,34 @@ class Kit:
         request = image.request() | {"ask": "call", "device": self.device}
         request |= {"kernel": self.kernel, "adapter": self.declared.adapter}
         with image.given() as given, image.room() as room:
-            reply = self.child.ask(request, files=(given.descriptor, room.descriptor))
+            reply = self._asked(case, request, (given.descriptor, room.descriptor))
             if reply.status != "ok":
                 raise _Wrong(*_named(reply))
             found, damaged = image.returned(room, int(batch.query_start_loc[-1]))
         return found["out"], found.get("lse"), damaged
 
+    def _asked(self, case: Case, request: dict[str, Any], files: tuple[int, ...]) -> Reply:
+        """The child's answer to a call within the limit of its case."""
+        if self._stopped:
+            return Reply(LATE, "stopped")
+        if self.pace is None:
+            return self.child.ask(request, files=files)
+        started, begun = self.child.started, time.monotonic()
+        reply = self.child.ask(request, self.pace.limit(case), files=files)
+        if reply.status == "ok" and self.child.started == started:  # else the time of a start is in it
+            self.pace.saw(case, time.monotonic() - begun)
+        return reply
+
     def smallest(self, expression: str, note: Callable[[str], None] = lambda _: None) -> Result:
-        """The smallest case, found by leaving things out, that still fails as this one does; alone in a fresh child."""
-        best, calls = self.once(expression), 0
+        """The smallest case, found by leaving things out, that still fails as this one does; alone in a fresh child.
+        After SHRINK_S seconds the smallest that was found."""
+        best, calls, begun = self.once(expression), 0, time.monotonic()
         improved = best.failed
         while improved and calls < SHRINK_CALLS:
             improved = False
             for candidate in simpler(read(best.case)):
+                if time.monotonic() - begun > SHRINK_S:
+                    break
                 calls += 1
                 try:
                     found = self.once(write(candidate))

@@ -35,6 +35,11 @@ def _hang(*_):
         time.sleep(1)
 
 
+def _busy(*_):
+    while True:
+        pass
+
+
 def _lost(words):
     """What torch says of a GPU that answers no more; no fault of a CPU's."""
 
@@ -92,7 +97,7 @@ def _process_and_thread(*_):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
 
-hang = _fault(_hang)
+hang, busy = _fault(_hang), _fault(_busy)
 illegal_access = _fault(_illegal_access)
 abort = _fault(_abort)
 exit_0 = _fault(_exit_0)

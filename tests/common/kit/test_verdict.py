@@ -56,6 +56,39 @@ def test_a_failure_comes_first_in_less_than_200_characters():
     assert first.startswith("WRONG in 1 of 3 cases; batch-1: call 1: out: found nan") and len(first) < 200
 
 
+LATE = Result("page-24", "timeout", "call 1: no answer within 60 s", repro="diptych-check x --case page-24")
+
+
+def test_no_answer_in_time_is_no_verdict(tmp_path):
+    made, said = summary_of([*OK, LATE], report=str(tmp_path / "report.json"))
+    made.close()
+    assert not LATE.failed and not LATE.judged
+    assert made.lines()[0] == "right in 2 of 3 cases; 1 NOT JUDGED: no answer in time"
+    assert any(
+        line.startswith("warning: no answer in time in 1 cases, which --strict lets fail") for line in made.lines()
+    )
+    assert said == ["not judged  page-24: call 1: no answer within 60 s", "    diptych-check x --case page-24"]
+    assert json.loads((tmp_path / "report.json").read_text())["not_judged"] == ["page-24"]
+
+
+def test_a_kernel_that_never_answers_is_not_right_and_not_asked_for_ever():
+    made, _ = summary_of([LATE] * 4)
+    assert not made.hopeless and made.lines()[0] == "nothing was judged: no answer came in time in any of 4 cases"
+    made.add(LATE)
+    assert made.hopeless
+    assert not summary_of([*OK, *[LATE] * 9])[0].hopeless
+
+
+def test_a_failure_is_told_before_a_smaller_case_is_looked_for():
+    wrong = Result("batch-1", "incorrect", "call 1: out: found nan", repro="diptych-check x --case batch-1")
+    made, said = summary_of([wrong])
+    assert said == ["incorrect  batch-1: call 1: out: found nan", "    diptych-check x --case batch-1"]
+    made.kit.smallest = lambda case: (said.append(case), replace(wrong, case="batch-1@lens=1/1"))[1]
+    made.close()
+    assert said[2].startswith("looking for a smaller case than batch-1") and said[3] == "batch-1"
+    assert made.smallest.case == "batch-1@lens=1/1"
+
+
 def test_nothing_asked_is_not_right():
     assert summary_of(OK[2:])[0].lines()[0] == conformance.NOTHING
 
@@ -175,6 +208,7 @@ def test_what_cannot_be_asked_is_one_line_and_none_of_pytests(words, said, tmp_p
 
 NUMBERS = {
     diptych_check.seconds: (["nan", "inf", "-inf", "0", "-1", "1e400", "１２", "", "x", "4e7"], ["1", "0.5", "1e3"]),
+    diptych_check.processes: (["0", "-1", "65", "1.5", "", "x", "１"], ["1", "64"]),
     diptych_check.seed: (["-1", "1.5", "9223372036854775808", "１２", "", "nan", "²"], ["0", "9223372036854775807"]),
 }
 
