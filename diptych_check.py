@@ -12,7 +12,6 @@ import math
 import os
 import runpy
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,8 @@ COMMON = next(folder for folder in (HERE / "diptych" / "common", HERE / "common"
 EPILOG = "exit codes: 0 right, 1 wrong, 2 usage or no such kernel, 5 nothing was judged, 130 interrupted"
 SEED, MOST_SEED = 0, 2**63 - 1
 MOST_PROCESSES = 64
+SLOW = ("torch", "torch.fx.experimental.symbolic_shapes")  # with all that torch imports when it is first called
+NOWHERE = os.path.join(os.devnull, "none")  # below a device there is no folder, and nobody can make one
 
 
 def seed(text: str) -> int | str:
@@ -74,17 +75,15 @@ FLAGS = {
     "strict": "a case without an answer in time, which is not judged, fails the run",
     "no-minimise": "do not look for the smallest failing case",
 }
-_fresh: list[tuple[str | None, tempfile.TemporaryDirectory]] = []  # what sys.pycache_prefix was, and what it is
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where a kernel is judged, the judge's modules are compiled anew: one that was here before could have written
     compiled code beside them, and Python would believe it. torch, which would take long, is imported before."""
     if config.getoption("--kernel"):
-        importlib.import_module("torch")
-        folder = tempfile.TemporaryDirectory("", "diptych-")
-        _fresh.append((sys.pycache_prefix, folder))
-        sys.pycache_prefix = folder.name
+        for name in SLOW:
+            importlib.import_module(name)
+        sys.dont_write_bytecode, sys.pycache_prefix = True, NOWHERE
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -101,12 +100,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("kit_list") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _fresh:
-        sys.pycache_prefix, folder = _fresh.pop()
-        folder.cleanup()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,6 +154,8 @@ class Command:
 def main(words: list[str] | None = None) -> int:
     """The suite by its path, with Diptych's own `common` and no plugins of the folder that it is called in."""
     asked = vars(parser().parse_args(words))
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]  # a kernel's, perhaps
+    sys.path.sort(key=lambda path: path in given)
     sys.path.insert(0, str(HERE))
     sys.modules.setdefault("diptych_check", sys.modules[__name__])
     versions = runpy.run_path(str(COMMON / "versions.py"))  # its source: what is compiled may be a kernel's

@@ -26,10 +26,12 @@ import common
 from common.kit import levels, pace
 from common.kit.asked import Asked
 from common.kit.declared import limits_of, supports_of
-from common.kit.isolate import Isolated, Limits
+from common.kit.isolate import Isolated, Limits, Noted
 from common.kit.kit import LATE, NOT_ASKED, Kit, Result, Unavailable
 from common.kit.lanes import Lanes
-from common.kit.own_files import OwnFiles
+from common.kit.own_files import OwnFiles, imported
+from common.kit.report_file import ReportFile
+from common.kit.seal import seal
 from common.process import cores
 from common.spec import SpecError
 
@@ -39,6 +41,7 @@ NOTHING = "nothing was asked: all cases are declared unsupported, or too large f
 NO_ANSWER = "nothing was judged: no answer came in time"
 MOST_LATE = 5  # cases in a row without an answer, before any was judged: the others are not asked
 MOST_PROCESSES, SHARE = 4, 8  # where none are asked for: processes, and the least cases of each
+NO_REPORT = "report: not written"
 TAKES = {"full": "; a plain-torch kernel takes about ten minutes"}
 SHOWN = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": None, "supports": None, "limits": None}
 CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
@@ -58,21 +61,13 @@ def _misused(config: pytest.Config) -> str:
         return "--device: found cuda, and torch finds no GPU here; allowed cpu, auto"
     try:
         _outside(config)
-        _writable(config.getoption("kit_report"))
+        if (report := config.getoption("kit_report")) is not None:
+            ReportFile(report)
         for expression in config.getoption("--case"):
             levels.read(expression)
     except SpecError as error:
         return f"--{error}"
     return ""
-
-
-def _writable(report: str | None) -> None:
-    """Raises SpecError where a report cannot be written there, before a run of minutes ends so."""
-    try:
-        if report is not None:
-            Path(report).open("a").close()
-    except (OSError, ValueError) as error:
-        raise SpecError("report", f"{report!r:.60}", f"a file that can be written: {error}") from error
 
 
 def _limits(config: pytest.Config) -> dict[str, Any] | None:
@@ -124,7 +119,8 @@ def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
     threads = None if processes == 1 else max(1, cores() // processes)
     kernel, outside = config.getoption("--kernel"), _outside(config)
     of = {"outside": outside, "options": tuple(options), "pace": pace.Pace(option("time-limit"), assumed)}
-    first, *others = [Isolated(limits, interpret=interpret, threads=threads) for _ in range(processes)]
+    how = {"interpret": interpret, "threads": threads, "noted": Noted()}
+    first, *others = [Isolated(limits, **how) for _ in range(processes)]
     kit = Kit(kernel, seed, first, option("adapter"), device, **of)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case
@@ -158,9 +154,10 @@ class Summary:
         self, kit: Kit, report: str | None, planned: int, say: Callable[[str], None], *, strict: bool = False,
         minimise: bool = True,
     ) -> None:  # fmt: skip
-        self.kit, self.report, self.results, self.smallest = kit, report, [], None
+        self.kit, self.results, self.smallest = kit, [], None
         self.strict, self._minimise = strict, minimise
-        self.own, self.changed = OwnFiles(), []
+        self.report, self.reported = None if report is None else ReportFile(report), ""
+        self.own, self.changed = OwnFiles(others=imported()), []
         self._planned, self._say = planned, say
         self._begun = self._told = time.monotonic()
 
@@ -196,7 +193,8 @@ class Summary:
         return len(self.late) >= MOST_LATE and not any(result.judged for result in self.results)
 
     def close(self) -> None:
-        """Shrink the smallest failure, end the child, write the report."""
+        """Shrink the smallest failure, end the child and all that came of it; then look at the files and write the
+        report."""
         failed = [result for result in self.results if result.failed and result.repro]
         alone = [result for result in failed if result.repro.count("--case") == 1]
         if alone and self._minimise:
@@ -204,10 +202,14 @@ class Summary:
             self._say(f"looking for a smaller case than {first.case} (--no-minimise does without)")
             shrunk = self.kit.smallest(first.case)
             self.smallest = shrunk if shrunk.failed else first
-        self.changed = self.own.changed()
         self.kit.close()
+        self.changed = self.own.changed()
         if self.report:
-            Path(self.report).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+            try:
+                digest = self.report.write(json.dumps(self.to_dict(), indent=1) + "\n")
+                self.reported = f"report: {self.report.path}, sha256 {digest}"
+            except OSError as error:
+                self.reported = f"{NO_REPORT}: {error}"
 
     def to_dict(self) -> dict[str, Any]:
         """The report."""
@@ -218,8 +220,12 @@ class Summary:
             "seed": kit.seed,
             "device": kit.device,
             "seconds": round(self.seconds, 1),
-            "tampered": bool(self.changed),
+            "tampered": bool(self.spoiled),
             "changed": self.changed,
+            "read": sorted(kit.child.noted.read),
+            "not_ended": kit.child.noted.unended,
+            "isolated": not kit.child.not_isolated,
+            "not_isolated": kit.child.not_isolated,
             "supports": sorted(declared.supports),
             "contract": declared.contract.words(),
             "weaker_than_default": declared.contract.weaker,
@@ -246,14 +252,25 @@ class Summary:
         if self.smallest:
             told.append(f"smallest failing case: {self.smallest.case}: {self.smallest.reason}")
             told.append(f"    {self.smallest.repro}")
-        return told
+        return told + [self.reported] * bool(self.reported)
+
+    @property
+    def spoiled(self) -> str:
+        """Why no result of this run counts; empty where they do."""
+        noted = self.kit.child.noted
+        named = {
+            "files of the kit changed while the kernel ran": self.changed,
+            "the kernel read how it is judged": sorted(noted.read),
+            "processes of the kernel could not be ended": noted.unended,
+        }
+        found = [f"{why}: nothing below counts: {', '.join(map(str, which))}" for why, which in named.items() if which]
+        return found[0] if found else ""
 
     def _verdict(self) -> str:
         """In less than 200 characters."""
         failed = [result for result in self.results if result.failed]
-        if self.changed:
-            named = ", ".join(self.changed)
-            return _short(f"files of the kit changed while the kernel ran: nothing below counts: {named}")
+        if self.spoiled:
+            return _short(self.spoiled)
         if failed:
             one = self.smallest or failed[0]
             return _short(f"WRONG in {len(failed)} of {self.asked.cases} cases; {one.case}: {one.reason}")
@@ -262,6 +279,7 @@ class Summary:
             return f"{NO_ANSWER} in any of {late} cases" if late else NOTHING
         weaker = self.kit.declared.contract.weaker_words
         under = f", under a precision weaker than the default: {weaker}" if weaker else ""
+        under += f"; not isolated: {self.kit.child.not_isolated}" if self.kit.child.not_isolated else ""
         if late:
             return _short(f"right in {cases} of {cases + late} cases; {late} NOT JUDGED: no answer in time{under}")
         return _short(f"right in all {cases} cases that were asked{under}")
@@ -282,7 +300,7 @@ class Summary:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         ran = [result for result in self.results if result.judged]
-        if self.changed:
+        if self.spoiled or self.reported.startswith(NO_REPORT):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif session.exitstatus == pytest.ExitCode.OK and not ran:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -337,6 +355,7 @@ def run(request: pytest.FixtureRequest):
         raise Refused(why)
     option = request.config.getoption
     cases, level = _cases(request.config), option("kit_level")
+    seal()
     try:
         kit, *others = kits = make(request.config, cases)
     except Unavailable as error:

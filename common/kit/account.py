@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 UIDS = range(60706, 61184)  # that no system gives out, and that a container without root has too
 DEVICES = ("/dev/nvidia*", "/dev/kfd", "/dev/dri/renderD*")
 LOOK_S = 60.0
+_given: list[int] = []
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,11 @@ def another() -> tuple[Account | None, str]:
         return None, f"on {sys.platform} a kernel has the rights of who calls"
     if os.geteuid() != 0:
         return None, "without root a kernel has the rights of who calls"
-    return _another(os.getcwd(), os.environ.get("PYTHONPATH", ""))
+    found, why = _another(os.getcwd(), os.environ.get("PYTHONPATH", ""))
+    if found is not None:  # each child has its own
+        uid = _unused()
+        found = replace(found, uid=uid, gid=uid)
+    return found, why
 
 
 @cache
@@ -99,15 +104,16 @@ def _opens(path: str) -> bool:
 
 
 def _unused() -> int:
-    """A number from UIDS that no process has."""
-    taken = set()
+    """A number from UIDS that no process has, and that was not given to another child here."""
+    taken = set(map(str, _given)) if len(_given) < len(UIDS) else set()
     for path in glob("/proc/[0-9]*/status"):
         with contextlib.suppress(OSError):
             taken |= {
                 word for line in Path(path).read_text().splitlines() if line[:4] == "Uid:" for word in line.split()
             }
     first = secrets.randbelow(len(UIDS))
-    return next(uid for uid in (*UIDS[first:], *UIDS[:first]) if str(uid) not in taken)
+    _given.append(next(uid for uid in (*UIDS[first:], *UIDS[:first]) if str(uid) not in taken))
+    return _given[-1]
 
 
 def _read_by_kernels(folder: str, python_path: str) -> list[str]:

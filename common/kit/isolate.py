@@ -47,6 +47,17 @@ class Reply:
     said: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class Noted:
+    """What was seen of a kernel besides its answers, by all processes that it had.
+
+    read: files of the judge that it opened. unended: its processes that SIGKILL did not end.
+    """
+
+    read: set[str] = field(default_factory=set)
+    unended: list[int] = field(default_factory=list)
+
+
 def processor_s(pid: int) -> float | None:
     """Processor time of a process and of the children that it waited for; None where the system does not tell."""
     try:
@@ -90,13 +101,17 @@ class Isolated:
     """One process at a time, started when it is asked something.
 
     interpret: run common/interpreter first and set TRITON_INTERPRET=1. threads: what torch may use in the child.
+    noted: what several of one kernel write to.
     """
 
-    def __init__(self, limits: Limits | None = None, *, interpret: bool = False, threads: int | None = None) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, interpret: bool = False, threads: int | None = None,
+        noted: Noted | None = None,
+    ) -> None:  # fmt: skip
         self.limits, self._interpret, self._threads = limits or Limits(), interpret, threads
+        self.noted = noted or Noted()
         self._child: Child | None = None
         self.started = 0  # processes so far
-        self.unended: list[int] = []  # processes that SIGKILL did not end: what they do meanwhile nobody knows
 
     @cached_property
     def not_isolated(self) -> str:
@@ -132,6 +147,8 @@ class Isolated:
         if left:
             self.close()
             return Reply("crash", f"left {len(left)} process(es) running behind the call")
+        read = said.pop("read", None)
+        self.noted.read |= {plain(path) for path in read} if isinstance(read, list) else set()
         return Reply(said.pop("status"), plain(said.pop("reason", "")), said)
 
     def kill(self) -> None:
@@ -143,7 +160,7 @@ class Isolated:
         """End the process and all that it started."""
         if self._child is None:
             return
-        self.unended += offspring.end(self._child.pid, self._user)
+        self.noted.unended += offspring.end(self._child.pid, self._user)
         self._child.end()
         self._child = None
 

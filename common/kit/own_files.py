@@ -1,8 +1,8 @@
-"""The kit's own files, which a kernel could write to: what changed between two looks at them.
+"""The files that a judge runs, which a kernel could write to: what changed between two looks at them.
 
 A source counts by its bytes. Compiled code in `__pycache__` counts by what it says, as any other process may write it
 too: it is somebody's doing where it is not what Python makes of the source. The kit itself never reads it
-(`diptych_check.pytest_configure`).
+(`diptych_check.pytest_configure`). A library counts by its place on the disk, its size and its time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hashlib
 import importlib.util
 import marshal
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 COMMON = Path(__file__).resolve().parents[1]
@@ -18,23 +20,44 @@ _HEADER = 16  # bytes of a .pyc before its code: magic number, flags, time and s
 
 
 class OwnFiles:
-    """The files below `folder` as they are now."""
+    """The files below `folder`, and `others`, as they are now."""
 
-    def __init__(self, folder: Path = COMMON) -> None:
-        self._folder, self._before = folder, _digests(folder)
+    def __init__(self, folder: Path = COMMON, others: Iterable[Path] = ()) -> None:
+        self._folder, self._others = folder, tuple(others)
+        self._before = _digests(folder, self._others)
 
     def changed(self) -> list[str]:
         """Paths of files that were written, added or removed since."""
-        now = _digests(self._folder)
+        now = _digests(self._folder, self._others)
         differ = [path for path in sorted(now.keys() | self._before.keys()) if now.get(path) != self._before.get(path)]
-        return [os.path.relpath(path, self._folder.parent) for path in differ if not _is_honest(path)]
+        return [_name(path, self._folder.parent) for path in differ if not _is_honest(path)]
 
 
-def _digests(folder: Path) -> dict[Path, str]:
+def imported() -> list[Path]:
+    """The files of all modules that are here."""
+    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return [Path(path) for path in sorted(filter(None, found))]
+
+
+def _name(path: Path, above: Path) -> str:
+    return os.path.relpath(path, above) if path.is_relative_to(above) else str(path)
+
+
+def _digests(folder: Path, others: Iterable[Path]) -> dict[Path, str]:
     paths = [*folder.rglob("*.py"), *folder.rglob("*.pyc"), *folder.rglob("*.so"), *folder.rglob("*.pth")]
     # beside the packages, or beside the one that a wheel puts them in
     paths += [path for above in folder.parents[:2] for path in above.glob("diptych_check.py")]
-    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {path: _digest(path) for path in (*paths, *others)}
+
+
+def _digest(path: Path) -> str:
+    try:
+        if path.suffix in (".py", ".pyc", ".pth"):
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        found = path.stat()
+    except OSError as error:
+        return str(error.errno)
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
 
 def _is_honest(path: Path) -> bool:

@@ -61,7 +61,7 @@ def first_call_alone(compute, tensors, out):
     _kept["called"] = True
 
 
-def _request():
+def asked():
     """The question that the child was asked, from its frames: nonce, files, channel."""
     frame = sys._getframe()
     while frame is not None and "nonce" not in frame.f_locals.get("request", ()):
@@ -79,7 +79,7 @@ def own_verdict(compute, tensors, out):
 @_cheat
 def forged_reply(compute, tensors, out):
     """Knows the question's nonce, sends tensors of its own and claims that all is well."""
-    request = _request()
+    request = asked()
     with open(request["outputs"], "wb") as file:
         file.write(bytes(sum(request["storages"])))
     os.write(int(sys.argv[1]), json.dumps({"status": "ok", "nonce": request["nonce"]}).encode() + b"\n")

@@ -1,5 +1,6 @@
 """What a run of the kit says at its end: the verdict first, and what it stands on."""
 
+import hashlib
 import json
 import os
 import struct
@@ -14,7 +15,7 @@ import diptych_check
 from common import conformance
 from common.conformance import Summary
 from common.kit.declared import Declared
-from common.kit.isolate import Isolated, plain
+from common.kit.isolate import Isolated, Noted, plain
 from common.kit.kit import Kit, Result
 from common.kit.own_files import OwnFiles
 from common.spec.precision import Precision
@@ -26,6 +27,7 @@ PLAIN = Declared("paged", frozenset({"causal", "lse", "alibi", "sinks"}), {}, Pr
 def summary_of(results, declared=PLAIN, report=None):
     said = []
     kit = Kit("somebody:kernel", 3, Isolated(), _declared=declared)
+    kit.child.not_isolated = ""
     made = Summary(kit, report, 43, said.append)
     for result in results:
         made.add(result)
@@ -89,6 +91,28 @@ def test_a_failure_is_told_before_a_smaller_case_is_looked_for():
     assert made.smallest.case == "batch-1@lens=1/1"
 
 
+def test_a_kernel_that_is_not_isolated_is_told_so_in_the_verdict_and_in_the_report():
+    made = summary_of(OK)[0]
+    made.kit.child.not_isolated = "without root"
+    assert made.lines()[0] == "right in all 2 cases that were asked; not isolated: without root"
+    made.add(LATE)
+    assert made.lines()[0].endswith("NOT JUDGED: no answer in time; not isolated: without root")
+    assert (made.to_dict()["isolated"], made.to_dict()["not_isolated"]) == (False, "without root")
+
+
+@pytest.mark.parametrize(
+    ("noted", "said"),
+    [
+        (Noted(read={"common/oracle/reference.py"}), "the kernel read how it is judged: nothing below counts: common"),
+        (Noted(unended=[7, 8]), "processes of the kernel could not be ended: nothing below counts: 7, 8"),
+    ],
+)
+def test_what_spoils_a_run_is_its_verdict(noted, said):
+    made = summary_of(OK)[0]
+    made.kit.child.noted = noted
+    assert made.lines()[0].startswith(said) and made.to_dict()["tampered"]
+
+
 def test_nothing_asked_is_not_right():
     assert summary_of(OK[2:])[0].lines()[0] == conformance.NOTHING
 
@@ -99,7 +123,21 @@ def test_the_report_has_what_the_terminal_has(tmp_path):
     found = json.loads((tmp_path / "report.json").read_text())
     assert found["asked"]["features"] == {"causal": 2, "lse": 2} and found["asked"]["sizes"]["keys"] == [30, 4500]
     assert found["declared_and_not_asked"] == ["alibi", "sinks"] and found["weaker_than_default"] == {}
-    assert (found["tampered"], found["changed"]) == (False, [])
+    assert (found["tampered"], found["changed"], found["isolated"]) == (False, [], True)
+    digest = hashlib.sha256((tmp_path / "report.json").read_bytes()).hexdigest()
+    assert made.lines()[-1] == f"report: {tmp_path / 'report.json'}, sha256 {digest}"
+
+
+def test_a_library_that_changes_is_named(tmp_path):
+    (tmp_path / "common").mkdir()
+    library, module = tmp_path / "library.so", tmp_path / "module.py"
+    for path in (library, module):
+        path.write_text("1")
+    own = OwnFiles(tmp_path / "common", [library, module])
+    assert own.changed() == []
+    library.write_text("22")
+    module.unlink()
+    assert own.changed() == ["library.so", "module.py"]
 
 
 def test_progress_is_told_at_times(monkeypatch):

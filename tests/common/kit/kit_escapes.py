@@ -1,0 +1,207 @@
+"""Planted cheats against the judge itself: its memory, its files, its time, its report. Each writes zeros and hopes."""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from kit_cheats import asked
+
+SUPPORTS = {"causal"}
+ROOT = str(Path(__file__).parents[3])
+EXIT = {"x86_64": 60, "aarch64": 93}.get(platform.machine(), 60)  # of one thread
+ATTACH, SEIZE, SIZE = 16, 0x4206, 4096
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _escape(act):
+    """A kernel that writes zeros and calls act(the question)."""
+
+    def kernel(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
+        out.zero_()
+        act(asked())
+
+    return kernel
+
+
+def _in_place(path, flags):
+    """Something else where the tensors are read from and written to."""
+
+    def act(question):
+        for name in ("inputs", "outputs"):
+            os.dup2(os.open(path(), flags), question[name])
+
+    return act
+
+
+def _fifo():
+    path = os.path.join(tempfile.mkdtemp(), "fifo")
+    os.mkfifo(path)
+    return path
+
+
+def _huge():
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.truncate(2**42)
+    return file.name
+
+
+def _resized(size):
+    def act(question):
+        for name in ("inputs", "outputs"):
+            with contextlib.suppress(PermissionError):
+                os.ftruncate(question[name], size)
+                raise AssertionError("the memory has another size now")
+
+    return act
+
+
+def _easier_file(question):
+    """Zeros where the questions are kept, through every way to write."""
+    for way in (f"/proc/self/fd/{question['inputs']}", question["inputs"]):
+        with contextlib.suppress(OSError), open(way, "r+b", buffering=0, closefd=isinstance(way, str)) as file:
+            file.seek(0)
+            file.write(bytes(SIZE))
+            raise AssertionError("the inputs are others now")
+
+
+def _daemon(source):
+    """A process of no known parent, session, group or environment, that runs `source`."""
+
+    def act(question):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", source], {})
+            os._exit(0)
+        os.wait()
+        time.sleep(0.2)
+
+    return act
+
+
+SLEEP = "import time; time.sleep(600)"
+HEADLESS = f"""import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({EXIT}, 0)"""
+UNDER_OTHERS = """import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+os._exit(0)"""
+
+
+def _held_by_a_tracer(question):
+    """A process that its own child traces: it ends, and nobody but the tracer may know."""
+    ready, said = os.pipe()
+    me = os.getpid()
+    if os.fork() == 0:
+        os.setsid()
+        os.write(said, bytes([libc.ptrace(SEIZE, me, None, None) == 0]))
+        time.sleep(600)
+    assert os.read(ready, 1) == b"\1"
+    os._exit(0)
+
+
+def _flood_of_the_channel(question):
+    while True:
+        os.write(int(sys.argv[1]), b"x" * 65536)
+
+
+def _drops(question):
+    """One byte at a time, and never a line."""
+    while True:
+        os.write(int(sys.argv[1]), b" ")
+        time.sleep(0.05)
+
+
+def _two_replies(question):
+    reply = json.dumps({"status": "ok", "nonce": question["nonce"]}).encode() + b"\n"
+    os.write(int(sys.argv[1]), reply * 2)
+
+
+def _stops(question):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _ends_the_judge(question):
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        with contextlib.suppress(PermissionError):
+            os.kill(os.getppid(), number)
+            raise AssertionError("the judge heard a signal")
+
+
+def _reads_the_judge(question):
+    """By ptrace, by its memory as a file, by its descriptors, by its environment."""
+    judge = os.getppid()
+    if libc.ptrace(ATTACH, judge, None, None) == 0:
+        raise AssertionError("the judge is traced")
+    for name in ("mem", "environ", "maps", "fd/3", "cwd/."):
+        with contextlib.suppress(PermissionError):
+            os.close(os.open(f"/proc/{judge}/{name}", os.O_RDONLY))
+            raise AssertionError(f"the judge's {name} is open")
+
+
+def _writes_to_the_judge(question):
+    """Into any folder that Python imports from, and beside any module of the judge's."""
+    for folder in {*sys.path, ROOT, f"{ROOT}/common", f"{ROOT}/common/oracle", os.path.dirname(os.__file__)} - {""}:
+        for name in ("sitecustomize.py", "usercustomize.py", "kit_escapes.pth", "conftest.py"):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                os.unlink(path)
+                raise AssertionError(f"{path} was written")
+
+
+def _imports_the_reference(question):
+    sys.path.insert(0, ROOT)
+    importlib.import_module("common.oracle.reference")
+
+
+def _reads_the_reference(question):
+    os.chdir(f"{ROOT}/common/oracle")
+    Path("reference.py").read_bytes()
+
+
+def _changes_what_it_returned(question):
+    """Behind the reply, for as long as it lives."""
+    number = os.dup(question["outputs"])
+
+    def work():
+        while True:
+            os.pwrite(number, bytes(SIZE), 0)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def _removes_folders(question):
+    """Every folder for files of a while that it can name."""
+    for folder in {tempfile.gettempdir(), "/tmp"}:
+        subprocess.run(f"rm -rf {folder}/diptych-* 2> /dev/null", shell=True, check=False)
+
+
+fifo = _escape(_in_place(_fifo, os.O_RDWR))
+zeros_for_ever = _escape(_in_place(lambda: "/dev/zero", os.O_RDWR))
+huge_file = _escape(_in_place(_huge, os.O_RDWR))
+grown_memory, cut_memory = _escape(_resized(2**45)), _escape(_resized(0))
+easier_file = _escape(_easier_file)
+daemon, headless_daemon = _escape(_daemon(SLEEP)), _escape(_daemon(HEADLESS))
+swarm = _escape(_daemon(UNDER_OTHERS))
+held_by_a_tracer = _escape(_held_by_a_tracer)
+flood_of_the_channel, drops, two_replies = _escape(_flood_of_the_channel), _escape(_drops), _escape(_two_replies)
+stops = _escape(_stops)
+ends_the_judge, reads_the_judge = _escape(_ends_the_judge), _escape(_reads_the_judge)
+writes_to_the_judge = _escape(_writes_to_the_judge)
+imports_the_reference, reads_the_reference = _escape(_imports_the_reference), _escape(_reads_the_reference)
+changes_what_it_returned = _escape(_changes_what_it_returned)
+removes_folders = _escape(_removes_folders)

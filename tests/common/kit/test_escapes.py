@@ -1,0 +1,106 @@
+"""No planted cheat reaches the judge's memory, files, time or processes; where one could, the verdict says so."""
+
+import ctypes
+import os
+import time
+
+import pytest
+
+from common.kit import offspring
+from common.kit.isolate import Isolated, Limits
+from common.kit.kit import Kit
+
+pytestmark = [
+    pytest.mark.usefixtures("kernels_are_importable"),
+    pytest.mark.skipif(not offspring.LINUX, reason="of Linux"),
+]
+
+LEFT, ZEROS = "running behind the call", "found 0, expected"
+ESCAPES = {  # kernel -> statuses that it may get, what the reason must say
+    "fifo": ({"timeout", "crash", "incorrect"}, "call 1: "),
+    "zeros_for_ever": ({"incorrect"}, "call 1: "),
+    "huge_file": ({"incorrect"}, "call 1: "),
+    "grown_memory": ({"incorrect"}, ZEROS),
+    "cut_memory": ({"incorrect"}, ZEROS),
+    "easier_file": ({"incorrect"}, ZEROS),
+    "daemon": ({"crash"}, LEFT),
+    "headless_daemon": ({"crash"}, LEFT),
+    "swarm": ({"crash"}, LEFT),
+    "held_by_a_tracer": ({"crash", "timeout"}, "call 1: "),  # it has the channel, and nobody else knows of its end
+    "flood_of_the_channel": ({"crash"}, "flooded the channel"),
+    "drops": ({"timeout"}, "no answer within"),
+    "two_replies": ({"crash", "incorrect"}, "call 1: "),
+    "stops": ({"timeout"}, "no answer within"),
+    "changes_what_it_returned": ({"incorrect"}, "call 1: "),
+    "removes_folders": ({"incorrect"}, ZEROS),
+}
+OF_ANOTHER_USER = ("ends_the_judge", "reads_the_judge", "writes_to_the_judge")
+SHORT = Limits(call_s=3.0)
+
+
+@pytest.fixture(scope="module")
+def child():
+    """As the user that kernels have here."""
+    found = Isolated(SHORT, threads=1)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def of_the_same_user():
+    found = Isolated(SHORT, threads=1)
+    found._account = None, "of a test"
+    yield found
+    found.close()
+
+
+def ends_and_does_not_pass(name, child):
+    """And nothing of it is left where the next kernel is judged."""
+    statuses, words = ESCAPES[name]
+    kit = Kit(f"kit_escapes:{name}", 11, child)
+    assert kit.declared.supports == {"causal"}
+    child.limits, begun = SHORT, time.monotonic()
+    found = kit.once("batch-1")
+    child.limits = Limits()
+    assert found.status in statuses and words in found.reason, found
+    assert time.monotonic() - begun < 40.0
+    assert offspring.left(child._child.pid if child._child else 0) == child.noted.unended == []
+    assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_an_escape_ends_in_time_and_does_not_pass(name, child):
+    ends_and_does_not_pass(name, child)
+
+
+@pytest.mark.parametrize("name", ["daemon", "headless_daemon", "swarm", "held_by_a_tracer"])
+def test_a_process_is_found_whoever_runs_it(name, of_the_same_user):
+    ends_and_does_not_pass(name, of_the_same_user)
+
+
+@pytest.mark.parametrize("name", OF_ANOTHER_USER)
+def test_another_user_reaches_nothing_of_the_judge(name):
+    child = Isolated(Limits(), threads=1)
+    if child.not_isolated:
+        pytest.skip(child.not_isolated)
+    found = Kit(f"kit_escapes:{name}", 11, child).once("batch-1")
+    child.close()
+    assert (found.status, ZEROS in found.reason) == ("incorrect", True), found
+
+
+@pytest.mark.parametrize("name", ["imports_the_reference", "reads_the_reference"])
+def test_who_reads_how_it_is_judged_is_noted(name):
+    child = Isolated(Limits(), threads=1)
+    Kit(f"kit_escapes:{name}", 11, child).once("batch-1")
+    child.close()
+    assert "common/oracle/reference.py" in child.noted.read
+
+
+def test_nobody_of_the_same_user_may_read_the_memory_of_a_judge():
+    offspring.adopt()
+    assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0  # PR_GET_DUMPABLE
+
+
+def test_without_root_the_kit_says_that_a_kernel_has_the_rights_of_who_calls(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert Isolated().not_isolated == "without root a kernel has the rights of who calls"
