@@ -98,8 +98,10 @@ def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Ten
 
 
 def value_dtype(query_dtype: torch.dtype, token_scales: bool) -> torch.dtype:
-    """Of P and V as operands: the query's, but fp16 could not hold P times V's scale per token."""
-    return torch.bfloat16 if token_scales and query_dtype == torch.float16 else query_dtype
+    """Of P and V as operands: the query's, but fp16 beside an fp8 query; bf16 where fp16 could not hold P times V's
+    scale per token. dsl_triton/binding.py says why not fp8."""
+    dtype = torch.float16 if is_fp8(query_dtype) else query_dtype
+    return torch.bfloat16 if token_scales and dtype == torch.float16 else dtype
 
 
 def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
@@ -112,11 +114,11 @@ def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
 
 
 def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
-    """Lanes of V and of the accumulator in products with operands of `dtype`: dsl_triton/binding.py says why not always
+    """Lanes of V and of the accumulator beside a query of `dtype`: dsl_triton/binding.py says why not always
     value_size. Here for any number of rows, for which see deals_lanes; V's lanes are a power of two or their own."""
-    if dtype.itemsize != 2 or not is_power_of_two(value_size):
+    if dtype.itemsize > 2 or not is_power_of_two(value_size):
         return value_size
-    return max(value_size, min(helion.next_power_of_2(head_lanes), 64))
+    return max(value_size, min(helion.next_power_of_2(head_lanes) * dtype.itemsize // 2, 64))
 
 
 def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
@@ -144,11 +146,6 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 def largest(dtype: torch.dtype) -> float:
     """The largest number of an 8-bit dtype."""
     return float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
-
-
-def probability_bits(dtype: torch.dtype) -> float:
-    """P in fp8 is at most 2 to this."""
-    return 7.0 if dtype == torch.float8_e4m3fnuz else 8.0
 
 
 def operands(batch: PagedBatch, gather: Gather, page_rows: int) -> tuple[torch.Tensor, ...]:
@@ -186,8 +183,9 @@ def fits(config: Any, shape: AttentionShape, gpu: Gpu) -> bool:
     head, block_m = helion.next_power_of_2(shape.head_size), max(config.block_m, smallest_block_m(shape))
     value = helion.next_power_of_2(shape.value_lanes)
     # K and V of each stage in flight, and Q beside them
-    keys = config.tile_size * max(config.num_stages - 1, 1)
-    shared = (keys * (head + value) + block_m * head) * shape.dtype.itemsize
+    keys, query_bytes = config.tile_size * max(config.num_stages - 1, 1), shape.dtype.itemsize
+    value_bytes = max(query_bytes, 2)  # beside an fp8 query V is multiplied in fp16
+    shared = keys * (head * query_bytes + value * value_bytes) + block_m * head * query_bytes
     accumulators = block_m * (value + config.tile_size) * 4
     # 4 bytes x 160 of a thread's 255 registers
     return shared <= gpu.shared_bytes and accumulators <= config.num_warps * gpu.warp_size * 160 * 4

@@ -94,7 +94,7 @@ def _copy_kernel(
                 block_table, seq, j, key_pos, first_key, end_key, f, block_size, page_rows, gather, tile_size, True
             )
             k = load_kv_tile(key_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
-            v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, key.dtype, True)
+            v = load_kv_tile(value_cache, page, slot, kv_head, wanted, block_size, gather, tile_size, value.dtype, True)
             row = (kv_head * tiles + at) * tile_size + hl.arange(tile_size)
             hl.store(key, [row, slice(None)], k)
             hl.store(value, [row, slice(None)], v)

@@ -17,7 +17,7 @@ import torch
 
 from dsl_helion import binding
 from dsl_helion.arithmetic import div, mod, quotient_and_rest, square_root, tanh
-from dsl_helion.binding import deals_lanes, is_fp8, probability_bits, product_dtype, value_dtype
+from dsl_helion.binding import deals_lanes, product_dtype, value_dtype
 from dsl_helion.features import HEADROOM, deal_lanes, head_scale, widen
 from dsl_helion.masks import nearest_page, not_before, visible
 
@@ -102,9 +102,6 @@ def softmax_init(f, head, live, segment, seq_len, q, value_size):
         logit = hl.load(f["sinks"], [head], extra_mask=live).to(torch.float32) * LOG2E
         m = torch.where(live & (segment == 0) & (seq_len > 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
-        if is_fp8(q.dtype):  # as softmax_step counts
-            m = m - probability_bits(q.dtype)
-            l = l * 2.0 ** probability_bits(q.dtype)
     acc = hl.zeros([block_m, binding.product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
     return m, l, acc
 
@@ -253,13 +250,9 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
-    the registers of a second copy of s. Where P becomes fp8, m stays below the maximum by as many bits as P may exceed
-    1: small P keep their mantissa; sums, sinks and LSE count from m. P in fp16 is multiplied, until `finished`.
+    the registers of a second copy of s. P in fp16 beside a bf16 query is multiplied, until `finished`.
     """
-    top = s.amax(1) * base2
-    if is_fp8(v.dtype):
-        top = top - probability_bits(v.dtype)
-    m_new = torch.maximum(m, top)
+    m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
     if masked:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = torch.where(m_new == float("-inf"), 0.0, m_new)
@@ -270,9 +263,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
         p = p * value_scales.unsqueeze(0)
     elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = torch.where(p > 1.0, HEADROOM, p * HEADROOM)
-    dtype = product_dtype(v.dtype)
-    p, v = dequantise(p.to(v.dtype), dtype), widen(dequantise(v, dtype), acc.size(1))
-    acc = hl.dot(p, v, acc=acc * alpha.unsqueeze(1))
+    acc = hl.dot(p.to(v.dtype), widen(v, acc.size(1)), acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc
 
 

@@ -27,6 +27,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from common.spec.paged_batch import FP8
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -244,9 +245,10 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
+    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
     return Workspace(
         torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
-        torch.empty((rows, shape.value_lanes), dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, shape.value_lanes), dtype=values, device=capacity.device),
         torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),

@@ -93,9 +93,12 @@ def _copy_kernel(
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         page, slot = find_slots(table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE, True)
-        DTYPE: tl.constexpr = key_ptr.dtype.element_ty
-        k = load_kv_tile(key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, DTYPE, True)
-        v = load_kv_tile(value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, DTYPE, True)
+        k = load_kv_tile(
+            key_cache_ptr, key_strides, page, slot, kv_head, wanted, HEAD_SIZE, key_ptr.dtype.element_ty, True
+        )
+        v = load_kv_tile(
+            value_cache_ptr, value_strides, page, slot, kv_head, wanted, VALUE_SIZE, value_ptr.dtype.element_ty, True
+        )
         row = (kv_head.to(tl.int64) * tiles + at) * TILE_SIZE + tl.arange(0, TILE_SIZE)
         store_whole_rows(key_ptr, row, k, padded(HEAD_SIZE))
         store_whole_rows(value_ptr, row, v, padded(VALUE_SIZE))

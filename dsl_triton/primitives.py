@@ -12,7 +12,7 @@ Q and K, VALUE_PADDED of V and of the output.
 import triton
 import triton.language as tl
 
-from dsl_triton.binding import deals_lanes, largest, padded, probability_bits, product_lanes, value_dtype
+from dsl_triton.binding import deals_lanes, largest, padded, product_lanes, value_dtype
 from dsl_triton.features import HEADROOM, deal_lanes, widen
 from dsl_triton.masks import nearest_page, not_before, visible
 
@@ -84,9 +84,6 @@ def softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE: tl.constexpr):
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
         m = tl.where((segment == 0) & (seq_len > 0), sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
-        if q.dtype.is_fp8():  # as softmax_step counts
-            m -= probability_bits(q.dtype)
-            l *= tl.exp2(probability_bits(q.dtype))
     acc = tl.zeros([BLOCK_M, product_lanes(VALUE_SIZE, q.shape[1], BLOCK_M, q.dtype)], tl.float32)
     return m, l, acc
 
@@ -155,16 +152,11 @@ def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
 
 @triton.jit
 def products(q, k):
-    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]."""
-    return tl.dot(factor(q, q.shape[1]), tl.trans(factor(k, q.shape[1])), input_precision="ieee")
-
-
-@triton.jit
-def factor(x, LENGTH: tl.constexpr):
-    """x as an operand of products over LENGTH: Triton takes 8 bits from 32 on, below that fp16, which is exact."""
-    if x.dtype.is_fp8() and LENGTH < 32:
-        x = x.to(tl.float16)
-    return x
+    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]; Triton takes fp8 from 32 lanes on."""
+    if q.dtype.is_fp8() and q.shape[1] < 32:
+        q = q.to(tl.float16)
+        k = k.to(tl.float16)
+    return tl.dot(q, tl.trans(k), input_precision="ieee")
 
 
 @triton.jit
@@ -225,14 +217,9 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
 
     m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six and the
     registers of a second copy of s (128 rows x 64 keys on sm_90: 769 to 624 instructions a tile, 33 spills to none).
-    Where P becomes fp8, m stays below the maximum by as many bits as P may exceed 1: small P keep their mantissa, and
-    sums, sinks and LSE need no correction, for all of them count from m. So far below, an exponent has 2^-21 of error,
-    too much for an LSE beside a bf16 query: P in fp16 over a quantised cache is multiplied, until `finished`.
+    P in fp16 beside a bf16 query is multiplied, until `finished`.
     """
-    m_new = tl.max(s, 1) * base2
-    if v.dtype.is_fp8():
-        m_new -= probability_bits(v.dtype)
-    m_new = tl.maximum(m, m_new)
+    m_new = tl.maximum(m, tl.max(s, 1) * base2)
     shift = m_new
     if MASKED:  # a row that has seen nothing yet keeps m = -inf, and -inf - -inf is NaN
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -243,8 +230,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
         p *= tl.expand_dims(value_scales, 0)
     elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
-    p, v = factor(p.to(v.dtype), v.shape[0]), factor(widen(v, acc.shape[1]), v.shape[0])
-    acc = tl.dot(p, v, acc * tl.expand_dims(alpha, 1), input_precision="ieee")
+    acc = tl.dot(p.to(v.dtype), widen(v, acc.shape[1]), acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
 
 

@@ -28,6 +28,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
+from common.spec.paged_batch import FP8
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
@@ -239,9 +240,10 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
         parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
+    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
     return Workspace(
         torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
-        torch.empty((rows, padded(shape.value_lanes)), dtype=shape.dtype, device=capacity.device),
+        torch.empty((rows, padded(shape.value_lanes)), dtype=values, device=capacity.device),
         torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),

@@ -3,8 +3,9 @@
     python -m compare pages features [--write]
 
 Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
-tests/conformance/test_conformance.py holds them, and `<!-- refused -->`, from compare.studies.constructs. Without
---write it says whether the page is what these say (exit 1 where not).
+tests/conformance/test_conformance.py holds them, `<!-- refused -->`, from compare.studies.constructs, and
+`<!-- accuracy -->`, from committed runs of compare.studies.accuracy. Without --write it says whether the page is what
+these say (exit 1 where not).
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from common.cases.named import BY_NAME
 from compare.competitors import registry
 from compare.pages import add_write, settle
 from compare.record import folder as run_folder
+from compare.studies import accuracy
 from compare.studies.constructs import CONSTRUCTS
 
 HELP = "docs/features.md: which kernel supports which feature, and what a DSL refused"
 PAGE = run_folder.ROOT / "docs" / "features.md"
-BLOCK = re.compile(r"<!-- (?P<name>matrix|refused) -->\n.*?<!-- end -->", re.DOTALL)
+ACCURACY = [run_folder.ROOT / "docs" / "results" / gpu / "accuracy.jsonl" for gpu in ("h200", "mi300")]
+BLOCK = re.compile(r"<!-- (?P<name>matrix|refused|accuracy) -->\n.*?<!-- end -->", re.DOTALL)
 # Members of SUPPORTS in the order of the page; `lse` is asked of every case, so its cases are not counted.
 MEMBERS = (
     "causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "alibi", "alibi_sqrt", "chunked_local",
@@ -69,8 +72,12 @@ def refused() -> str:
     return "\n".join(lines) + "\n"
 
 
+def measured_accuracy() -> str:
+    return "\n".join(accuracy.table(accuracy.read(ACCURACY))) + "\n"
+
+
 def render(text: str) -> str:
-    blocks = {"matrix": matrix(supports()), "refused": refused()}
+    blocks = {"matrix": matrix(supports()), "refused": refused(), "accuracy": measured_accuracy()}
     return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 

@@ -9,6 +9,7 @@ NAMED = {
     "graphs": "compare.studies.graphs.graphs",
     "host": "compare.studies.host",
     "precision": "compare.studies.precision",
+    "accuracy": "compare.studies.accuracy",
     "sanitize": "compare.studies.sanitize",
     "stress": "compare.studies.stress.stress",
     "ablations": "compare.studies.ablations",

@@ -25,7 +25,7 @@ ABSENT = {
 # ... and what else stands in place of an expression there
 INSTEAD = {
     "fp8_out": {"DTYPE.primitive_bitwidth == 8": False},
-    "fp8_query": {"v.dtype.is_fp8()": False, "QUERY_DTYPE.is_fp8()": False},
+    "fp8_query": {"q.dtype.is_fp8() and q.shape[1] < 32": False, "QUERY_DTYPE.is_fp8()": False},
     "fp8_kv": {
         "x.to(DTYPE)": ast.Name("x", ast.Load()),
         "deals_lanes(v.dtype, ROWS)": False,
