@@ -16,7 +16,7 @@ or, without a copy, where no context is expected (Prefill.new_kv) and the step's
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
@@ -116,7 +116,6 @@ class Workspace:
     scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
-    side: torch.cuda.Stream | None = field(compare=False)
 
 
 def _unpaged_kernel(
@@ -252,7 +251,6 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
-        side_stream(capacity.device),
     )
 
 
@@ -272,10 +270,11 @@ def launch(
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
         return
-    with beside(workspace.side):
+    side = side_stream(batch.device)
+    with beside(side):
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
     attend_unpaged(batch, features, out, config.prefill, workspace, lse)
-    join(workspace.side)
+    join(side)
 
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
@@ -284,7 +283,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     scratch = workspace.key, workspace.value
     sources, tiles = tile_sources(batch, features, *scratch, config.tile_size, gather, page_rows, config.new_kv)
-    scales = copied_scales(features, workspace.scales)
+    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
     if "copied" in sources:
         copy_pages(batch, features, *scratch, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
@@ -298,9 +297,9 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
-        with beside(workspace.side if source == "context" else None):
+        with beside(side if source == "context" else None):
             run(_unpaged, config, args, block_sizes=sizes, loop_orders=[order], descriptors=table is None)
     if segments > 1:
-        join(workspace.side if "context" in sources else None)
+        join(side if "context" in sources else None)
         merge = (sizes[0] // shape.queries_per_kv, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

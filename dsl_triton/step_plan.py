@@ -44,6 +44,7 @@ def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constex
 @triton.jit(do_not_specialize=["num_seqs", "blocks", "window", "segments"])
 def _plan_kernel(
     plan_ptr,  # i32 [blocks * segments, SIZE]
+    counters_ptr,  # i32 [2]
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
@@ -53,6 +54,7 @@ def _plan_kernel(
     BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SHORT: tl.constexpr,
     BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip
+    tl.store(counters_ptr + tl.arange(0, 2), tl.zeros([2], tl.int32), mask=tl.program_id(0) == 0)
     number = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)  # of a Q Block, sequence by sequence
     seq = number * 0
     before = number * 0  # Q Blocks of the sequences before its own
@@ -117,15 +119,23 @@ def num_items(batch: PagedBatch, block_q: int, segments: int, short: int) -> int
 
 
 def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Tensor:
-    """int32 [items, fields] for the plan of so many Q Blocks; zeros, which no other call's scratch lies over."""
+    """int32 [items, fields] for the plan of so many Q Blocks; of torch.zeros, as nothing else may lie over it."""
     return torch.zeros((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
 
 
 def make_plan(
-    plan: torch.Tensor, batch: PagedBatch, features: Features, block_q: int, tile_size: int, segments: int, short: int
+    plan: torch.Tensor,
+    counters: torch.Tensor,
+    batch: PagedBatch,
+    features: Features,
+    block_q: int,
+    tile_size: int,
+    segments: int,
+    short: int,
 ) -> int:
-    """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them. Returns how many
-    entries were written, at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
+    """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them, and set to zero what
+    launches count in (int32 [2]), whatever one that was broken off left there. Returns how many entries were written,
+    at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
 
     Of features only causality and the window count.
     """
@@ -134,7 +144,8 @@ def make_plan(
         raise SpecError("workspace", f"a plan of {plan.shape[0]} items", f"room for {items}")
     blocks = items // segments
     _plan_kernel[(cdiv(blocks, BLOCKS),)](
-        plan, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks, features.sliding_window or 0, segments,
+        plan, counters, batch.query_start_loc, batch.seq_lens, batch.num_seqs, blocks,
+        features.sliding_window or 0, segments,
         BLOCK_Q=block_q, TILE=tile_size, CAUSAL=features.causal, WINDOW=features.sliding_window is not None,
         SHORT=short, BLOCKS=BLOCKS, SEQUENCES=SEQUENCES, num_warps=4,
     )  # fmt: skip

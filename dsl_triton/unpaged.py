@@ -17,7 +17,7 @@ or, without a copy, where no context is expected (Prefill.new_kv) and the step's
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -103,7 +103,6 @@ class Workspace:
     scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
     parts: reduce_segments.Workspace | None  # of the segments of long queries
     decode: reduce_segments.Workspace | None
-    side: torch.cuda.Stream | None = field(compare=False)
 
 
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # other batches and scratch are no other kernel
@@ -247,7 +246,6 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
         parts,
         parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
-        side_stream(capacity.device),
     )
 
 
@@ -267,10 +265,11 @@ def launch(
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
         return
-    with beside(workspace.side):
+    side = side_stream(batch.device)
+    with beside(side):
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
     attend_unpaged(batch, features, out, config.prefill, workspace, lse)
-    join(workspace.side)
+    join(side)
 
 
 def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
@@ -279,7 +278,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
     sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, config.new_kv)
-    scales = copied_scales(features, workspace.scales)
+    side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
@@ -287,7 +286,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
         parts, segments = None, 1
     overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be there
     for source, (keys, values) in sources.items():
-        with beside(workspace.side if source == "context" else None):
+        with beside(side if source == "context" else None):
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
@@ -302,7 +301,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
                 **({"launch_pdl": True} if overlap else {}),
             )  # fmt: skip
     if segments > 1:
-        join(workspace.side if "context" in sources else None)
+        join(side if "context" in sources else None)
         block_q = block_m // shape.queries_per_kv
         merge = (block_q, ANY_QUERY, False, SHORT_QUERY + 1)
         reduce_segments.reduce_segments(batch, features, out, config, parts, lse, *merge)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch.compiler import is_compiling
@@ -18,8 +19,9 @@ from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, f
 from common.serving.choice import Family
 from common.serving.grid import KEYS, hinted_eighths
 from common.serving.library import traced
-from common.serving.prepared import Prepared
+from common.serving.prepared import Prepared, addresses
 from common.serving.scratch import check_buffer
+from common.serving.steps import Planned, Steps, taken
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
 from common.spec.validation import validate as validate_batch
@@ -134,9 +136,10 @@ class PagedAttention:
     softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
-    same_step: query_start_loc and seq_lens hold what they did in the last call without it, as in a step's other layers:
-    where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel has none of this step
-    yet makes it. torch.compile's calls each make theirs.
+    same_step: query_start_loc and seq_lens hold what they did in the last call without it on this stream, as in a
+    step's other layers: where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel
+    has none of this step yet makes it. SpecError where one of both is captured into a graph, and not the other into the
+    same. torch.compile's calls each make theirs.
     portable: kernels of one vendor's GPUs alone (Triton's Gluon file for Hopper) are not taken.
     validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
     every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
@@ -150,7 +153,7 @@ class PagedAttention:
         self.family = family
         self._known: dict[tuple, Prepared] = {}
         self._recent: dict[tuple, tuple[Callable[..., bool], Prepared]] = {}  # the last call of each `others`
-        self._steps: dict[int, tuple] = {}  # what each layout's plan was made for, since a call without same_step
+        self._steps = Steps()
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -191,7 +194,7 @@ class PagedAttention:
             written = (out, lse, self.workspace if workspace is None else workspace)
             how = (softmax_scale, features_of(causal, sliding_window, features), validate, written, self.plan)
             return traced(self._family(portable).name, inputs, hints, *how)
-        prepared = known = None
+        prepared = known = planned = None
         try:
             out = new_out(query, key_cache, value_cache, features) if out is None else out
             asked, operands = (None, ()) if features is None else asked_of_call(features)
@@ -206,26 +209,45 @@ class PagedAttention:
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
                 known, prepared = self._look_up(given, pointers, others)
+            if same_step:
+                planned = self._planned(prepared, query, features)
+            elif self._steps:
+                self._steps.end(self._memory_of(query))
         except (AttributeError, IndexError, RuntimeError, TypeError) as error:  # no such tensors: the checks say which
             if out is None and isinstance(error, RuntimeError):  # the allocator's
                 raise
-            prepared = known = None
-        planned = self._is_planned(prepared, same_step)
-        again = None if prepared is None or validate == "full" else prepared.tapes[planned]
-        if again is None or not self._again(prepared, again, pointers, query, lse, workspace):
+            prepared = known = planned = None
+            self._steps.clear()
+        memory = None if planned is None else planned.memory
+        again = None if prepared is None or validate == "full" else prepared.tapes[planned is not None]
+        if again is not None and prepared.layout.step_bytes and memory is None:
+            memory = prepared.new_memory(query.device)
+        if again is None or not self._again(prepared, again, pointers, query, lse, workspace, memory):
             how = (softmax_scale, features_of(causal, sliding_window, features), validate, portable)
-            prepared = self._launch(prepared, planned, known, (*inputs, out, lse, workspace), hints, *how)
-        self._steps |= prepared.steps
+            tensors = (*inputs, out, lse, workspace)
+            prepared, memory = self._launch(prepared, planned, memory, known, tensors, hints, *how)
+        if planned is None and prepared.made is not None:
+            made = (*prepared.made, *addresses(features))
+            self._steps.keep(
+                self._memory_of(query), prepared.layout, Planned(made, memory, tape.capture(query.get_device()))
+            )
         return out
 
     def _family(self, portable: bool) -> Family:
         return self.family.portable if portable else self.family
 
-    def _is_planned(self, prepared: Prepared | None, same_step: bool) -> bool:
-        """Whether the plan of this step is where the call's launches read it."""
-        if not same_step:
-            self._steps.clear()
-        return prepared is not None and bool(prepared.steps) and prepared.steps.items() <= self._steps.items()
+    def _memory_of(self, query: torch.Tensor) -> Any:
+        """Who has one memory for the plan of a step: each stream."""
+        device = query.get_device()
+        return device, tape.current_stream(device) if device >= 0 else 0
+
+    def _planned(self, prepared: Prepared | None, query: torch.Tensor, features: Features | None) -> Planned | None:
+        """The plan of this step, where the call takes it. Raises SpecError."""
+        if prepared is None or prepared.made is None:
+            return None
+        made = (*prepared.made, *addresses(features))
+        found = self._steps.find(self._memory_of(query), prepared.layout, made)
+        return found if found is not None and taken(found, tape.capture(query.get_device())) else None
 
     def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
         """The signature of a call and what is kept of it; the next call with these `others` is compared with it."""
@@ -243,6 +265,7 @@ class PagedAttention:
         query: torch.Tensor,
         lse: torch.Tensor | None,
         workspace: torch.Tensor | None,
+        memory: torch.Tensor | None,
     ) -> bool:
         """Replay a tape; False where this call has to go through the kernel's launch."""
         device = query.get_device()
@@ -252,9 +275,10 @@ class PagedAttention:
             return False  # out or lse is an input
         if workspace is None:
             scratch = self.workspace
-            if scratch is None and prepared.num_bytes:  # no tensor, whose making costs 0.3 us more
-                scratch = torch.UntypedStorage(prepared.num_bytes, device=query.device)
+            if scratch is None and prepared.layout.num_bytes:  # no tensor, whose making costs 0.3 us more
+                scratch = torch.UntypedStorage(prepared.layout.num_bytes, device=query.device)
             pointers.append(0 if scratch is None else scratch.data_ptr())
+        pointers.append(0 if memory is None else memory.data_ptr())
         again.replay(pointers, tape.current_stream(device))
         return True
 
@@ -264,7 +288,8 @@ class PagedAttention:
     def _launch(
         self,
         prepared: Prepared | None,
-        planned: bool,
+        planned: Planned | None,
+        memory: torch.Tensor | None,
         known: tuple | None,
         tensors: tuple,
         hints: tuple,
@@ -272,8 +297,9 @@ class PagedAttention:
         features: Features,
         validate: str,
         portable: bool,
-    ) -> Prepared:
-        """Check, choose and launch; keep what the next call of this signature needs."""
+    ) -> tuple[Prepared, torch.Tensor | None]:
+        """Check, choose and launch; keep what the next call of this signature needs. memory: of a step's plan, None for
+        new one; what was taken comes back."""
         *inputs, out, lse, buffer = tensors
         buffer = self.workspace if buffer is None else buffer
         batch = batch_of(inputs, softmax_scale, hints)
@@ -290,12 +316,13 @@ class PagedAttention:
             if prepared is None:
                 remark(self.family.name)
                 prepared = self._prepare(batch, features, buffer, portable)
-            if buffer is None and prepared.needs_buffer:
-                buffer = torch.empty(prepared.num_bytes, dtype=torch.uint8, device=batch.device)
-            prepared.launch(batch, features, out, lse, buffer, planned)
+            if buffer is None and prepared.layout.places:
+                buffer = torch.empty(prepared.layout.num_bytes, dtype=torch.uint8, device=batch.device)
+            memory = prepared.new_memory(batch.device) if memory is None else memory
+            prepared.launch(batch, features, out, lse, buffer, memory, planned is not None)
         if known is not None:
             if len(self._known) == MOST_SIGNATURES:
                 self._known.clear()
                 self._recent.clear()
             self._known[known] = prepared
-        return prepared
+        return prepared, memory

@@ -79,5 +79,5 @@ class PageWriter:
                 self._recent.clear()
             kept = None
             if launches:
-                kept = Tape.of(launches, [*given, None], tape.current_stream(device.index), frozenset())
+                kept = Tape.of(launches, [*given, None], tape.current_stream(device.index))
             self._known[known] = kept

@@ -37,7 +37,8 @@ class Plan(PagedAttention):
     choices: every kernel and config that calls of this capacity reach, with the points of the grid that reach it.
     Batches whose lengths differ may reach others (total_seq_len), which the plan has where all their parts are among
     those that a warm-up compiles anyway.
-    workspace: uint8, as large as the largest of them needs; one call at a time may use it.
+    workspace: uint8, as large as the largest of them needs; one call at a time may use it. What a step's plan says lies
+    in memory of the plan's own, a part for each choice.
     unmet: calls since the last warm-up that made a launch which no warm-up had made; such a call may wait for a
     compiler.
     write: writes a step's K and V into pages, as `cache.launch` of the DSL, kept as the calls are.
@@ -77,17 +78,26 @@ class Plan(PagedAttention):
             workspace = torch.empty(reach.num_bytes, dtype=torch.uint8, device=self.device)
         scratch.check_buffer(workspace, reach.num_bytes, self.device)
         self.workspace = workspace
+        sizes = [layout.step_bytes for layout in reach.layouts.values()]
+        whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=self.device)  # of steps' plans
+        parts = (part if len(part) else None for part in whole.split(sizes))
+        self._memory = dict(zip(reach.layouts, parts, strict=True))
         self.write = PageWriter(family)
         self.unmet = 0
         self._met: set[tuple] = set()
         self._warming = False
         self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
 
-    def _launch(self, prepared: Any, planned: bool, known: Any, tensors: tuple, hints: tuple, *others: Any) -> Prepared:
+    def _launch(
+        self, prepared: Any, planned: Any, memory: Any, known: Any, tensors: tuple, hints: tuple, *others: Any
+    ) -> tuple[Prepared, torch.Tensor | None]:
         """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
         if hints[1] is None:
             hints = (hints[0], self.typical_seq_len, hints[2], None)
-        return super()._launch(prepared, planned, known, tensors, hints, *others)
+        return super()._launch(prepared, planned, memory, known, tensors, hints, *others)
+
+    def _memory_of(self, query: torch.Tensor) -> None:
+        """A plan has one memory, whichever stream a step is on."""
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
@@ -103,7 +113,7 @@ class Plan(PagedAttention):
         if choice not in self._layouts:
             raise SpecError("features", f"{features}, served by {choice.kernel}", "what the plan was made for")
         self._note(compiled_by(choice, batch.num_tokens, batch.num_seqs))
-        return Prepared(self.family, choice, self._layouts[choice])
+        return Prepared(self.family, choice, self._layouts[choice], self._memory[choice])
 
     def choice_of(self, stats: BatchStats, needs: frozenset[str], sees: int = EVERY_KEY) -> Choice:
         """The choice for a call with these stats; a hint beyond the plan's max_seq_len counts as that, and a window
@@ -254,7 +264,7 @@ class Plan(PagedAttention):
         for choice, layout in self._layouts.items():
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
-                kernel.check(layout.place(self.workspace))
+                kernel.check(layout.place(self.workspace, self._memory[choice]))
 
 
 def _of_seqs(features: Features, seqs: int) -> Features:

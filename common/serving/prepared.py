@@ -20,22 +20,24 @@ MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator
 
 
 class Prepared:
-    """The choice for one signature, the place of its scratch, and the tapes of its launches where it can have some.
+    """The choice for one signature, the places of its scratch, and the tapes of its launches where it can have some.
 
-    num_bytes: scratch that each call needs. tapes: of a call that plans its step, and of one that takes the plan as it
-    is. steps: by layout, what its plan is made for; empty where the kernel makes none.
+    layout: how much scratch each call needs, and how much memory a step. memory: that of a plan of the caller's, None
+    where each step has its own. tapes: of a call that plans its step, and of one that takes the plan as it is. made:
+    what the plan of a step is made for, as the signature has it (`made_for`); None where the kernel makes none.
     """
 
-    __slots__ = ("_layout", "_recorded", "choice", "family", "kernel", "num_bytes", "steps", "tapes")
+    __slots__ = ("_recorded", "choice", "family", "kernel", "layout", "made", "memory", "tapes")
 
-    def __init__(self, family: Family, choice: Choice, layout: scratch.Layout) -> None:
-        self.family, self.choice, self._layout = family, choice, layout
+    def __init__(
+        self, family: Family, choice: Choice, layout: scratch.Layout, memory: torch.Tensor | None = None
+    ) -> None:
+        self.family, self.choice, self.layout, self.memory = family, choice, layout, memory
         self.kernel = family.kernel(choice.kernel)
-        self.num_bytes = layout.num_bytes
         self.tapes: list[Tape | None] = [None, None]
         follows_hints = "full_graph" not in self.kernel.SUPPORTS  # as do its launches then, not the shapes alone
         self._recorded = [follows_hints, follows_hints]
-        self.steps: dict[int, tuple] = {}
+        self.made: tuple | None = None
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -48,9 +50,11 @@ class Prepared:
         """Of a call that plans its step."""
         return self.tapes[False]
 
-    @property
-    def needs_buffer(self) -> bool:
-        return bool(self._layout.offsets)
+    def new_memory(self, device: torch.device) -> torch.Tensor | None:
+        """For the plan of a step; None where that needs none."""
+        if self.memory is not None or not self.layout.step_bytes:
+            return self.memory
+        return torch.empty(self.layout.step_bytes, dtype=torch.uint8, device=device)
 
     def launch(
         self,
@@ -59,16 +63,17 @@ class Prepared:
         out: torch.Tensor,
         lse: torch.Tensor | None,
         buffer: torch.Tensor | None,
+        memory: torch.Tensor | None,
         planned: bool = False,
     ) -> None:
         """Through the kernel's own `launch`; keeps the tape. The order of slots is that of a call's pointers.
 
-        planned: the plan of this step is in the workspace.
+        planned: the plan of this step is in `memory`.
         """
-        workspace = self._layout.place(buffer)
-        if getattr(workspace, "planned", None) is not None:
+        workspace = self.layout.place(buffer, memory)
+        if self.layout.plans:
             workspace = replace(workspace, planned=planned)
-            self.steps = {id(self._layout): made_for(batch, features)}
+            self.made = _made_for(batch, features)
         if self._recorded[planned]:
             self.kernel.launch(batch, features, out, self.choice.config, workspace, lse=lse)
             return
@@ -82,16 +87,27 @@ class Prepared:
             )  # fmt: skip
             given = [slot for slot in slots if slot is not None]
             stream = tape.current_stream(batch.device.index)
-            self.tapes[planned] = Tape.of(launches, [*given, buffer], stream, self._layout.kept)
+            self.tapes[planned] = Tape.of(launches, [*given, buffer, memory], stream, regions=2)
 
 
 def made_for(batch: PagedBatch, features: Features) -> tuple:
     """What a step's plan is made for beside its lengths: sizes, and what says which keys a row sees; tensors by their
     addresses, as layers of one step have the same."""
-    tensors = (features.spans, features.causal_per_sequence, features.tree_bias)
-    addresses = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    return *_made_for(batch, features), *addresses(features)
+
+
+def _made_for(batch: PagedBatch, features: Features) -> tuple:
+    """Of `made_for` what a signature has."""
     masks = (features.causal, features.sliding_window, features.chunk, features.chunk_lookback, features.cross)
-    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks, *addresses
+    return batch.num_tokens, batch.num_seqs, batch.block_table.shape[1], *masks
+
+
+def addresses(features: Features | None) -> tuple:
+    """Of `made_for` the tensors."""
+    if features is None:
+        return None, None, None
+    tensors = (features.spans, features.causal_per_sequence, features.tree_bias)
+    return tuple([None if tensor is None else tensor.data_ptr() for tensor in tensors])
 
 
 def choice_for(family: Family, batch: PagedBatch, features: Features) -> Choice:

@@ -1,8 +1,10 @@
-"""A kernel's workspace inside one buffer of bytes: one allocation, or none where the caller brings the buffer.
+"""A kernel's workspace inside two buffers of bytes, which a call is given or allocates.
 
-`workspace(shape, capacity, config)` is asked once with `torch.empty` giving tensors without memory, which are then laid
-one behind another. What it makes by other means (zeros, a stream) stays as it is and belongs to the layout: only memory
-whose content means nothing between launches is shared with other calls.
+`workspace(shape, capacity, config)` is asked once with `torch.empty` and `torch.zeros` giving tensors without memory.
+Those of `torch.empty` lie in scratch, whose content means nothing between launches: any calls may share it. Those of
+`torch.zeros` hold what a step's plan says, and last until the next step: nothing else lies over them. Zeros they are
+in a plan of the caller's alone (common.serving.plan), once: a kernel sets what it counts on, as another may have been
+here and have been broken off.
 """
 
 from __future__ import annotations
@@ -21,46 +23,66 @@ SPACING = 256  # bytes between the starts of two tensors: a multiple of ALIGNMEN
 
 
 class _Deferred(TorchFunctionMode):
-    """torch.empty on the meta device, which has no memory."""
+    """torch.empty and torch.zeros on the meta device, which has no memory. lasting: what the latter made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lasting: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.empty:
+        if func in (torch.empty, torch.zeros):
             kwargs["device"] = "meta"
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if func is torch.zeros:
+            self.lasting.append(made)
+        return made
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the meta tensors of `template` (dataclasses, tuples, anything else) lie; offsets and size in bytes."""
+    """Where the meta tensors of `template` (dataclasses, tuples, anything else) lie: for each whether that is the
+    memory of a step, and its offset there. num_bytes: of scratch; step_bytes: of a step's memory."""
 
     template: Any
-    offsets: tuple[int, ...]
+    places: tuple[tuple[bool, int], ...]
     num_bytes: int
+    step_bytes: int
 
     @classmethod
     def of(cls, kernel: Any, shape: AttentionShape, capacity: Capacity, config: Any) -> Layout:
-        with _Deferred():
+        deferred = _Deferred()
+        with deferred:
             template = kernel.workspace(shape, capacity, config)
-        offsets, at = [], 0
+        lasting = set(map(id, deferred.lasting))
+        places: dict[int, tuple[bool, int]] = {}  # a tensor may stand in two places of the template
+        ends = {False: 0, True: 0}
         for tensor in tensors(template):
-            offsets.append(at)
-            at += -(-tensor.numel() * tensor.element_size() // SPACING) * SPACING
-        return cls(template, tuple(offsets), at)
+            lasts = id(tensor) in lasting
+            if id(tensor) not in places:
+                places[id(tensor)] = lasts, ends[lasts]
+                spaces = -(-tensor.numel() * tensor.element_size() // SPACING)
+                ends[lasts] += max(spaces, lasts) * SPACING
+        return cls(template, tuple(places[id(tensor)] for tensor in tensors(template)), ends[False], ends[True])
 
     @property
-    def kept(self) -> frozenset[int]:
-        """Addresses of the tensors that are the layout's own."""
-        return frozenset(tensor.data_ptr() for tensor in tensors(self.template, placed=False))
+    def plans(self) -> bool:
+        """Whether the kernel makes a plan of each step, which others of the step's launches may take."""
+        planned = getattr(self.template, "planned", None)
+        return planned is not None and getattr(self.template, "plan", planned) is not None
 
-    def place(self, buffer: torch.Tensor | None) -> Any:
-        """The workspace on `buffer`, uint8 [at least num_bytes]. Raises SpecError."""
-        if not self.offsets:
+    def place(self, buffer: torch.Tensor | None, memory: torch.Tensor | None = None) -> Any:
+        """The workspace on `buffer`, uint8 [at least num_bytes], and `memory`, uint8 [at least step_bytes]. Raises
+        SpecError."""
+        if not self.places:
             return self.template
-        check_buffer(buffer, self.num_bytes)
+        if self.num_bytes:
+            check_buffer(buffer, self.num_bytes)
         views = iter(
-            buffer[at : at + tensor.numel() * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
-            for at, tensor in zip(self.offsets, tensors(self.template), strict=True)
+            (memory if lasts else buffer)[at : at + tensor.numel() * tensor.element_size()]
+            .view(tensor.dtype)
+            .view(tensor.shape)
+            for (lasts, at), tensor in zip(self.places, tensors(self.template), strict=True)
         )
         return _rebuilt(self.template, views)
 
@@ -77,14 +99,14 @@ def check_buffer(buffer: object, num_bytes: int, device: torch.device | None = N
         raise SpecError("workspace", f"address {buffer.data_ptr():#x}", f"contiguous, at a multiple of {ALIGNMENT}")
 
 
-def tensors(value: Any, placed: bool = True) -> list[torch.Tensor]:
-    """The meta tensors of a workspace in a fixed order; not placed: the others."""
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The meta tensors of a workspace in a fixed order."""
     if isinstance(value, torch.Tensor):
-        return [value] if value.is_meta == placed else []
+        return [value] if value.is_meta else []
     if dataclasses.is_dataclass(value):
-        return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name), placed)]
+        return [t for f in dataclasses.fields(value) for t in tensors(getattr(value, f.name))]
     if isinstance(value, tuple | list):
-        return [t for item in value for t in tensors(item, placed)]
+        return [t for item in value for t in tensors(item)]
     return []
 
 

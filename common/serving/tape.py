@@ -5,23 +5,28 @@ arguments belong to; the launch itself takes 6. `Tape.of` keeps what a first cal
 arguments, with the slot that each pointer came from. `replay` puts the new pointers in. A tape belongs to one
 signature (`common.serving.call`), which holds everything that either the kernel's host code or Triton's specialisation
 reads: shapes, strides, dtypes, devices, alignment, floats, the choice. Tensor descriptors are made anew around the new
-pointers, and a second stream waits and is waited for as it was. What cannot be replayed has no tape and is dispatched
-as ever: pointers of nobody, a second stream that nobody joins, an interpreter.
+pointers, and what went to a second stream goes to the one beside the current stream, which waits and is waited for as
+it was. What cannot be replayed has no tape and is dispatched as ever: pointers of nobody, a second stream that nobody
+joins, an interpreter.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
+
+from common.spec.kernel import side_of
 
 # What a launch hands to Triton's JIT, and the little of torch and Triton that repeating it needs.
 #
@@ -30,6 +35,7 @@ import torch
 
 
 _patching = threading.Lock()
+_unknown = itertools.count(1)
 _launchers: dict[tuple[type, tuple[str, ...]], Any] = {}  # Triton's, by the types of the run-time arguments
 
 
@@ -168,6 +174,32 @@ def current() -> torch.cuda.Stream:
     return torch.cuda.current_stream()
 
 
+def capture(device: int) -> int:
+    """The number of the graph that the current stream of the device is captured into; 0 where it is not. Negative,
+    and another each time, where the driver does not say."""
+    if device < 0:
+        return 0
+    with on(torch.device("cuda", device)):
+        return _number(current_stream(device)) if torch.cuda.is_current_stream_capturing() else 0
+
+
+def _number(stream: int) -> int:
+    status, number = ctypes.c_int(), ctypes.c_ulonglong()
+    ask = _capture_info()
+    failed = ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number))
+    return -next(_unknown) if failed else number.value
+
+
+@cache
+def _capture_info() -> Callable[..., int] | None:
+    """The driver's function; None where there is none."""
+    library, name = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
+    try:
+        return getattr(ctypes.CDLL(library), f"{name}StreamGetCaptureInfo")
+    except (OSError, AttributeError):
+        return None
+
+
 def on(device: torch.device) -> AbstractContextManager:
     """Makes `device` the current one: Triton launches there, wherever the tensors are."""
     if device.type != "cuda" or device.index == current_device():
@@ -190,14 +222,14 @@ class Tape:
         launches: Sequence[Launch | Wait],
         slots: Sequence[torch.Tensor | None],
         stream: int,
-        kept: frozenset[int] = frozenset(),
+        regions: int = 1,
     ) -> Tape | None:
         """A tape, or None where one of the launches cannot be repeated from pointers alone.
 
-        slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last one is
-        scratch: pointers into it are kept as distances from its start. kept: addresses that stay the same.
+        slots: the tensors that a call brings; `replay` gets their addresses in this order, 0 for None. The last ones,
+        so many as `regions`, are memory of the call's own: pointers into them are kept as distances from their start.
         """
-        script = _Script(slots, stream, kept)
+        script = _Script(slots, stream, regions)
         lines = [script.line(entry) for entry in launches] if _joined(launches, stream) else []
         if not any(isinstance(entry, Launch) for entry in launches) or None in lines or not lines:
             return None
@@ -209,26 +241,30 @@ class _Script:
     """The source of a `replay` and the values of its names.
 
     One line a launch: `c0(c1, c2, c3, stream, c4, p0, (c5, p1), p7 + c6)`, with a name for each constant and each
-    slot's address. An argument costs 5 ns so; picked out of a list of values it cost 15, and a call has 100.
+    slot's address. An argument costs 5 ns so; picked out of a list of values it cost 15, and a call has 100. A launch
+    beside goes to the stream beside the current one (common.spec.kernel.side_stream), whichever that is.
     """
 
     slots: Sequence[torch.Tensor | None]
     stream: int
-    kept: frozenset[int]
-    names: dict[str, Any] = field(default_factory=lambda: {"current": current, "described": _described})
+    regions: int
+    names: dict[str, Any] = field(
+        default_factory=lambda: {"current": current, "side_of": side_of, "described": _described}
+    )
+    beside: bool = False
 
     def function(self, lines: Sequence[str]) -> Callable[[Sequence[int], int], None]:
         slots = "".join(f"p{i}, " for i in range(len(self.slots)))
-        exec(_code("\n    ".join(["def replay(pointers, stream):", f"{slots}= pointers", *lines])), self.names)
+        streams = ["here = current()", "side = side_of(here)"] if self.beside else []
+        body = ["def replay(pointers, stream):", f"{slots}= pointers", *streams, *lines]
+        exec(_code("\n    ".join(body)), self.names)
         return self.names.pop("replay")
 
     def line(self, entry: Launch | Wait) -> str | None:
         """One launch, or one stream that waits for another; None where it cannot be repeated."""
         if isinstance(entry, Wait):
-            ends = [
-                "current()" if end.cuda_stream == self.stream else self._constant(end)
-                for end in (entry.stream, entry.other)
-            ]
+            self.beside = True
+            ends = ["here" if end.cuda_stream == self.stream else "side" for end in (entry.stream, entry.other)]
             return f"{ends[0]}.wait_stream({ends[1]})"
         if entry.compiled is None:
             return None
@@ -236,7 +272,7 @@ class _Script:
         sources = [self._constant(value) if constant else self._source(value) for value, constant in arguments]
         if None in sources:
             return None
-        stream = "stream" if entry.stream == self.stream else self._constant(entry.stream)
+        stream = "stream" if entry.stream == self.stream else "side.cuda_stream"
         front = [*map(self._constant, entry.grid), stream, *map(self._constant, head)]
         passed = [*front, _tuple(sources)] if apart else front + sources
         return f"{self._constant(call)}({', '.join(passed)})"
@@ -249,7 +285,7 @@ class _Script:
     def _source(self, value: Any) -> str | None:
         """Where a replay finds a run-time argument of a kernel; None where it could not."""
         if isinstance(value, torch.Tensor):
-            return self._constant(value.data_ptr()) if value.data_ptr() in self.kept else self._address(value)
+            return self._address(value)
         if isinstance(getattr(value, "base", None), torch.Tensor) and hasattr(value, "block_shape"):
             return self._descriptor(value)
         if isinstance(value, tuple) and any(isinstance(leaf, torch.Tensor) for leaf in _leaves(value)):
@@ -258,17 +294,20 @@ class _Script:
         return self._constant(value) if all(isinstance(leaf, _PLAIN) for leaf in _leaves(value)) else None
 
     def _address(self, tensor: torch.Tensor) -> str | None:
-        """The one slot that a pointer belongs to, and how far into scratch it is."""
-        pointer, scratch = tensor.data_ptr(), self.slots[-1]
-        found = [f"p{i}" for i, slot in enumerate(self.slots) if slot is not None and slot.data_ptr() == pointer]
-        if not found and scratch is not None:
-            distance = pointer - scratch.data_ptr()
-            if 0 <= distance < scratch.numel() * scratch.element_size():
-                found = [f"p{len(self.slots) - 1} + {self._constant(distance)}"]
+        """The one slot that a pointer belongs to, and how far into a region it is."""
+        pointer, slots = tensor.data_ptr(), [(f"p{i}", slot) for i, slot in enumerate(self.slots) if slot is not None]
+        found = [name for name, slot in slots if slot.data_ptr() == pointer]
+        if not found:
+            found = [
+                f"{name} + {self._constant(pointer - slot.data_ptr())}"
+                for name, slot in slots
+                if int(name[1:]) >= len(self.slots) - self.regions
+                and 0 <= pointer - slot.data_ptr() < slot.numel() * slot.element_size()
+            ]
         return found[0] if len(found) == 1 and pointer else None
 
     def _descriptor(self, value: Any) -> str | None:
-        """Triton's TensorDescriptor: shape, strides and block stay, its base is a slot or lies in scratch."""
+        """Triton's TensorDescriptor: shape, strides and block stay, its base is a slot or lies in a region."""
         address = self._address(value.base)
         if address is None:
             return None

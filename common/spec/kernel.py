@@ -167,9 +167,26 @@ def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tens
     return tuple(row if is_per_token(scale) else None for row, scale in zip(scratch, asked, strict=True))
 
 
+MOST_STREAMS = 64  # that have one beside them
+_sides: dict[tuple[int, int], torch.cuda.Stream] = {}
+
+
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream beside the caller's; None where launches run at once (a CPU)."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
+    """The stream beside the current one of the device; None where launches run at once (a CPU)."""
+    return side_of(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+
+
+def side_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    """The stream beside `stream`, the same each time: calls on two streams share none, and a call beside a capture does
+    not meet it."""
+    key = stream.device_index, stream.cuda_stream
+    side = _sides.get(key)
+    while side is None or side.cuda_stream == stream.cuda_stream:  # torch hands out few, in turn
+        side = torch.cuda.Stream(stream.device)
+    if key not in _sides and len(_sides) == MOST_STREAMS:
+        _sides.pop(next(iter(_sides)))
+    _sides[key] = side
+    return side
 
 
 @contextmanager

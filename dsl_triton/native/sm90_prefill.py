@@ -17,7 +17,7 @@ of two of heads. Heads are panels of 64 lanes, as 128 bytes are what a box may b
 items as well, or parallel_softmax.py beside it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -78,10 +78,9 @@ class Workspace:
     """What each part needs beside the cache; nothing is copied out of it."""
 
     plan: torch.Tensor  # i32, as step_plan.make_space: of the sequences that are items
-    counters: torch.Tensor  # i32 [2]: items claimed and programs done; zeros between launches
+    counters: torch.Tensor  # i32 [2]: items claimed, programs done; zeros when a step is planned and behind each launch
     parts: reduce_segments.Workspace | None  # of the segments of items
     decode: reduce_segments.Workspace | None
-    side: torch.cuda.Stream | None = field(compare=False)
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
 
 
@@ -259,7 +258,6 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
         torch.zeros(2, dtype=torch.int32, device=capacity.device),
         parts,
         None if config.together else parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
-        side_stream(capacity.device),
     )
 
 
@@ -268,7 +266,8 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Wo
     if batch.num_seqs and batch.num_tokens > config.short:
         segments = _segments(batch, config.prefill, workspace)
         (tile_size, _), short = _tiles(batch.shape, features, config.prefill), config.short
-        step_plan.make_plan(workspace.plan, batch, features, tokens_of_block(batch.shape), tile_size, segments, short)
+        block_q = tokens_of_block(batch.shape)
+        step_plan.make_plan(workspace.plan, workspace.counters, batch, features, block_q, tile_size, segments, short)
     return replace(workspace, planned=True)
 
 
@@ -295,10 +294,11 @@ def launch(
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(*decode)
         return
-    with beside(workspace.side):
+    side = side_stream(batch.device)
+    with beside(side):
         parallel_softmax.attend_segments(*decode)
     _attend_items(batch, features, out, config, workspace, lse)
-    join(workspace.side)
+    join(side)
 
 
 def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[int, int]:

@@ -25,7 +25,9 @@ def planned(lens, block_q, segments, causal, window=None):
     )
     plan = make_space(most_blocks(tokens, len(lens), block_q, SHORT) + 1, segments, torch.device("cpu")).fill_(77)
     features = Features(causal=causal, sliding_window=window)
-    count = make_plan(plan, batch, features, block_q, TILE, segments, SHORT)
+    counters = torch.tensor([5, 3], dtype=torch.int32)  # of a launch that was broken off
+    count = make_plan(plan, counters, batch, features, block_q, TILE, segments, SHORT)
+    assert counters.tolist() == [0, 0] or not count
     assert (plan[count:] == 77).all(), "written beyond what is said"
     return plan[:count].tolist()
 
@@ -137,4 +139,4 @@ def test_a_plan_without_room_is_refused_before_any_launch():
     batch = SimpleNamespace(num_tokens=64, num_seqs=2)
     plan = make_space(5, 2, torch.device("cpu"))
     with pytest.raises(SpecError, match=r"a plan of 10 items.*room for 12"):
-        make_plan(plan, batch, Features(), 16, TILE, 2, SHORT)
+        make_plan(plan, torch.zeros(2, dtype=torch.int32), batch, Features(), 16, TILE, 2, SHORT)

@@ -55,10 +55,12 @@ def test_every_operand_of_a_tuple_is_replaced_however_deep_it_is():
     assert driver.seen[0][9:] == ((48, (8, 1), (None, 16), ()),)
 
 
-def test_an_address_that_stays_is_kept_as_it_is():
-    driver, (own, scratch) = Driver(), tensors(2)
-    Tape.of([launch(driver, own)], [scratch], 5, frozenset({own.data_ptr()})).replay([0], 1)
-    assert driver.seen[0][9:] == (own.data_ptr(),)
+def test_pointers_into_scratch_and_into_a_steps_memory_are_kept_as_distances():
+    driver, (query, scratch, memory) = Driver(), tensors(3)
+    tape = Tape.of([launch(driver, memory[2:], scratch[1:], memory)], [query, scratch, memory], 5, regions=2)
+    tape.replay([0, 1000, 2000], 1)
+    assert driver.seen[0][9:] == (2008, 1004, 2000)
+    assert Tape.of([launch(driver, scratch[1:])], [query, scratch, memory], 5) is None
 
 
 def test_a_compile_time_argument_may_be_anything():
@@ -97,15 +99,16 @@ class Stream:
         self._seen.append((self.cuda_stream, "waits for", other.cuda_stream))
 
 
-def test_a_second_stream_waits_and_is_waited_for_as_it_was(monkeypatch):
+def test_a_second_stream_is_the_one_beside_the_current_and_waits_and_is_waited_for(monkeypatch):
     driver, (query, scratch) = Driver(), tensors(2)
-    main, side, later = (Stream(raw, driver.seen) for raw in (5, 6, 9))
+    main, side, later, beside = (Stream(raw, driver.seen) for raw in (5, 6, 9, 10))
     entries = [Wait(side, main), launch(driver, query, stream=6), launch(driver, query), Wait(main, side)]
     monkeypatch.setattr(handle, "current", lambda: later)
+    monkeypatch.setattr(handle, "side_of", {later: beside}.get)
     tape = Tape.of(entries, [query, scratch], 5)
     tape.replay([64, 0], 9)
     order = [entry if entry[1] == "waits for" else f"on {entry[3]}" for entry in driver.seen]
-    assert order == [(6, "waits for", 9), "on 6", "on 9", (9, "waits for", 6)]
+    assert order == [(10, "waits for", 9), "on 10", "on 9", (9, "waits for", 10)]
 
 
 @pytest.mark.parametrize("missing", [0, 3], ids=["begins-unordered", "is-not-waited-for"])
