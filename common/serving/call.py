@@ -21,7 +21,7 @@ from common.serving.grid import KEYS, hinted_eighths
 from common.serving.library import traced
 from common.serving.prepared import Prepared, addresses
 from common.serving.scratch import check_buffer
-from common.serving.steps import Planned, Steps, taken
+from common.serving.steps import Planned, Steps
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
 from common.spec.validation import validate as validate_batch
@@ -120,6 +120,7 @@ def _exact() -> bool:
 
 LEVELS = ("off", "host", "full")
 _NOTHING = never, None
+_MISSED = object()  # no tape, or none for this call
 _address = torch.Tensor.data_ptr
 MOST_SIGNATURES = 4096  # a serving engine's batch sizes are fewer; past them all are prepared again
 
@@ -138,8 +139,8 @@ class PagedAttention:
     workspace: a uint8 tensor for scratch; None allocates it.
     same_step: query_start_loc and seq_lens hold what they did in the last call without it on this stream, as in a
     step's other layers: where the kernel plans a step on the device, its plan is taken as it is. A layer whose kernel
-    has none of this step yet makes it. SpecError where one of both is captured into a graph, and not the other into the
-    same. torch.compile's calls each make theirs.
+    has none of this step yet makes it. A step has to begin in the graph that it is captured into. torch.compile's calls
+    each make theirs.
     portable: kernels of one vendor's GPUs alone (Triton's Gluon file for Hopper) are not taken.
     validate: "host": types, shapes, dtypes, strides and devices, no wait for the device, and where that is the CPU
     every value too; "full": every value, with one wait; "off": what the kernel refuses by itself, alone.
@@ -191,9 +192,8 @@ class PagedAttention:
         inputs = (query, key_cache, value_cache, block_table, query_start_loc, seq_lens, key, value)
         hints = (max_query_len, max_seq_len, num_decodes, total_seq_len)
         if is_compiling():
-            written = (out, lse, self.workspace if workspace is None else workspace)
-            how = (softmax_scale, features_of(causal, sliding_window, features), validate, written, self.plan)
-            return traced(self._family(portable).name, inputs, hints, *how)
+            how = (softmax_scale, features_of(causal, sliding_window, features), validate)
+            return self._traced(portable, inputs, hints, how, (out, lse, workspace))
         prepared = known = planned = None
         try:
             out = new_out(query, key_cache, value_cache, features) if out is None else out
@@ -203,51 +203,59 @@ class PagedAttention:
             others = (
                 max_query_len, max_seq_len and bisect_left(KEYS, max_seq_len), num_decodes, softmax_scale, causal,
                 asked, validate, portable, beyond(given), total_seq_len is not None and hinted_eighths(
-                    seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len),
-                sliding_window, key is None, value is None, lse is None, workspace is None,
+                    seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len), sliding_window,
+                key is None, value is None, lse is None, workspace is None,
             )  # fmt: skip
             alike, prepared = self._recent.get(others, _NOTHING)
             if not (alike(*given) and aligned(pointers)):
                 known, prepared = self._look_up(given, pointers, others)
-            if same_step:
-                planned = self._planned(prepared, query, features)
-            elif self._steps:
-                self._steps.end(self._memory_of(query))
+            planned = self._planned(prepared, query, features, same_step)
         except (AttributeError, IndexError, RuntimeError, TypeError) as error:  # no such tensors: the checks say which
-            if out is None and isinstance(error, RuntimeError):  # the allocator's
-                raise
-            prepared = known = planned = None
-            self._steps.clear()
-        memory = None if planned is None else planned.memory
+            prepared = known = planned = self._forget(out, error)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned is not None]
-        if again is not None and prepared.layout.step_bytes and memory is None:
-            memory = prepared.new_memory(query.device)
-        if again is None or not self._again(prepared, again, pointers, query, lse, workspace, memory):
+        memory = self._again(prepared, again, planned, pointers, query, lse, workspace) if again else _MISSED
+        if memory is _MISSED:
             how = (softmax_scale, features_of(causal, sliding_window, features), validate, portable)
-            tensors = (*inputs, out, lse, workspace)
-            prepared, memory = self._launch(prepared, planned, memory, known, tensors, hints, *how)
+            prepared, memory = self._launch(prepared, planned, known, (*inputs, out, lse, workspace), hints, *how)
         if planned is None and prepared.made is not None:
-            made = (*prepared.made, *addresses(features))
-            self._steps.keep(
-                self._memory_of(query), prepared.layout, Planned(made, memory, tape.capture(query.get_device()))
-            )
+            self._keep(prepared, memory, query, features)
         return out
+
+    def _forget(self, out: torch.Tensor | None, error: Exception) -> None:
+        """Steps, where a call does not say which it is of."""
+        if out is None and isinstance(error, RuntimeError):  # the allocator's
+            raise error
+        self._steps.clear()
+
+    def _traced(self, portable: bool, inputs: tuple, hints: tuple, how: tuple, written: tuple) -> torch.Tensor:
+        out, lse, workspace = written
+        written = (out, lse, self.workspace if workspace is None else workspace)
+        return traced(self._family(portable).name, inputs, hints, *how, written, self.plan)
 
     def _family(self, portable: bool) -> Family:
         return self.family.portable if portable else self.family
 
-    def _memory_of(self, query: torch.Tensor) -> Any:
-        """Who has one memory for the plan of a step: each stream."""
+    def _where(self, query: torch.Tensor) -> tuple[Any, int]:
+        """Whose memory the plan of a step lies in, here each stream's own; and the graph that it is captured into."""
         device = query.get_device()
-        return device, tape.current_stream(device) if device >= 0 else 0
+        return (device, tape.current_stream(device) if device >= 0 else 0), tape.capture(device)
 
-    def _planned(self, prepared: Prepared | None, query: torch.Tensor, features: Features | None) -> Planned | None:
+    def _planned(
+        self, prepared: Prepared | None, query: torch.Tensor, features: Features | None, same_step: bool
+    ) -> Planned | None:
         """The plan of this step, where the call takes it. Raises SpecError."""
+        if not same_step:
+            if self._steps.used:
+                self._steps.begin(*self._where(query))
+            return None
         if prepared is None or prepared.made is None:
             return None
+        return self._steps.find(*self._where(query), prepared.layout, (*prepared.made, *addresses(features)))
+
+    def _keep(self, prepared: Prepared, memory: Any, query: torch.Tensor, features: Features | None) -> None:
+        """What the call planned serves others of its step."""
         made = (*prepared.made, *addresses(features))
-        found = self._steps.find(self._memory_of(query), prepared.layout, made)
-        return found if found is not None and taken(found, tape.capture(query.get_device())) else None
+        self._steps.keep(*self._where(query), prepared.layout, Planned(made, memory))
 
     def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
         """The signature of a call and what is kept of it; the next call with these `others` is compared with it."""
@@ -261,26 +269,31 @@ class PagedAttention:
         self,
         prepared: Prepared,
         again: tape.Tape,
+        planned: Planned | None,
         pointers: list[int],
         query: torch.Tensor,
         lse: torch.Tensor | None,
         workspace: torch.Tensor | None,
-        memory: torch.Tensor | None,
-    ) -> bool:
-        """Replay a tape; False where this call has to go through the kernel's launch."""
+    ) -> Any:
+        """Replay a tape, and give the memory of the step's plan; _MISSED where this call has to go through the kernel's
+        launch."""
         device = query.get_device()
         if tape.current_device() != device or tape.observed():
-            return False
+            return _MISSED
         if pointers.count(pointers[0]) > 1 or (lse is not None and pointers.count(lse.data_ptr()) > 1):
-            return False  # out or lse is an input
+            return _MISSED  # out or lse is an input
+        layout = prepared.layout
         if workspace is None:
             scratch = self.workspace
-            if scratch is None and prepared.layout.num_bytes:  # no tensor, whose making costs 0.3 us more
-                scratch = torch.UntypedStorage(prepared.layout.num_bytes, device=query.device)
+            if scratch is None and layout.num_bytes:  # no tensor, whose making costs 0.3 us more
+                scratch = torch.UntypedStorage(layout.num_bytes, device=query.device)
             pointers.append(0 if scratch is None else scratch.data_ptr())
+        memory = None
+        if layout.step_bytes:
+            memory = prepared.new_memory(query.device) if planned is None else planned.memory
         pointers.append(0 if memory is None else memory.data_ptr())
         again.replay(pointers, tape.current_stream(device))
-        return True
+        return memory
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
         return Prepared.of(self._family(portable), batch, features, buffer)
@@ -289,7 +302,6 @@ class PagedAttention:
         self,
         prepared: Prepared | None,
         planned: Planned | None,
-        memory: torch.Tensor | None,
         known: tuple | None,
         tensors: tuple,
         hints: tuple,
@@ -298,8 +310,7 @@ class PagedAttention:
         validate: str,
         portable: bool,
     ) -> tuple[Prepared, torch.Tensor | None]:
-        """Check, choose and launch; keep what the next call of this signature needs. memory: of a step's plan, None for
-        new one; what was taken comes back."""
+        """Check, choose and launch; keep what the next call of this signature needs; and the memory of its plan."""
         *inputs, out, lse, buffer = tensors
         buffer = self.workspace if buffer is None else buffer
         batch = batch_of(inputs, softmax_scale, hints)
@@ -318,7 +329,7 @@ class PagedAttention:
                 prepared = self._prepare(batch, features, buffer, portable)
             if buffer is None and prepared.layout.places:
                 buffer = torch.empty(prepared.layout.num_bytes, dtype=torch.uint8, device=batch.device)
-            memory = prepared.new_memory(batch.device) if memory is None else memory
+            memory = prepared.new_memory(batch.device) if planned is None else planned.memory
             prepared.launch(batch, features, out, lse, buffer, memory, planned is not None)
         if known is not None:
             if len(self._known) == MOST_SIGNATURES:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from common.serving import scratch
+from common.serving import scratch, tape
 from common.serving.call import PagedAttention
 from common.serving.choice import Choice, Family, pieces
 from common.serving.grid import GRID, hinted_stats
@@ -89,15 +89,16 @@ class Plan(PagedAttention):
         self._warm: set[tuple] | None = None  # what was compiled ahead, once it was
 
     def _launch(
-        self, prepared: Any, planned: Any, memory: Any, known: Any, tensors: tuple, hints: tuple, *others: Any
+        self, prepared: Any, planned: Any, known: Any, tensors: tuple, hints: tuple, *others: Any
     ) -> tuple[Prepared, torch.Tensor | None]:
         """max_seq_len=None is the plan's typical length: a capture is chosen for what it will mostly serve."""
         if hints[1] is None:
             hints = (hints[0], self.typical_seq_len, hints[2], None)
-        return super()._launch(prepared, planned, memory, known, tensors, hints, *others)
+        return super()._launch(prepared, planned, known, tensors, hints, *others)
 
-    def _memory_of(self, query: torch.Tensor) -> None:
+    def _where(self, query: torch.Tensor) -> tuple[None, int]:
         """A plan has one memory, whichever stream a step is on."""
+        return None, tape.capture(query.get_device())
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""

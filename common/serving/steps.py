@@ -15,51 +15,61 @@ from common.spec.kernel import MOST_STREAMS
 
 
 class Planned(NamedTuple):
-    """made: what it was made for (`common.serving.prepared.made_for`). memory: where it lies. capture: the number of
-    the graph that its launch was captured into, 0 where it ran (`common.serving.tape.capture`)."""
+    """made: what it was made for (`common.serving.prepared.made_for`). memory: where it lies."""
 
     made: tuple
     memory: torch.Tensor | None
+
+
+class Step(NamedTuple):
+    """capture: the number of the graph that the step is captured into, 0 where it runs (`common.serving.tape.capture`).
+    plans: by the layout that they are laid out by."""
+
     capture: int
+    plans: dict[Any, Planned]
 
 
 class Steps:
-    """The plans of the current step of each stream, by the layout that they are laid out by."""
+    """The current step of each stream. used: whether any was planned; where none was, nobody has to say when one
+    begins."""
 
     def __init__(self) -> None:
-        self._plans: dict[Any, dict[Any, Planned]] = {}
+        self._steps: dict[Any, Step] = {}
+        self.used = False
 
     def __len__(self) -> int:
-        return len(self._plans)
-
-    def end(self, stream: Any) -> None:
-        """Of one stream."""
-        self._plans.pop(stream, None)
+        return len(self._steps)
 
     def clear(self) -> None:
-        """Of all streams."""
-        self._plans.clear()
+        """What is called next plans."""
+        self._steps.clear()
 
-    def keep(self, stream: Any, layout: Any, planned: Planned) -> None:
-        if stream not in self._plans and len(self._plans) >= MOST_STREAMS:
-            self.end(next(iter(self._plans)))  # its next call plans again
-        self._plans.setdefault(stream, {})[layout] = planned
+    def begin(self, stream: Any, capture: int) -> Step:
+        if self._steps.pop(stream, None) is None and len(self._steps) >= MOST_STREAMS:
+            del self._steps[next(iter(self._steps))]  # its next call plans again
+        step = self._steps[stream] = Step(capture, {})
+        return step
 
-    def find(self, stream: Any, layout: Any, made: tuple) -> Planned | None:
-        """The plan of the current step, where one was made for the same."""
-        found = self._plans.get(stream, {}).get(layout)
-        return found if found is not None and found.made == made else None
+    def keep(self, stream: Any, capture: int, layout: Any, planned: Planned) -> None:
+        step = self._steps.get(stream)
+        if step is None or step.capture != capture:
+            step = self.begin(stream, capture)
+        step.plans[layout] = planned
+        self.used = True
 
+    def find(self, stream: Any, capture: int, layout: Any, made: tuple) -> Planned | None:
+        """The plan of the current step, where one was made for the same.
 
-def taken(planned: Planned, capture: int) -> bool:
-    """Whether a call takes what another planned; False where nobody says whether both are captured into one graph.
-
-    Raises SpecError where they are not: a graph is replayed for lengths that another's plan does not know.
-    """
-    if planned.capture == capture:
-        return True
-    if planned.capture < 0 and capture < 0:
-        return False
-    where = [f"captured into graph {number}" if number else "not captured" for number in (capture, planned.capture)]
-    found = f"True in a call that is {where[0]}, where that which planned its step is {where[1]}"
-    raise SpecError("same_step", found, "False in the first call of a capture, and in the first behind it")
+        Raises SpecError in a capture that the step did not begin in, and behind it: a graph is replayed for lengths
+        that no other's plan knows.
+        """
+        step = self._steps.get(stream)
+        if step is None and not (capture and self.used):
+            return None
+        if step is not None and (step.capture == capture or (step.capture < 0 and capture < 0)):
+            found = step.plans.get(layout) if step.capture == capture else None  # unknown graphs: none is the same
+            return found if found is not None and found.made == made else None
+        here = "captured into a graph" if capture else "not captured"
+        there = "elsewhere" if step is None or capture else "in a capture"
+        raise SpecError("same_step", f"True in a call that is {here}, of a step that began {there}",
+                        "False in the first call of a capture, and in the first behind it")  # fmt: skip

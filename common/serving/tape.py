@@ -179,8 +179,10 @@ def capture(device: int) -> int:
     and another each time, where the driver does not say."""
     if device < 0:
         return 0
-    with on(torch.device("cuda", device)):
-        return _number(current_stream(device)) if torch.cuda.is_current_stream_capturing() else 0
+    if device != current_device():
+        with torch.cuda.device(device):
+            return capture(device)
+    return _number(current_stream(device)) if torch.cuda.is_current_stream_capturing() else 0
 
 
 def _number(stream: int) -> int:

@@ -10,7 +10,6 @@ import torch
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
-from common.serving import tape
 from common.serving.call import PagedAttention
 from common.serving.plan import planner
 from common.serving.scratch import Layout
@@ -59,8 +58,8 @@ def family():
 def on(monkeypatch):
     """Which stream calls are on, and which graph they are captured into."""
     where = {"stream": 0, "capture": 0}
-    monkeypatch.setattr(PagedAttention, "_memory_of", lambda self, query: where["stream"], raising=False)
-    monkeypatch.setattr(tape, "capture", lambda device: where["capture"], raising=False)
+    now = lambda self, query: (where["stream"], where["capture"])  # noqa: E731
+    monkeypatch.setattr(PagedAttention, "_where", now, raising=False)
     return lambda **now: where.update(now)
 
 
@@ -98,13 +97,10 @@ def test_many_streams_keep_the_plans_of_the_last_few(family, on, monkeypatch):
     assert len(Planning.made) == 8
 
 
-def test_a_plan_of_the_callers_is_in_one_memory_whatever_the_stream(family, on, monkeypatch):
-    """Another stream's step lies in the place of the first's, which is planned again."""
-    from common.serving.plan import Plan
-
-    monkeypatch.delattr(PagedAttention, "_memory_of", raising=False)
+def test_a_plan_of_the_callers_is_in_one_memory_whatever_the_stream(family):
+    """Another step lies in the place of the first's, which is planned again."""
     plan = planner(family)(SHAPE, 40, 3, 128, "cpu")
-    assert plan._memory_of(torch.empty(1)) is None and isinstance(plan, Plan)
+    assert plan._where(torch.empty(1)) == (None, 0)
     served(plan, LENS)
     served(plan, OTHERS, same_step=True, features=Features(sliding_window=9))  # made for other keys: planned
     served(plan, OTHERS, same_step=True)
@@ -117,9 +113,21 @@ def test_a_capture_takes_no_plan_from_outside(family, on, first):
     on(capture=first)
     served(call, LENS)
     on(capture=8)
-    with pytest.raises(SpecError, match="captured into graph 8") as refusal:
+    with pytest.raises(SpecError, match="captured into a graph, of a step that began elsewhere") as refusal:
         served(call, LENS, same_step=True)
     assert refusal.value.argument == "same_step" and len(Planning.made) == 1
+
+
+def test_a_capture_on_another_stream_than_the_plans_takes_none_either(family, on):
+    """torch.cuda.graph captures on a stream of its own."""
+    call = PagedAttention(family)
+    served(call, LENS)
+    on(stream=1, capture=8)
+    with pytest.raises(SpecError, match="same_step"):
+        served(call, LENS, same_step=True)
+    served(call, LENS)
+    served(call, LENS, same_step=True)
+    assert len(Planning.made) == 2
 
 
 def test_layers_of_one_capture_share_its_plan_and_a_call_behind_it_does_not(family, on):
@@ -129,7 +137,7 @@ def test_layers_of_one_capture_share_its_plan_and_a_call_behind_it_does_not(fami
         served(call, LENS, seed=layer, same_step=layer > 0)
     assert len(Planning.made) == 1
     on(capture=0)
-    with pytest.raises(SpecError, match=r"not captured, where that .* captured into graph 8"):
+    with pytest.raises(SpecError, match="not captured, of a step that began in a capture"):
         served(call, LENS, same_step=True)
 
 
