@@ -75,6 +75,13 @@ class Gpu:
         return int(self.arch.removeprefix("sm_")) >= 89 if self.vendor == "nvidia" else self.arch not in _NO_FP8
 
     @property
+    def flops_per_byte(self) -> float | None:
+        """Dense bf16 operations in the time that a byte takes to come: its roofline's corner. None where one of both
+        peaks is unknown."""
+        known = self.bf16_tflops and self.hbm_gbps
+        return 1e3 * self.bf16_tflops / self.hbm_gbps if known else None
+
+    @property
     def turns_on_read(self) -> bool:
         """Shared memory gives a transposed tile in wide reads: NVIDIA's ldmatrix, and gfx950's."""
         return self.vendor == "nvidia" or not self.mfma or self.arch == "gfx950"
@@ -124,6 +131,42 @@ _ALL = (
         llc_bytes=60 * MIB,
         memory_bytes=141 * GIB,
         source="NVIDIA H200 data sheet 2024; last-level cache: full GH100, NVIDIA H100 architecture whitepaper 2023",
+        **_SM90,
+    ),
+    Gpu(
+        name="gh200",
+        title="NVIDIA GH200 Grace Hopper 96 GB",
+        units=132,
+        hbm_gbps=4000.0,
+        bf16_tflops=989.4,
+        fp32_tflops=66.9,
+        llc_bytes=60 * MIB,
+        memory_bytes=96 * GIB,
+        source="NVIDIA GH200 Grace Hopper Superchip data sheet 2023; last-level cache: full GH100, as for the H200",
+        **_SM90,
+    ),
+    Gpu(
+        name="h800",
+        title="NVIDIA H800 SXM5 80 GB",
+        units=132,
+        hbm_gbps=3350.0,
+        bf16_tflops=989.4,
+        fp32_tflops=66.9,
+        llc_bytes=50 * MIB,
+        memory_bytes=80 * GIB,
+        source="NVIDIA H800 data sheet 2023: an H100 with 400 GB/s of NVLink and 1 TFLOP/s of fp64",
+        **_SM90,
+    ),
+    Gpu(
+        name="h20",
+        title="NVIDIA H20 96 GB",
+        units=78,
+        hbm_gbps=4000.0,
+        bf16_tflops=148.0,
+        fp32_tflops=44.0,
+        llc_bytes=60 * MIB,
+        memory_bytes=96 * GIB,
+        source="NVIDIA H20 product brief 2023, as resellers print it; units by Geekbench's listing of a device 2024",
         **_SM90,
     ),
     Gpu(
@@ -283,23 +326,30 @@ def arch_of(properties: object) -> str:
     return f"sm_{properties.major}{properties.minor}"
 
 
+def _named(properties: object) -> Gpu | None:
+    """The row whose name, the longest one, is in that of the device; that is no device of another row."""
+    said = _normal(properties.name)
+    return TABLE[_NAMES[max(found, key=len)]] if (found := [name for name in _NAMES if name in said]) else None
+
+
 def _match(properties: object) -> Gpu | None:
-    """The one row of this arch, unit count and memory (within 5%); the name decides between twins only."""
-    arch = arch_of(properties)
+    """The one row of this arch, unit count and memory (within 5%), which is no other than the name's; twins, which
+    differ in clock or link alone, need the name."""
+    arch, named = arch_of(properties), _named(properties)
     rows = [
         gpu
         for gpu in _ALL
         if gpu.arch == arch
         and gpu.units == properties.multi_processor_count
         and abs(properties.total_memory / gpu.memory_bytes - 1) < 0.05
+        and named in (None, gpu)
     ]
-    if len(rows) > 1:  # MI350X and MI355X differ in clock alone
-        rows = [gpu for gpu in rows if gpu.name in _normal(properties.name)]
     return rows[0] if len(rows) == 1 else None
 
 
 def _from_properties(properties: object) -> Gpu:
-    amd = bool(torch.version.hip)
+    amd, named = bool(torch.version.hip), _named(properties)
+    share = properties.multi_processor_count / named.units if named else 0
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     bus_bits = getattr(properties, "memory_bus_width", 0)
     shared = getattr(properties, "shared_memory_per_block_optin", 0) or properties.shared_memory_per_block
@@ -311,7 +361,7 @@ def _from_properties(properties: object) -> Gpu:
         units=properties.multi_processor_count,
         warp_size=properties.warp_size,
         hbm_gbps=2 * clock_khz * bus_bits / 8e6 or None,  # double data rate
-        bf16_tflops=None,
+        bf16_tflops=named.bf16_tflops * share or None if named and named.bf16_tflops else None,  # as the row it names
         fp32_tflops=None,
         shared_bytes=shared,
         llc_bytes=properties.L2_cache_size,

@@ -122,6 +122,14 @@ WINDOWED_KEYS = 768
 WIDE_ROWS_READ = Reads(60, 0.9)
 
 
+def _keeps_up(s: Situation, rows: int) -> bool:
+    """Whether the GPU multiplies a key by the rows that this kernel pads to, half of them where the others stand by, in
+    the time that K and V of it take to come; as all that were timed do, and a GPU of unknown peaks is taken to. An H20
+    does 37 operations a byte, where one half asks for 64."""
+    known, most = s.gpu.flops_per_byte, ROWS // 2 if rows <= ROWS // 2 else ROWS
+    return known is None or known >= 2 * most / s.shape.cache_dtype.itemsize
+
+
 def _reads(s: Situation) -> bool:
     """Short queries that are faster here."""
     tokens = tokens_of_block(s.shape)
@@ -130,7 +138,7 @@ def _reads(s: Situation) -> bool:
     tiles = s.stats.total_seq_len * blocks * s.shape.head_size / TILE_LANES / s.units
     found = FEW_ROWS_READ if rows <= FEW_ROWS else WIDE_ROWS_READ if s.wide else ROWS_READ
     least = max(found.keys, WINDOWED_KEYS) if s.windowed and not s.wide else found.keys
-    return s.short and s.keys > least and tiles >= found.tiles
+    return s.short and s.keys > least and tiles >= found.tiles and _keeps_up(s, rows)
 
 
 # Whether a batch that the kernel can serve takes it.
@@ -145,8 +153,8 @@ TAKES = Rules(
     ),
     Rule(
         "short queries over more than 100 keys (768 in a window), 1024 of up to 16 rows and 60 of more of wide heads,"
-        " of which a unit reads 1.5 tiles of 64 KB, 32 of up to 16 rows and 0.9 of more of wide heads: the Gluon"
-        " kernel, in segments",
+        " of which a unit reads 1.5 tiles of 64 KB, 32 of up to 16 rows and 0.9 of more of wide heads, where the GPU"
+        " does the 64 or 128 operations a byte that the rows ask for: the Gluon kernel, in segments",
         _reads,
         lambda s: True,
         "sweeps/native_half.jsonl, steps planned once: on 95 rows of decodes and drafts this choice takes 0.94 of the"

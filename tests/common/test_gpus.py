@@ -8,7 +8,9 @@ import torch
 from common import gpus
 
 
-@pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "mi250", "mi300", "mi325", "mi350", "mi355"])
+@pytest.mark.parametrize(
+    "name", ["a100", "h100", "h200", "gh200", "h800", "h20", "b200", "mi250", "mi300", "mi325", "mi350", "mi355"]
+)
 def test_every_promised_name_resolves_to_itself(name):
     gpu = gpus.resolve(name)
     assert gpu.name == name
@@ -29,7 +31,7 @@ def test_aliases(spelling, name):
     assert gpus.resolve(spelling).name == name
 
 
-@pytest.mark.parametrize(("wrong", "nearest"), [("mi30", "mi300"), ("h20", "h200"), ("b20", "b200")])
+@pytest.mark.parametrize(("wrong", "nearest"), [("mi30", "mi300"), ("h2000", "h200"), ("b20", "b200")])
 def test_unknown_names_come_back_with_the_nearest(wrong, nearest):
     with pytest.raises(gpus.UnknownGpu, match=nearest) as caught:
         gpus.resolve(wrong)
@@ -46,16 +48,19 @@ def test_nothing_like_any_name_lists_them_all():
 def test_matrix_peak_is_units_times_a_whole_rate_at_a_credible_clock(gpu):
     """dense bf16 FLOPs per unit and clock: NVIDIA 2048, 4096, 8192; AMD 1024, 2048, 4096 (matrix cores, per ISA).
 
-    Cards for graphics have less of them and clock higher.
+    Cards for graphics have less of them and clock higher. An H20's are held to a quarter.
     """
     rate = {"sm_80": 2048, "sm_90": 4096, "sm_100": 8192, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
     graphics = {"sm_89": 1024, "sm_120": 512, "gfx1100": 1024, "gfx1200": 2048}
-    clock_ghz = gpu.bf16_tflops * 1e3 / (gpu.units * (rate | graphics)[gpu.arch])
+    held = 4 if gpu.name == "h20" else 1
+    clock_ghz = gpu.bf16_tflops * 1e3 / (gpu.units * (rate | graphics)[gpu.arch] / held)
     assert (1.4, 2.4)[gpu.arch in graphics] <= clock_ghz <= (2.45, 3.2)[gpu.arch in graphics]
 
 
 def test_two_gpus_of_one_arch_differ_in_something_torch_can_see():
-    seen = [(g.arch, g.units, g.memory_bytes, g.name if g.arch == "gfx950" else "") for g in gpus.TABLE.values()]
+    """Twins in their names alone."""
+    twins = ("mi350", "mi355", "h100", "h800")
+    seen = [(g.arch, g.units, g.memory_bytes, g.name if g.name in twins else "") for g in gpus.TABLE.values()]
     assert len(set(seen)) == len(seen)
 
 
@@ -76,6 +81,10 @@ def _device(name, arch, units, gib, **more):
     [
         (_device("NVIDIA H200", "sm_90", 132, 139.8), "h200"),
         (_device("NVIDIA H100 80GB HBM3", "sm_90", 132, 79.2), "h100"),
+        (_device("NVIDIA GH200 480GB", "sm_90", 132, 94.5), "gh200"),
+        (_device("NVIDIA GH200 144G HBM3e", "sm_90", 132, 140.1), "other"),
+        (_device("NVIDIA H800", "sm_90", 132, 79.1), "h800"),
+        (_device("NVIDIA H20", "sm_90", 78, 95.1), "h20"),
         (_device("NVIDIA B200", "sm_100", 148, 178.4), "b200"),
         (_device("AMD Instinct MI300X", "gfx942", 304, 192), "mi300"),
         (_device("", "gfx942", 304, 255.9), "mi325"),
@@ -112,6 +121,24 @@ def test_an_unknown_gpu_is_described_by_its_properties(monkeypatch):
     assert (gpu.name, gpu.title, gpu.arch, gpu.units, gpu.shared_bytes) == ("other", "NVIDIA L4", "sm_89", 58, 101376)
     assert gpu.hbm_gbps == pytest.approx(300.0, rel=0.01)
     assert gpu.bf16_tflops is None
+
+
+@pytest.mark.parametrize(
+    ("device", "per_byte"),
+    [
+        (_device("NVIDIA H20-3e", "sm_90", 78, 139.8, memory_clock_rate=3201000, memory_bus_width=6016), 30.7),
+        (_device("NVIDIA H100 NVL", "sm_90", 132, 93.1, memory_clock_rate=2619000, memory_bus_width=6016), 251.2),
+        (_device("NVIDIA L4", "sm_89", 58, 22, memory_clock_rate=6251000, memory_bus_width=192), None),
+    ],
+    ids=["h20-3e", "h100-nvl", "l4"],
+)
+def test_the_peak_of_an_unknown_gpu_is_that_of_the_row_it_names(monkeypatch, device, per_byte):
+    """By its units: an upper bound, as a floor needs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    gpu = gpus.detect()
+    assert gpu.name == "other" and gpu.flops_per_byte == (per_byte and pytest.approx(per_byte, abs=0.1))
 
 
 def test_no_gpu_is_none(monkeypatch):

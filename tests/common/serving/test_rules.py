@@ -67,8 +67,8 @@ def test_filling_makes_one_wave_of_segments_that_are_long_enough(programs, keys,
 
 def test_capabilities_are_the_gpus():
     has = {name: {gpu for gpu in gpus.TABLE if getattr(gpus.TABLE[gpu], name)} for name in ("wgmma", "tma", "mfma")}
-    assert has["wgmma"] == {"h100", "h200"}
-    assert has["tma"] == {"h100", "h200", "b200", "rtx5090"}
+    assert has["wgmma"] == {"h100", "h200", "gh200", "h800", "h20"}
+    assert has["tma"] == has["wgmma"] | {"b200", "rtx5090"}
     assert has["mfma"] == {name for name, gpu in gpus.TABLE.items() if gpu.arch.startswith("gfx9")}
     assert not gpus.resolve("a100").fp8_products and gpus.resolve("l40s").fp8_products
     assert not gpus.resolve("mi250").fp8_products and gpus.resolve("mi300").fp8_products

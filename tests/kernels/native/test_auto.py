@@ -68,6 +68,17 @@ def test_everything_else_is_chosen_as_without_it(lens, shape, gpu, needs):
     assert auto.choose(*asked) == portable.choose(*asked)
 
 
+@pytest.mark.parametrize(("gpu", "taken"), [("h100", True), ("gh200", True), ("h800", True), ("h20", False)], ids=str)
+@pytest.mark.parametrize("lens", [[(1, 8192)] * 64, [(12, 4000)] * 50], ids=["decodes", "drafts"])
+@pytest.mark.filterwarnings("ignore:triton. no measured table")
+def test_short_queries_take_it_where_products_keep_up_with_the_memory(gpu, taken, lens):
+    """An H20 multiplies a fifth as much a byte as an H200; its prompts, which products limit anyway, stay."""
+    stats = BatchStats.of(lens)
+    assert auto.choose(LLAMA, stats, H200).kernel == auto.KERNEL
+    assert (auto.choose(LLAMA, stats, resolve(gpu)).kernel == auto.KERNEL) == taken
+    assert auto.choose(LLAMA, BatchStats.of([(8192, 8192)]), resolve(gpu)).kernel == auto.KERNEL
+
+
 @pytest.mark.filterwarnings("ignore:triton. no measured table")
 @pytest.mark.parametrize("sees", [256, EVERY_KEY])
 def test_what_it_leaves_is_chosen_by_totals_that_were_rounded_once(monkeypatch, sees):
