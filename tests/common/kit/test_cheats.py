@@ -1,19 +1,16 @@
 """No planted cheat passes, and the kit's words say what it did wrong."""
 
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import unprivileged
+from unprivileged import ROOT
 
 from common.kit.isolate import Limits
 from common.kit.kit import Kit
 
 pytestmark = pytest.mark.usefixtures("kernels_are_importable")
 
-ROOT = Path(__file__).parents[3]
 CHEATS = {  # kernel -> status, what the reason must say
     "kept_by_address": ("incorrect", "call 2, other values at the same addresses"),
     "kept_by_block_table": ("incorrect", "call 2, other values at the same addresses"),
@@ -62,6 +59,7 @@ header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(found.st_mtime
 compiled.write_bytes(header + marshal.dumps(code))
 """,
 }
+ASKED = ("--case", "batch-1", "--no-minimise")
 KERNEL = """
 from pathlib import Path
 SUPPORTS = {"causal"}
@@ -81,14 +79,6 @@ def test_a_kernel_that_writes_into_the_kit_is_found_out_and_helps_no_other(how, 
     lines = "".join(f"    {line}\n" for line in (given + SPOILERS[how]).splitlines() if line)
     (tmp_path / "spoiler.py").write_text(KERNEL + lines)
     (tmp_path / "zeros.py").write_text(KERNEL)
-    first, second = (_checked(kit, name, tmp_path) for name in ("spoiler", "zeros"))
+    first, second = (unprivileged.check(kit, tmp_path, f"{name}:kernel", *ASKED) for name in ("spoiler", "zeros"))
     assert first.returncode == 1 and "files of the kit changed while the kernel ran" in first.stdout
     assert second.returncode == 1 and "WRONG in 1 of 1 cases" in second.stdout
-
-
-def _checked(kit, name, folder):
-    options = ["--interpret", "off", "--case", "batch-1"]
-    command = [sys.executable, str(kit / "diptych_check.py"), f"{name}:kernel", *options]
-    # compiled code stays where Python puts it by itself, whatever the caller's environment says
-    environment = {n: value for n, value in os.environ.items() if not n.startswith(("PYTHONPYC", "PYTHONDONTW"))}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
