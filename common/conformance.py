@@ -121,6 +121,9 @@ def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
     of = {"outside": outside, "options": tuple(options), "pace": pace.Pace(option("time-limit"), assumed)}
     how = {"interpret": interpret, "threads": threads, "noted": Noted()}
     first, *others = [Isolated(limits, **how) for _ in range(processes)]
+    if device == "cuda" and not first.not_isolated and not first.ask({"ask": "gpu"}).said.get("gpu"):
+        for child in (first, *others):
+            child.share("torch finds no GPU as another user")
     kit = Kit(kernel, seed, first, option("adapter"), device, **of)
     try:
         kit.declared  # noqa: B018  asked first: a kernel that is not there is one error and not one a case

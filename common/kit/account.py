@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 UIDS = range(60706, 61184)  # that no system gives out, and that a container without root has too
 DEVICES = ("/dev/nvidia*", "/dev/kfd", "/dev/dri/renderD*")
 LOOK_S = 60.0
+NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}  # of root: capabilities, by their bits
 _given: list[int] = []
 
 
@@ -72,6 +73,9 @@ def another() -> tuple[Account | None, str]:
         return None, f"on {sys.platform} a kernel has the rights of who calls"
     if os.geteuid() != 0:
         return None, "without root a kernel has the rights of who calls"
+    held = int(Path("/proc/self/status").read_text().partition("\nCapEff:")[2].split()[0], 16)
+    if lacks := [f"CAP_{name}" for name, bit in NEEDED.items() if not held >> bit & 1]:
+        return None, f"root lacks {', '.join(lacks)} here"
     found, why = _another(os.getcwd(), os.environ.get("PYTHONPATH", ""))
     if found is not None:  # each child has its own
         uid = _unused()

@@ -122,6 +122,12 @@ class Isolated:
     def _account(self) -> tuple[account.Account | None, str]:
         return account.another()
 
+    def share(self, why: str) -> None:
+        """From now on run as the user who calls."""
+        self.close()
+        self._account = None, why
+        self.not_isolated = why
+
     @property
     def _user(self) -> int | None:
         return self._account[0] and self._account[0].uid

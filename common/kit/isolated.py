@@ -4,7 +4,8 @@ Run as a script by its path, so that a package called `common` beside the kernel
 reference, no tolerance and no verdict: the bytes of every tensor go back, and the parent judges them. Standard library
 and torch only. `common/interpreter` is run, by its path too, before the kernel is imported, where argv names it.
 
-One JSON object a line each way over the socket argv[1]. Asked `describe`: what the kernel declares. Asked `call`: the
+One JSON object a line each way over the socket argv[1]. Asked `gpu`: whether torch finds one here. Asked `describe`:
+what the kernel declares. Asked `call`: the
 tensors are read from a file into buffers that keep their addresses from call to call, and written to another file; the
 descriptors of both come with the question.
 """
@@ -288,6 +289,8 @@ def failed(error: BaseException) -> dict[str, Any]:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
+        if request["ask"] == "gpu":
+            return {"status": "ok", "gpu": torch.cuda.is_available()}
         if request["ask"] == "describe":
             return {"status": "ok"} | describe(request["kernel"], request["adapter"])
         return call(request)

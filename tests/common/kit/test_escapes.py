@@ -5,8 +5,9 @@ import os
 import time
 
 import pytest
+import torch
 
-from common.kit import offspring
+from common.kit import account, offspring
 from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit
 
@@ -49,7 +50,7 @@ def child():
 @pytest.fixture(scope="module")
 def of_the_same_user():
     found = Isolated(SHORT, threads=1)
-    found._account = None, "of a test"
+    found.share("of a test")
     yield found
     found.close()
 
@@ -104,3 +105,18 @@ def test_nobody_of_the_same_user_may_read_the_memory_of_a_judge():
 def test_without_root_the_kit_says_that_a_kernel_has_the_rights_of_who_calls(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert Isolated().not_isolated == "without root a kernel has the rights of who calls"
+
+
+def test_root_without_what_it_takes_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(account.Path, "read_text", lambda path: "Name:\tx\nCapEff:\t00000000000000c1\nCapBnd:\t0\n")
+    assert account.another() == (None, "root lacks CAP_KILL here")
+
+
+def test_a_child_that_finds_no_gpu_as_another_user_goes_on_as_who_calls(child):
+    assert child.ask({"ask": "gpu"}).said["gpu"] == torch.cuda.is_available()
+    shared = Isolated(Limits(), threads=1)
+    shared.share("of a test")
+    found = shared.ask({"ask": "describe", "kernel": "os:geteuid", "adapter": "auto"})
+    assert (found.status, shared.not_isolated, shared._user) == ("ok", "of a test", None)
+    shared.close()
