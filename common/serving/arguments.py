@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import fields
 from math import gcd
@@ -10,14 +11,17 @@ from typing import Any
 
 import torch
 
-from common.serving.grid import hinted_stats
+from common.serving.grid import KEYS, hinted_eighths, hinted_stats
 from common.spec import Features, Layout, PagedBatch, SpecError
 from common.spec.paged_batch import E4M3
+from common.spec.plain import flag, integer
+from common.spec.refusals import expect_stored, shown
 
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
 WITHIN = 2**31 - 1 if torch.version.hip else None
 _PLAIN = Features()
 _FIELDS = attrgetter(*(field.name for field in fields(Features)))
+DEVICES = ("cpu", "cuda")  # kernels are interpreted on the first
 HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
 Hints = tuple[int | None, int | None, int | None, int | None]
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
@@ -26,9 +30,10 @@ _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table"
 def features_of(causal: bool, sliding_window: int | None, features: Features | None) -> Features:
     """`features`, or those that the two short forms name. Raises SpecError where both are given."""
     if features is None:
+        causal = flag(causal)
         return _PLAIN if causal is True and sliding_window is None else Features(causal, sliding_window)
-    if causal is not True or sliding_window is not None:
-        found = f"causal={causal}, sliding_window={sliding_window} beside features"
+    if flag(causal) is not True or sliding_window is not None:
+        found = f"causal={shown(causal)}, sliding_window={shown(sliding_window)} beside features"
         raise SpecError("features", found, "features, or causal and sliding_window")
     return features
 
@@ -41,13 +46,15 @@ def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) 
     """
     query, key_cache, _, block_table, _, seq_lens, key, value = tensors
     for (name, ranks), tensor in zip({**_RANKS, "seq_lens": (1,)}.items(), tensors, strict=False):
-        if not isinstance(tensor, torch.Tensor):
-            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
+        expect_stored(tensor, name)
         if tensor.dim() not in ranks:
             raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{' or '.join(map(str, ranks))} dimensions")
+    if query.device.type not in DEVICES:
+        raise SpecError("query", f"on {query.device}", f"on one of {', '.join(DEVICES)}")
+    hints = tuple([*map(integer, hints)])
     for name, hint in zip(HINTS, hints, strict=True):
         if hint is not None and (not isinstance(hint, int) or isinstance(hint, bool)):
-            raise SpecError(name, repr(hint), "None or an integer")
+            raise SpecError(name, shown(hint), "None or an integer")
     packed = key_cache.dim() == 5
     most_keys = block_table.shape[1] * key_cache.shape[3 if packed else 1]
     stats = hinted_stats(seq_lens.shape[0], query.shape[0], most_keys, *hints)
@@ -60,7 +67,8 @@ def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
     """What a call's signature holds of its features, `...` for each tensor; and those tensors, in order."""
     values = _FIELDS(features)
     tensors = tuple([value for value in values if isinstance(value, torch.Tensor)])
-    return tuple([... if isinstance(value, torch.Tensor) else value for value in values]), tensors
+    plain = [... if isinstance(value, torch.Tensor) else value for value in values]
+    return (features.typed, *plain), tensors
 
 
 def new_out(
@@ -75,13 +83,27 @@ def new_out(
     return torch.empty(*query.shape[:-1], lanes, dtype=query.dtype, device=query.device)
 
 
+def told(hints: Hints, softmax_scale: Any, causal: Any, sliding_window: Any, seq_lens: torch.Tensor) -> tuple:
+    """What a call's signature holds of its numbers, and of whether gradients are recorded.
+
+    Each with its type, for True is equal to 1 and 4.0 to 4, of which one is refused. Raises TypeError.
+    """
+    query_len, seq_len, decodes, total = hints
+    keys = seq_len and bisect_left(KEYS, seq_len)
+    eighths = total is not None and hinted_eighths(seq_lens.shape[0], query_len, seq_len, total)
+    types = map(type, (*hints, softmax_scale, causal, sliding_window))
+    return query_len, keys, decodes, eighths, softmax_scale, causal, sliding_window, torch.is_grad_enabled(), *types
+
+
 def signature(given: Sequence[torch.Tensor], pointers: Sequence[int], others: tuple) -> tuple:
-    """All that the host code of a launch and Triton's specialisation read of a call, but the addresses.
+    """All that the checks, the host code of a launch and Triton's specialisation read of a call, but the addresses.
 
     Finer than Triton's own key, which keeps of a stride whether it is 1 and whether 16 divides it: two calls with one
     signature launch the same binaries with the same arguments. `others` holds what is no tensor, and which are None.
     """
-    facts = tuple([(t.shape, t.stride(), t.dtype, t.get_device()) for t in given])
+    facts = tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.is_neg()) for t in given])
+    if 0 in pointers:  # an empty tensor, or one without memory
+        facts += tuple([*map(bool, pointers)])
     return others, facts, 0 if aligned(pointers) else tuple([pointer & 15 for pointer in pointers])
 
 

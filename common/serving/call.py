@@ -6,7 +6,7 @@ call of some signature validated, chose and launched is kept; the next one looks
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -15,17 +15,17 @@ import torch
 from torch.compiler import is_compiling
 
 from common.serving import tape
-from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature
+from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature, told
 from common.serving.choice import Family
-from common.serving.grid import KEYS, hinted_eighths
 from common.serving.library import traced
 from common.serving.prepared import Prepared, addresses
 from common.serving.scratch import check_buffer
 from common.serving.steps import Planned, Steps
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
+from common.spec.refusals import expect_flag, expect_writable, shown
+from common.spec.validation import inputs_of, validate_output
 from common.spec.validation import validate as validate_batch
-from common.spec.validation import validate_output
 from common.versions import remark
 
 # Every value of a batch, checked on its device with one wait at the end.
@@ -40,19 +40,20 @@ def check_values(batch: PagedBatch, features: Features) -> None:
     if not found:
         return
     verdicts = torch.stack([_first(bad, value) for _, bad, value, _ in found]).tolist()
-    for (name, _, _, allowed), (is_bad, index, value) in zip(found, verdicts, strict=True):
+    for (name, _, values, allowed), (is_bad, index, number) in zip(found, verdicts, strict=True):
         if is_bad:
             width = batch.block_table.shape[1]
-            row = int(index) // width if name == "block_table" else int(index)
-            integer = name in ("query_start_loc", "seq_lens", "block_table", "spans")
-            raise SpecError(f"{name}[{row}]", int(value) if integer else value, allowed)
+            row = index // width if name == "block_table" else index
+            number = struct.unpack("d", struct.pack("q", number))[0] if values.is_floating_point() else number
+            raise SpecError(f"{name}[{row}]", number, allowed)
 
 
 def _first(bad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """float64 [3]: whether any is bad, the first index, the value there. Integers up to 2^53 stay exact."""
+    """int64 [3]: whether any is bad, the first index, the number there: an integer, or the bits of a float64."""
     bad, value = bad.flatten(), value.flatten()
     index = bad.to(torch.int32).argmax()
-    return torch.stack([bad.any().double(), index.double(), value[index].double()])
+    number = value[index].double().view(torch.int64) if value.is_floating_point() else value[index].long()
+    return torch.stack([bad.any().long(), index, number])
 
 
 def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.Tensor, torch.Tensor, str]]:
@@ -75,7 +76,7 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
         if table.numel():
             bad = used & ((table < 0) | (table >= num_blocks))
             found.append(("block_table", bad, table, f"page ids from 0 to {num_blocks - 1}"))
-    return found + [tuple(condition) for condition in value_conditions(features)]
+    return found + [tuple(condition) for condition in value_conditions(batch, features)]
 
 
 # Whether tensors are as others were in all that a call's signature holds of them, in one call of C.
@@ -109,7 +110,7 @@ def _exact() -> bool:
     first = torch.empty(16, dtype=torch.float32, device="cpu").as_strided((2, 3), (3, 1))
     changed = [
         first[:1], first[:, :2], first[None], first.as_strided((2, 3), (4, 1)), first.as_strided((2, 3), (1, 2)),
-        first.half(), first.int(), first.to("meta"),
+        first.half(), first.int(), first.to("meta"), first.detach().requires_grad_(), first._neg_view(),
     ]  # fmt: skip
     try:
         alike = _of([first])
@@ -118,6 +119,7 @@ def _exact() -> bool:
         return False
 
 
+NOT_A_CALL = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # from looking up malformed arguments
 LEVELS = ("off", "host", "full")
 _NOTHING = never, None
 _MISSED = object()  # no tape, or none for this call
@@ -201,19 +203,18 @@ class PagedAttention:
             given = [out, *inputs[:6], *operands, *[t for t in (key, value, lse, workspace) if t is not None]]
             pointers = [*map(_address, given)]
             others = (
-                max_query_len, max_seq_len and bisect_left(KEYS, max_seq_len), num_decodes, softmax_scale, causal,
-                asked, validate, portable, beyond(given), total_seq_len is not None and hinted_eighths(
-                    seq_lens.shape[0], max_query_len, max_seq_len, total_seq_len), sliding_window,
-                key is None, value is None, lse is None, workspace is None,
+                told(hints, softmax_scale, causal, sliding_window, seq_lens), asked, validate, beyond(given),
+                portable, type(portable), key is None, value is None, lse is None, workspace is None,
             )  # fmt: skip
             alike, prepared = self._recent.get(others, _NOTHING)
-            if not (alike(*given) and aligned(pointers)):
+            if 0 in pointers or not (alike(*given) and aligned(pointers)):
                 known, prepared = self._look_up(given, pointers, others)
             planned = self._planned(prepared, query, features, same_step)
-        except (AttributeError, IndexError, RuntimeError, TypeError) as error:  # no such tensors: the checks say which
-            prepared = known = planned = self._forget(out, error)
+        except NOT_A_CALL as error:  # no such tensors or numbers: the checks say which
+            asked = features_of(causal, sliding_window, features)
+            prepared = known = planned = self._forget(error, out, inputs, softmax_scale, hints, asked)
         again = None if prepared is None or validate == "full" else prepared.tapes[planned is not None]
-        memory = self._again(prepared, again, planned, pointers, query, lse, workspace) if again else _MISSED
+        memory = self._again(prepared, again, planned, pointers, query, workspace) if again else _MISSED
         if memory is _MISSED:
             how = (softmax_scale, features_of(causal, sliding_window, features), validate, portable)
             prepared, memory = self._launch(prepared, planned, known, (*inputs, out, lse, workspace), hints, *how)
@@ -221,9 +222,13 @@ class PagedAttention:
             self._keep(prepared, memory, query, features)
         return out
 
-    def _forget(self, out: torch.Tensor | None, error: Exception) -> None:
-        """Steps, where a call does not say which it is of."""
-        if out is None and isinstance(error, RuntimeError):  # the allocator's
+    def _forget(
+        self, error: Exception, out: Any, inputs: tuple, softmax_scale: Any, hints: tuple, features: Features
+    ) -> None:
+        """Steps, where a call does not say which it is of. Raises what the checks say of malformed inputs, and `error`
+        where no input is why: a SpecError of others, or the allocator's of an `out` that was to be made."""
+        if isinstance(error, SpecError) or (out is None and isinstance(error, RuntimeError)):
+            validate_batch(batch_of(inputs, softmax_scale, hints), features, values=False)
             raise error
         self._steps.clear()
 
@@ -233,7 +238,7 @@ class PagedAttention:
         return traced(self._family(portable).name, inputs, hints, *how, written, self.plan)
 
     def _family(self, portable: bool) -> Family:
-        return self.family.portable if portable else self.family
+        return self.family.portable if expect_flag(portable, "portable") else self.family
 
     def _where(self, query: torch.Tensor) -> tuple[Any, int]:
         """Whose memory the plan of a step lies in, here each stream's own; and the graph that it is captured into."""
@@ -244,7 +249,7 @@ class PagedAttention:
         self, prepared: Prepared | None, query: torch.Tensor, features: Features | None, same_step: bool
     ) -> Planned | None:
         """The plan of this step, where the call takes it. Raises SpecError."""
-        if not same_step:
+        if not (same_step is True or expect_flag(same_step, "same_step")):
             if self._steps.used:
                 self._steps.begin(*self._where(query))
             return None
@@ -272,7 +277,6 @@ class PagedAttention:
         planned: Planned | None,
         pointers: list[int],
         query: torch.Tensor,
-        lse: torch.Tensor | None,
         workspace: torch.Tensor | None,
     ) -> Any:
         """Replay a tape, and give the memory of the step's plan; _MISSED where this call has to go through the kernel's
@@ -280,8 +284,6 @@ class PagedAttention:
         device = query.get_device()
         if tape.current_device() != device or tape.observed():
             return _MISSED
-        if pointers.count(pointers[0]) > 1 or (lse is not None and pointers.count(lse.data_ptr()) > 1):
-            return _MISSED  # out or lse is an input
         layout = prepared.layout
         if workspace is None:
             scratch = self.workspace
@@ -292,6 +294,8 @@ class PagedAttention:
         if layout.step_bytes:
             memory = prepared.new_memory(query.device) if planned is None else planned.memory
         pointers.append(0 if memory is None else memory.data_ptr())
+        if prepared.places.clash(pointers):
+            return _MISSED  # out, lse or scratch lies in another tensor
         again.replay(pointers, tape.current_stream(device))
         return memory
 
@@ -314,13 +318,14 @@ class PagedAttention:
         *inputs, out, lse, buffer = tensors
         buffer = self.workspace if buffer is None else buffer
         batch = batch_of(inputs, softmax_scale, hints)
-        if validate not in LEVELS:
-            raise SpecError("validate", repr(validate), ", ".join(LEVELS))
+        if not isinstance(validate, str) or validate not in LEVELS:
+            raise SpecError("validate", shown(validate), ", ".join(LEVELS))
         if validate != "off" and prepared is None:
             validate_batch(batch, features, values=False)
             validate_output(batch, out, lse, features)
         if buffer is not None:
             check_buffer(buffer, 0, batch.device)
+            expect_writable(buffer, "workspace", {"out": out, "lse": lse, **inputs_of(batch, features)})
         if validate == "full" or (validate == "host" and batch.device.type == "cpu"):
             check_values(batch, features)
         with tape.on(batch.device):

@@ -16,8 +16,10 @@ import torch
 from common.serving.arguments import HINTS, new_out
 from common.spec import Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import FP8
-from common.spec.refusals import expect, expect_integer, expect_tensor
+from common.spec.plain import integer, real
+from common.spec.refusals import expect, expect_flag, expect_integer, expect_stored, expect_tensor, shown
 
+MOST_WINDOW = 2**31 - 1
 # Steer FlashAttention's schedule, never its result.
 IGNORED = frozenset({"pack_gqa", "sm_margin", "fa_version", "deterministic", "rotary_interleaved", "cp_rank"})
 # Change the result: refused unless the value is the one that means "off".
@@ -63,21 +65,31 @@ def get_scheduler_metadata(
     Nothing is launched: the choice follows from host integers. num_decodes and total_seq_len are ours: sequences of one
     token, and keys of all sequences together.
     """
-    expect_integer(batch_size, "batch_size", 0)
+    batch_size = expect_integer(batch_size, "batch_size", 0)
     _expect_splits("get_scheduler_metadata", num_splits)
-    return SchedulerMetadata(batch_size, max_seqlen_q, max_seqlen_k, num_decodes, total_seq_len)
+    hints = {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "num_decodes": num_decodes}
+    hints |= {"total_seq_len": total_seq_len}
+    return SchedulerMetadata(batch_size, *(_hint(name, hint) for name, hint in hints.items()))
+
+
+def _hint(name: str, hint: Any) -> int | None:
+    hint = integer(hint)
+    expect(hint is None or type(hint) is int, name, shown(hint), "None or an integer")
+    return hint
 
 
 def _expect_splits(call: str, num_splits: Any) -> None:
     """0 is FlashAttention's "decide yourself"; here the choice always does. A number would have to be kept."""
-    if num_splits not in (0, None):
+    splits = integer(num_splits)
+    expect(splits is None or type(splits) is int, "num_splits", shown(num_splits), "0")
+    if splits:
         raise UnsupportedFeature(call, "num_splits", "0: the choice decides; batch_invariant features fix it")
 
 
 def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str, int | None]:
     """The hints of a call: those of its scheduler_metadata where there is one. Raises SpecError for a stranger's."""
     if scheduled is None:
-        return {"max_query_len": query_len, "max_seq_len": seq_len}
+        return {"max_query_len": _hint("max_seqlen_q", query_len), "max_seq_len": _hint("max_seqlen_k", seq_len)}
     expect(isinstance(scheduled, SchedulerMetadata), "scheduler_metadata", type(scheduled).__name__,
            "None, or what get_scheduler_metadata of this package made")  # fmt: skip
     expect(scheduled.num_seqs == seqs, "scheduler_metadata", f"of {scheduled.num_seqs} sequences", f"of {seqs}")
@@ -91,7 +103,8 @@ def _refuse(call: str, others: dict[str, Any]) -> None:
             continue
         if name not in REFUSED:
             raise TypeError(f"{call}: found argument {name!r}, allowed FlashAttention's arguments")
-        if not any(value is off or (not isinstance(value, torch.Tensor) and value == off) for off in REFUSED[name]):
+        plain = float(value) if isinstance(value, bool) else real(value)  # no tensor, whose comparison is another
+        if not any(value is off or (isinstance(plain, float) and plain == off) for off in REFUSED[name]):
             raise UnsupportedFeature(call, name, " or ".join(map(str, REFUSED[name])))
 
 
@@ -100,9 +113,10 @@ def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> t
     ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
     if descale is None or tensor.dtype not in FP8:
         return None
-    if not isinstance(descale, torch.Tensor) or descale.dim() != 2 or (descale.stride(0) and descale.shape[0] > 1):
-        found = f"strides {descale.stride()}" if isinstance(descale, torch.Tensor) else type(descale).__name__
-        raise SpecError(name, found, "[batch, kv_heads] expanded over the batch: one number, or one per KV head")
+    allowed = "[batch, kv_heads] expanded over the batch: one number, or one per KV head"
+    expect_tensor(descale, name, 2, allowed)
+    if descale.stride(0) and descale.shape[0] > 1:
+        raise SpecError(name, f"strides {descale.stride()}", allowed)
     if descale.shape[0] == 0:  # nothing is read
         return None
     return descale[0, :1] if descale.stride(1) == 0 else descale[0]
@@ -116,29 +130,42 @@ def _expect_one(name: str, scale: torch.Tensor | None) -> torch.Tensor | None:
 
 def _alibi(slopes: torch.Tensor | None, causal: bool) -> torch.Tensor | None:
     """FlashAttention's slopes [heads] weigh -|q - k|, which is ours where no key lies behind its query."""
-    if slopes is not None and not (causal and isinstance(slopes, torch.Tensor) and slopes.dim() == 1):
-        found = f"slopes {tuple(getattr(slopes, 'shape', ()))}, causal={causal}"
+    if slopes is None:
+        return None
+    expect_stored(slopes, "alibi_slopes", "None or float32 [heads]")
+    if not causal or slopes.dim() != 1:
+        found = f"slopes {tuple(slopes.shape)}, causal={causal}"
         raise UnsupportedFeature("flash_attn_varlen_func", "alibi_slopes", f"float32 [heads], causal=True; not {found}")
     return slopes
 
 
-def _float(number: Any) -> Any:
-    """FlashAttention takes an integer for a float."""
-    return float(number) if isinstance(number, int) else number
+def _features(
+    causal: Any, window_size: Any, softcap: Any, sinks: torch.Tensor | None, most_keys: int, tokens: int
+) -> Features:
+    """FlashAttention's window (left, right) counts keys beside the query's own, ours counts its own.
 
-
-def _features(causal: bool, window_size: Any, softcap: float, sinks: torch.Tensor | None) -> Features:
-    """FlashAttention's window (left, right) counts keys beside the query's own, -1 = no bound; ours counts its own."""
+    No bound to a side is -1, and any number that reaches past all keys that a row of the table can hold.
+    """
     window = (-1, -1) if window_size is None else window_size
-    if not isinstance(window, tuple | list) or [isinstance(n, int) for n in window] != [True, True]:
-        raise SpecError("window_size", repr(window), "None or two integers, (left, right)")
-    left, right = window
-    softcap = _float(softcap)
-    if causal or right == 0:
-        return Features(True, None if left < 0 else left + 1, softcap or None, sinks)
-    if left != right and not (left < 0 and right < 0):
-        raise SpecError("window_size", (left, right), "(left, 0), (n, n), (-1, -1), or causal=True")
-    return Features(False, None if left < 0 else left + 1, softcap or None, sinks)
+    sides = [*map(integer, window)] if isinstance(window, tuple | list) else []
+    if [type(side) for side in sides] != [int, int]:
+        raise SpecError("window_size", shown(window_size), "None or two integers, (left, right)")
+    left, right = sides
+    every_left = left < 0 or left >= min(most_keys, MOST_WINDOW)
+    every_right = right < 0 or right >= min(most_keys + tokens, MOST_WINDOW)  # queries may come before all keys
+    softcap = real(softcap)
+    softcap = None if type(softcap) is float and softcap == 0.0 else softcap
+    if expect_flag(causal, "causal") or right == 0:
+        return Features(True, None if every_left else left + 1, softcap, sinks)
+    if left != right and not (every_left and every_right):
+        raise SpecError("window_size", window_size, "(left, 0), (n, n), (-1, -1), or causal=True")
+    return Features(False, None if every_left and every_right else left + 1, softcap, sinks)
+
+
+def _chunk(chunk: Any) -> Any:
+    """0 is FlashAttention's "none"."""
+    chunk = integer(chunk)
+    return None if type(chunk) is int and chunk == 0 else chunk
 
 
 def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
@@ -149,6 +176,12 @@ def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) 
         raise SpecError("seqused_k", None, "int32 [num_seqs], or cu_seqlens_k [num_seqs + 1]")
     expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
     return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+
+
+def _new_lse(q: torch.Tensor, wanted: Any) -> torch.Tensor | None:
+    """float32 [heads, total_q]."""
+    asked = expect_flag(wanted, "return_softmax_lse")
+    return torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if asked else None
 
 
 def _one_of(**given: Any) -> Any:
@@ -205,19 +238,21 @@ class FlashAttention:
             expect_tensor(tensor, name, rank)
         if block_table is None:
             raise SpecError("block_table", None, "int32 [num_seqs, max_blocks]: K and V are read from a paged cache")
+        expect_tensor(block_table, "block_table", 2)
+        most, sinks = block_table.shape[1] * k.shape[1], _one_of(s_aux=s_aux, sinks=sinks)
         features = replace(
-            _features(causal, window_size, softcap, _one_of(s_aux=s_aux, sinks=sinks)),
-            alibi_slopes=_alibi(alibi_slopes, causal), chunk=attention_chunk or None,
+            _features(causal, window_size, softcap, sinks, most, q.shape[0]),
+            alibi_slopes=_alibi(alibi_slopes, causal), chunk=_chunk(attention_chunk),
             query_scale=_expect_one("q_descale", _descale("q_descale", q_descale, q)),
             key_scale=_descale("k_descale", k_descale, k), value_scale=_descale("v_descale", v_descale, k),
         )  # fmt: skip
-        lse = torch.empty(q.shape[1::-1], dtype=torch.float32, device=q.device) if return_softmax_lse else None
+        lse = _new_lse(q, return_softmax_lse)
         out = self.paged_attention(
             q, k, v, block_table, cu_seqlens_q, _lengths(seqused_k, cu_seqlens_k),
             **_hints(scheduler_metadata, block_table.shape[0], max_seqlen_q, max_seqlen_k),
             out=new_out(q, k, v, features) if out is None else out,
             lse=None if lse is None else lse.t(),
-            softmax_scale=_float(softmax_scale),
+            softmax_scale=softmax_scale,
             features=features,
         )  # fmt: skip
         return out if lse is None else (out, lse)
@@ -292,8 +327,8 @@ def _dense_table(
 def _cache_lengths(lengths: Any, table: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
     """int32 [batch] of one number for all, of None, which is all that is there, or as given. Raises SpecError."""
     most = table.shape[1] * cache.shape[1]
-    lengths = most if lengths is None else lengths
-    if isinstance(lengths, int):
+    lengths = min(most, MOST_WINDOW) if lengths is None else integer(lengths)
+    if type(lengths) is int:
         expect(0 <= lengths <= most, "cache_seqlens", lengths, f"0 to {most}, what a row of the table can hold")
         return torch.full((table.shape[0],), lengths, dtype=torch.int32, device=table.device)
     expect_tensor(lengths, "cache_seqlens", 1, "None, an integer or a torch.Tensor")

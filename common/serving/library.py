@@ -13,6 +13,8 @@ import torch
 from common.serving.arguments import HINTS, Hints, new_out
 from common.spec import Features, SpecError
 from common.spec.features import OPERANDS
+from common.spec.plain import real
+from common.spec.refusals import NO_GRADIENT
 
 # one description of the arguments for both: `paged_attention` returns a new tensor, `paged_attention_out` writes
 _KINDS = {"bool": "bool", "int": "SymInt", "int | None": "SymInt?", "float | None": "float?"}
@@ -28,7 +30,17 @@ _INPUTS = ", ".join(
     ]
 )
 _WRITTEN = "Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? workspace, str? plan"
-_TENSORS = 8  # of _INPUTS: those before the operands; behind them come hints and scale
+_NAMES = (
+    "query",
+    "key_cache",
+    "value_cache",
+    "block_table",
+    "query_start_loc",
+    "seq_lens",
+    "key",
+    "value",
+)  # of _INPUTS: those before the operands; behind them come hints and scale
+_TENSORS = len(_NAMES)
 _plans: WeakValueDictionary[str, Any] = WeakValueDictionary()  # an operator takes no object
 _numbers = count()
 
@@ -91,11 +103,14 @@ def traced(
     for name, value in zip(HINTS, hints, strict=True):
         if isinstance(value, torch.Tensor):
             raise SpecError(name, "a tensor", "None or an integer")
+    operands = [getattr(features, name) for name in OPERANDS]
+    if torch.is_grad_enabled():
+        for name, tensor in zip((*_NAMES, *OPERANDS, "out", "lse"), (*tensors, *operands, *written[:2]), strict=True):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                raise SpecError(name, *NO_GRADIENT)
     operators = getattr(torch.ops, f"diptych_{family}")
     settings = {name: getattr(features, name) for name in _SETTINGS}
-    settings["softcap"] = None if features.softcap is None else float(features.softcap)
-    operands = [getattr(features, name) for name in OPERANDS]
-    inputs = (*tensors, *operands, *hints, softmax_scale, *settings.values(), validate)
+    inputs = (*tensors, *operands, *hints, real(softmax_scale), *settings.values(), validate)
     out, lse, workspace = written
     if out is None and lse is None and workspace is None and features.out_scale is None:
         return operators.paged_attention(*inputs)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from common.serving import tape
 from common.serving.arguments import aligned, beyond, signature
-from common.serving.call import MOST_SIGNATURES, likeness, never
+from common.serving.call import MOST_SIGNATURES, NOT_A_CALL, likeness, never
 from common.serving.choice import Family
 from common.serving.tape import Tape
+from common.spec import is_per_token
 from common.spec.cache import CacheWrite
+from common.spec.overlap import Places
+from common.spec.refusals import expect_stored
 
 _address = torch.Tensor.data_ptr
 _NOTHING = never, None
+
+
+class Kept(NamedTuple):
+    tape: Tape
+    places: Places
 
 
 class PageWriter:
@@ -22,8 +30,8 @@ class PageWriter:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._known: dict[tuple, Tape | None] = {}
-        self._recent: dict[tuple, tuple[Any, Tape | None]] = {}
+        self._known: dict[tuple, Kept | None] = {}
+        self._recent: dict[tuple, tuple[Any, Kept | None]] = {}
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -46,27 +54,28 @@ class PageWriter:
         try:
             given = [tensor for tensor in tensors if tensor is not None]
             pointers = [*map(_address, given)]
-            others = (key_scale is None, value_scale is None, beyond(given))
+            others = (key_scale is None, value_scale is None, beyond(given), torch.is_grad_enabled())
             alike, kept = self._recent.get(others, _NOTHING)
-            if not (alike(*given) and aligned(pointers)):
+            if 0 in pointers or not (alike(*given) and aligned(pointers)):
                 known = signature(given, pointers, others)
                 kept = self._known.get(known)
                 if kept is not None and aligned(pointers):
                     self._recent[others] = likeness(given), kept
             if kept is not None and self._again(kept, pointers, key.get_device()):
                 return
-        except (AttributeError, RuntimeError, TypeError):  # no such tensors: the checks say which
+        except NOT_A_CALL:  # no such tensors: the checks say which
             known = None
         self._launch(CacheWrite(*tensors), known, given if known is not None else [])
 
-    def _again(self, kept: Tape, pointers: list[int], device: int) -> bool:
-        if tape.current_device() != device or tape.observed() or len({*pointers[:4]}) < 4:
+    def _again(self, kept: Kept, pointers: list[int], device: int) -> bool:
+        if tape.current_device() != device or tape.observed() or kept.places.clash(pointers):
             return False
-        kept.replay([*pointers, 0], tape.current_stream(device))
+        kept.tape.replay([*pointers, 0], tape.current_stream(device))
         return True
 
     def _launch(self, write: CacheWrite, known: tuple | None, given: list[torch.Tensor]) -> None:
         kernel = self.family.kernel("cache")
+        expect_stored(write.key, "key")
         device = write.key.device
         with tape.on(device):
             if known is None or known in self._known:
@@ -79,5 +88,9 @@ class PageWriter:
                 self._recent.clear()
             kept = None
             if launches:
-                kept = Tape.of(launches, [*given, None], tape.current_stream(device.index))
+                made = Tape.of(launches, [*given, None], tape.current_stream(device.index))
+                scales = (write.key_scale, write.value_scale)
+                written = [write.key_cache, write.value_cache, *(scale for scale in scales if is_per_token(scale))]
+                at = [i for i, tensor in enumerate(given) if any(tensor is one for one in written)]
+                kept = made and Kept(made, Places(given, at))
             self._known[known] = kept

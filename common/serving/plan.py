@@ -17,13 +17,13 @@ from common.serving.choice import Choice, Family, pieces
 from common.serving.grid import GRID, hinted_stats
 from common.serving.library import named
 from common.serving.page_writer import PageWriter
-from common.serving.points import Point
+from common.serving.points import Point, expect_points
 from common.serving.prepared import Prepared
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
-from common.spec.refusals import expect_integer
+from common.spec.refusals import expect, expect_flag, expect_integer, expect_tensor, shown
 from common.versions import remark
 
 _PLAIN = Features()
@@ -65,14 +65,14 @@ class Plan(PagedAttention):
             family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
         )
         if typical_seq_len is not None:
-            expect_integer(typical_seq_len, "typical_seq_len", 1)
+            typical_seq_len = expect_integer(typical_seq_len, "typical_seq_len", 1)
         remark(family.name)
         super().__init__(family)
         self.plan = named(self)
         self.reach, self.shape, self.features, self.kernel = reach, shape, features, kernel
         self.device = reach.device
-        self.max_tokens, self.max_seqs, self.max_seq_len = max_tokens, max_seqs, max_seq_len
-        self.typical_seq_len = max_seq_len if typical_seq_len is None else min(typical_seq_len, max_seq_len)
+        self.max_tokens, self.max_seqs, self.max_seq_len = reach.max_tokens, reach.max_seqs, reach.max_seq_len
+        self.typical_seq_len = min(typical_seq_len or self.max_seq_len, self.max_seq_len)
         self.choices, self._layouts = reach.choices, reach.layouts
         if workspace is None:
             workspace = torch.empty(reach.num_bytes, dtype=torch.uint8, device=self.device)
@@ -102,7 +102,7 @@ class Plan(PagedAttention):
 
     def _prepare(self, batch: PagedBatch, features: Features, buffer: torch.Tensor | None, portable: bool) -> Prepared:
         """What a call's first of a signature costs; shapes, all that the limits are about, are part of a signature."""
-        if portable and self.family is not self.family.portable:
+        if expect_flag(portable, "portable") and self.family is not self.family.portable:
             raise SpecError("portable", portable, "False of a plan's call: plan_paged_attention takes it for them all")
         if batch.shape != self.shape:
             raise SpecError("query, key_cache", batch.shape, f"the plan's shape, {self.shape}")
@@ -186,7 +186,8 @@ class Plan(PagedAttention):
     def _choices_at(self, points: Iterable[Point]) -> dict[Choice, list[BatchStats]]:
         """Of `choices` those of the cells that the points lie in. Raises SpecError beyond the capacity."""
         found: dict[Choice, list[BatchStats]] = {}
-        for stats in dict.fromkeys(point.cell(self.max_tokens, self.max_seqs, self.max_seq_len) for point in points):
+        limits = (self.max_tokens, self.max_seqs, self.max_seq_len)
+        for stats in dict.fromkeys(point.cell(*limits) for point in expect_points(points)):
             found.setdefault(self.reach.on_grid(stats, self.reach.needs, self.features.sees), []).append(stats)
         return found
 
@@ -223,8 +224,9 @@ class Plan(PagedAttention):
         block table is not int32 with a row of cdiv(max_seq_len, block_size) entries, pass those of the calls to come.
         lse, new_kv: whether these will have `lse`, and `key` and `value`. out_dtype: of `out`, where that is not the
         query's. Features' tensors with an entry per page need caches of their sizes; those with one per sequence need
-        max_seqs of them.
+        max_seqs of them. Raises SpecError.
         """
+        _expect_warm_up(block_table, lse, new_kv, out_dtype, progress)
         shape = self.shape
         width = cdiv(self.max_seq_len, shape.block_size)
         page, lanes = (2, shape.block_size, shape.num_kv_heads), (shape.head_size, shape.value_lanes)
@@ -266,6 +268,16 @@ class Plan(PagedAttention):
             kernel = self.family.kernel(choice.kernel)
             if hasattr(kernel, "check"):
                 kernel.check(layout.place(self.workspace, self._memory[choice]))
+
+
+def _expect_warm_up(block_table: Any, lse: Any, new_kv: Any, out_dtype: Any, progress: Any) -> None:
+    """What the calls of a warm-up do not refuse themselves."""
+    if block_table is not None:
+        expect_tensor(block_table, "block_table", 2)
+    for name, value in (("lse", lse), ("new_kv", new_kv)):
+        expect_flag(value, name)
+    expect(out_dtype is None or isinstance(out_dtype, torch.dtype), "out_dtype", shown(out_dtype), "a torch.dtype")
+    expect(progress is None or callable(progress), "progress", shown(progress), "None or a function")
 
 
 def _of_seqs(features: Features, seqs: int) -> Features:
@@ -319,7 +331,7 @@ def planner(family: Family) -> Callable[..., Plan]:
         another plan's, where they do not run at once; `workspace_bytes` of the same arguments says how large.
         portable: as `paged_attention` has it.
         """
-        kernels = family.portable if portable else family
+        kernels = family.portable if expect_flag(portable, "portable") else family
         return Plan(
             kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys,
             one_config=one_config, typical_seq_len=typical_seq_len, workspace=workspace,
@@ -348,7 +360,7 @@ def sizer(family: Family) -> Callable[..., int]:
 
         The largest of several is what plans that share a workspace need.
         """
-        kernels = family.portable if portable else family
+        kernels = family.portable if expect_flag(portable, "portable") else family
         reach = Reach.of(
             kernels, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys, one_config
         )

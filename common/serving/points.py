@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from common.serving.grid import on_grid
 from common.spec import SpecError
 from common.spec.metadata import BatchStats
-from common.spec.refusals import expect_integer
+from common.spec.refusals import expect_flag, expect_integer, shown
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,9 @@ class Point:
 
     def __post_init__(self) -> None:
         for name in ("num_seqs", "max_seq_len", "max_query_len"):
-            expect_integer(getattr(self, name), name, 1)
+            object.__setattr__(self, name, expect_integer(getattr(self, name), name, 1))
         if self.num_decodes is not None:
-            expect_integer(self.num_decodes, "num_decodes", 0)
+            object.__setattr__(self, "num_decodes", expect_integer(self.num_decodes, "num_decodes", 0))
 
     def cell(self, max_tokens: int, max_seqs: int, max_seq_len: int) -> BatchStats:
         """The cell of the grid. Raises SpecError where the point lies beyond these."""
@@ -42,22 +45,45 @@ class Point:
         return on_grid(self.num_seqs, min(decodes, self.num_seqs), self.max_query_len, self.max_seq_len)
 
 
+def expect_points(points: object) -> Iterator[Point]:
+    """The points of an iterable. Raises SpecError for anything else."""
+    for point in _all_of(points, "points", "points of common.serving.points"):
+        if not isinstance(point, Point):
+            raise SpecError("points", shown(point), "points of common.serving.points")
+        yield point
+
+
+def _all_of(values: object, name: str, allowed: str) -> Iterator[Any]:
+    if isinstance(values, str | torch.Tensor) or not isinstance(values, Iterable):
+        raise SpecError(name, shown(values), f"an iterable of {allowed}")
+    yield from values
+
+
+def _sizes(values: object, name: str) -> list[int]:
+    return [expect_integer(value, name, 1) for value in _all_of(values, name, "integers")]
+
+
 def points(
     batch_sizes: Iterable[int],
     lengths: Iterable[int],
     query_lens: Iterable[int] = (1,),
     mixed: Iterable[bool] = (False,),
 ) -> Iterator[Point]:
-    """Every batch size at every length with every longest query; mixed: True for all but one sequence decoding."""
-    product = itertools.product(list(batch_sizes), list(lengths), list(query_lens), list(mixed))
-    for seqs, keys, query, beside in product:
+    """Every batch size at every length with every longest query; mixed: True for all but one sequence decoding.
+
+    Raises SpecError.
+    """
+    sizes = (_sizes(batch_sizes, "batch_sizes"), _sizes(lengths, "lengths"), _sizes(query_lens, "query_lens"))
+    flags = [expect_flag(one, "mixed") for one in _all_of(mixed, "mixed", "True and False")]
+    for seqs, keys, query, beside in itertools.product(*sizes, flags):
         if query <= keys and not (beside and (query == 1 or seqs == 1)):
             yield Point(seqs, keys, query, seqs - 1 if beside else None)
 
 
 def prompts(batch_sizes: Iterable[int], lengths: Iterable[int], query_lens: Iterable[int]) -> Iterator[Point]:
     """As `points`, beside every number of decodes that the grid tells apart: none, powers of two, all but one."""
-    for seqs, keys, query in itertools.product(list(batch_sizes), list(lengths), list(query_lens)):
+    sizes = (_sizes(batch_sizes, "batch_sizes"), _sizes(lengths, "lengths"), _sizes(query_lens, "query_lens"))
+    for seqs, keys, query in itertools.product(*sizes):
         if query <= keys:
             powers = (1 << i for i in range((seqs - 1).bit_length()))
             for decodes in sorted({0, *powers, seqs - 1}):

@@ -15,6 +15,7 @@ from common.serving.tape import Tape
 from common.spec import Features, PagedBatch
 from common.spec.kernel import Capacity, asked_of
 from common.spec.metadata import cdiv
+from common.spec.overlap import Places
 
 MOST_SCRATCH = 2**30  # bytes that a call without a workspace asks the allocator for at most
 
@@ -24,10 +25,11 @@ class Prepared:
 
     layout: how much scratch each call needs, and how much memory a step. memory: that of a plan of the caller's, None
     where each step has its own. tapes: of a call that plans its step, and of one that takes the plan as it is. made:
-    what the plan of a step is made for, as the signature has it (`made_for`); None where the kernel makes none.
+    what the plan of a step is made for, as the signature has it (`made_for`); None where the kernel makes none. places:
+    where a tape's tensors and its scratch lie; None before there is a tape.
     """
 
-    __slots__ = ("_recorded", "choice", "family", "kernel", "layout", "made", "memory", "tapes")
+    __slots__ = ("_recorded", "choice", "family", "kernel", "layout", "made", "memory", "places", "tapes")
 
     def __init__(
         self, family: Family, choice: Choice, layout: scratch.Layout, memory: torch.Tensor | None = None
@@ -38,6 +40,7 @@ class Prepared:
         follows_hints = "full_graph" not in self.kernel.SUPPORTS  # as do its launches then, not the shapes alone
         self._recorded = [follows_hints, follows_hints]
         self.made: tuple | None = None
+        self.places: Places | None = None
 
     @classmethod
     def of(cls, family: Family, batch: PagedBatch, features: Features, buffer: torch.Tensor | None) -> Prepared:
@@ -87,6 +90,8 @@ class Prepared:
             )  # fmt: skip
             given = [slot for slot in slots if slot is not None]
             stream = tape.current_stream(batch.device.index)
+            written = (0, *([] if lse is None else [len(given) - 1]), len(given))
+            self.places = Places([*given, buffer, None], written)  # the memory of a step is nobody else's
             self.tapes[planned] = Tape.of(launches, [*given, buffer, memory], stream, regions=2)
 
 

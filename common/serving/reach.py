@@ -6,17 +6,19 @@ In: a family, a shape, a capacity, features. Out: choices, a layout of scratch f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from common.gpus import gpu_of
 from common.serving import scratch
+from common.serving.arguments import DEVICES
 from common.serving.choice import Choice, Family, few_segments, pieces
 from common.serving.grid import on_grid, reachable_stats, seen, uneven_stats
-from common.spec import AttentionShape, Features
+from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
-from common.spec.refusals import expect, expect_integer
+from common.spec.refusals import expect, expect_flag, expect_integer, shown
 
 
 @dataclass
@@ -57,17 +59,17 @@ class Reach:
         one_config: bool,
     ) -> Reach:
         """Raises SpecError."""
-        for name, value in (("max_tokens", max_tokens), ("max_seqs", max_seqs), ("max_seq_len", max_seq_len)):
-            expect_integer(value, name, 1)
-        if max_keys is not None:
-            expect_integer(max_keys, "max_keys", 0)
+        max_tokens = expect_integer(max_tokens, "max_tokens", 1)
+        max_seqs = expect_integer(max_seqs, "max_seqs", 1)
+        max_seq_len = expect_integer(max_seq_len, "max_seq_len", 1)
+        max_keys = max_seq_len if max_keys is None else expect_integer(max_keys, "max_keys", 0)
+        one_config = expect_flag(one_config, "one_config")
         for name, value, kind in (("shape", shape, AttentionShape), ("features", features, Features)):
             expect(isinstance(value, kind), name, type(value).__name__, f"common.spec.{kind.__name__}")
         if kernel is not None:
             expect_kernel(family, kernel)
-        device = torch.empty(0, device=device).device  # with the number of a GPU that was named without
-        keys = max_seq_len if max_keys is None else max_keys
-        found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, keys)
+        device = _numbered(device)
+        found = cls(family, shape, max_tokens, max_seqs, max_seq_len, device, features, kernel, max_keys)
         found.choices = found._choices(one_config)
         found.uneven = found._uneven()
         found.room = {choice: found._most(reached) for choice, reached in (found.choices | found.uneven).items()}
@@ -156,10 +158,20 @@ class Reach:
         return scratch.Layout.of(self.family.kernel(choice.kernel), self.shape, capacity, choice.config)
 
 
+def _numbered(device: Any) -> torch.device:
+    """With the number of a GPU that was named without. Raises SpecError where there is no such device."""
+    try:
+        found = torch.empty(0, device=device).device
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise SpecError("device", f"{shown(device)} ({str(error).splitlines()[0]})", "a device of this host") from error
+    expect(device is not None and found.type in DEVICES, "device", shown(device), f"one of {', '.join(DEVICES)}")
+    return found
+
+
 def expect_kernel(family: Family, name: object) -> None:
     """That the family has a kernel's file of this name."""
     try:
         known = isinstance(name, str) and hasattr(family.kernel(name), "launch")
-    except ModuleNotFoundError:
+    except (ImportError, TypeError, ValueError):
         known = False
-    expect(known, "kernel", repr(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")
+    expect(known, "kernel", shown(name), f"None, or a kernel's file: {', '.join(family.kernels)}, ...")

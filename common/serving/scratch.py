@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from common.spec import AttentionShape, SpecError
 from common.spec.kernel import Capacity
 from common.spec.paged_batch import ALIGNMENT
+from common.spec.refusals import expect_stored
 
 SPACING = 256  # bytes between the starts of two tensors: a multiple of ALIGNMENT and of a cache line
 
@@ -88,9 +89,10 @@ class Layout:
 
 
 def check_buffer(buffer: object, num_bytes: int, device: torch.device | None = None) -> None:
-    if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.uint8 or buffer.dim() != 1:
-        found = f"{buffer.dtype} {tuple(buffer.shape)}" if isinstance(buffer, torch.Tensor) else type(buffer).__name__
-        raise SpecError("workspace", found, "None or a torch.uint8 tensor of one dimension")
+    allowed = "None or a torch.uint8 tensor of one dimension"
+    expect_stored(buffer, "workspace", allowed)
+    if buffer.dtype != torch.uint8 or buffer.dim() != 1:
+        raise SpecError("workspace", f"{buffer.dtype} {tuple(buffer.shape)}", allowed)
     if device is not None and buffer.device != device:
         raise SpecError("workspace", f"on {buffer.device}", f"the device of query, {device}")
     if buffer.numel() < num_bytes:

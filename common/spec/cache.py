@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from common.spec.paged_batch import DTYPES, QUANTISED, AttentionShape, SpecError, is_per_token
-from common.spec.refusals import expect_fp8
+from common.spec.refusals import expect_fp8, expect_stored, expect_tensor, expect_writable
 
 _RANKS = {"key": 3, "value": 3, "key_cache": 4, "value_cache": 4, "slot_mapping": 1}
 _FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
@@ -74,10 +74,7 @@ class CacheWrite:
 
     def _check_tensor(self, name: str, rank: int, quantised: bool) -> None:
         tensor = getattr(self, name)
-        if not isinstance(tensor, torch.Tensor):
-            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
-        if tensor.dim() != rank:
-            raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{rank} dimensions")
+        expect_tensor(tensor, name, rank)
         if tensor.device != self.key.device:
             raise SpecError(name, f"on {tensor.device}", f"the device of key, {self.key.device}")
         if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
@@ -101,14 +98,16 @@ class CacheWrite:
         if scale is None:
             if cache.dtype == torch.int8:
                 raise SpecError(name, None, f"float32 {list(slots)} beside int8")
-        elif cache.dtype not in QUANTISED:
+            return
+        if cache.dtype not in QUANTISED:
             raise SpecError(name, f"{name} beside a cache of {cache.dtype}", "None")
-        elif not isinstance(scale, torch.Tensor) or scale.dtype != torch.float32 or tuple(scale.shape) not in forms:
-            found = f"{scale.dtype} {tuple(scale.shape)}" if isinstance(scale, torch.Tensor) else type(scale).__name__
-            raise SpecError(name, found, "float32 " + " or ".join(str(list(form)) for form in forms))
-        elif scale.device != self.key.device:
+        allowed = "float32 " + " or ".join(str(list(form)) for form in forms)
+        expect_stored(scale, name, allowed)
+        if scale.dtype != torch.float32 or tuple(scale.shape) not in forms:
+            raise SpecError(name, f"{scale.dtype} {tuple(scale.shape)}", allowed)
+        if scale.device != self.key.device:
             raise SpecError(name, f"on {scale.device}", f"the device of key, {self.key.device}")
-        elif is_per_token(scale):
+        if is_per_token(scale):
             self._check_writable(name)
         elif not scale.is_contiguous():
             raise SpecError(name, f"stride {scale.stride()}", "contiguous")
@@ -125,15 +124,11 @@ class CacheWrite:
             raise SpecError("slot_mapping", f"{self.num_tokens} slots", f"at most the {self.key.shape[0]} rows of key")
 
     def _check_writable(self, name: str) -> None:
-        """No two elements in one place, and not where an input starts: programs run in any order."""
-        cache = getattr(self, name)
-        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape, strict=True)):
-            raise SpecError(name, f"strides {cache.stride()}", "every element in a place of its own")
-        names = ("key", "value", "key_cache", "value_cache", "key_scale", "value_scale")
-        for other in names[: names.index(name)]:
-            there = getattr(self, other)
-            if there is not None and cache.numel() and cache.data_ptr() == there.data_ptr():
-                raise SpecError(name, f"the memory of {other}", "memory of its own")
+        """Against what is read and what was looked at before it."""
+        scales = [one for one in ("key_scale", "value_scale") if not is_per_token(getattr(self, one))]
+        written = ("key_cache", "value_cache", "key_scale", "value_scale")
+        others = ("key", "value", "slot_mapping", *written[: written.index(name)], *scales)
+        expect_writable(getattr(self, name), name, {other: getattr(self, other) for other in others})
 
     def _check_slots(self) -> None:
         used: set[int] = set()

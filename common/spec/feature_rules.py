@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 
 from common.spec.paged_batch import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
-from common.spec.refusals import FACTOR, MOST, expect, expect_fp8, expect_integer, expect_operand, is_factor
+from common.spec.ranges import BIAS, FACTOR, PRODUCT, SINK, SLOPE, SOFTCAP
+from common.spec.refusals import expect, expect_flag, expect_fp8, expect_integer, expect_number, expect_operand
 
 # (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
 CONTRADICTIONS: tuple[tuple[str, str], ...] = (
@@ -67,12 +68,6 @@ def _expect_no_contradiction(features: Features) -> None:
         raise SpecError(pair[0], " beside ".join(_said(features, name) for name in pair), "one of the two")
 
 
-def _expect_softcap(batch: PagedBatch, cap: object) -> None:
-    expect(is_factor(cap), "softcap", repr(cap), f"None or {FACTOR}")
-    least = batch.softmax_scale / MOST  # logits are divided by it
-    expect(cap >= least, "softcap", repr(cap), f"at least softmax_scale / 2^127, {least}")
-
-
 def _expect_masks(batch: PagedBatch, features: Features) -> None:
     """The operands of what bends the mask or the logits."""
     heads, seqs = (batch.query.shape[1],), batch.num_seqs
@@ -123,17 +118,16 @@ def check_features(batch: PagedBatch, features: Features) -> None:
     """Types, shapes, dtypes, devices and contradictions; reads no device memory. Raises SpecError."""
     f = features
     expect(isinstance(f, Features), "features", type(f).__name__, "a Features")
-    expect(isinstance(f.causal, bool), "causal", repr(f.causal), "True or False")
+    expect_flag(f.causal, "causal")
     if f.sliding_window is not None:
         expect_integer(f.sliding_window, "sliding_window", 1)
     if f.softcap is not None:
-        _expect_softcap(batch, f.softcap)
+        expect_number(f.softcap, "softcap", SOFTCAP, "None or ")
     if f.sinks is not None:
         expect_operand(f.sinks, "sinks", ((batch.query.shape[1],),), DTYPES, batch)
     if not f.plain:
         for name in ("alibi_sqrt", "cross", "batch_invariant"):
-            value = getattr(f, name)
-            expect(value is False or value is True, name, repr(value), "True or False")
+            expect_flag(getattr(f, name), name)
         _expect_no_contradiction(f)
         _expect_masks(batch, f)
     if not f.plain or batch.key_cache.dtype not in DTYPES:
@@ -156,28 +150,33 @@ class Condition(NamedTuple):
     allowed: str
 
 
-def value_conditions(features: Features) -> list[Condition]:
+def value_conditions(batch: PagedBatch, features: Features) -> list[Condition]:
     """What the values of the features' tensors must fulfil, on their device; without a wait."""
-    found, top = [], float("inf")
+    found = []
 
     def judge(name: str, bad: torch.Tensor, allowed: str) -> None:
         if (values := getattr(features, name)).numel():
             found.append(Condition(name, bad, values, allowed))
 
     if (sinks := features.sinks) is not None:
-        # -inf is "no sink"; NaN or +inf would turn every row of the head into NaN
-        judge("sinks", ~(sinks < top), "finite or -inf")
+        judge("sinks", SINK.lacks(sinks) & ~sinks.isneginf(), f"{SINK}, or -inf, which is no sink")
     if (slopes := features.alibi_slopes) is not None:
-        judge("alibi_slopes", ~slopes.isfinite(), "finite")
+        judge("alibi_slopes", SLOPE.lacks(slopes), str(SLOPE))
     if (bias := features.tree_bias) is not None:
         own = torch.eye(bias.shape[0], dtype=torch.bool, device=bias.device)
-        judge("tree_bias", ~(bias < top) | (own & ~bias.isfinite()), "finite, or -inf off the diagonal")
+        judge("tree_bias", BIAS.lacks(bias) & (own | ~bias.isneginf()), f"{BIAS}, or -inf off the diagonal")
     if (spans := features.spans) is not None:
         judge("spans", _overlapping(spans), "spans of one sequence that do not overlap, from 0 on")
     for name in ("key_scale", "value_scale", "query_scale", "out_scale"):
         scale = getattr(features, name)
         if scale is not None and not is_per_token(scale):  # those hold anything in slots of nobody
-            judge(name, ~((scale > 0) & (scale < top)), "finite and above 0")
+            judge(name, FACTOR.lacks(scale), str(FACTOR))
+    of_logits = [s for s in (features.query_scale, features.key_scale) if s is not None and not is_per_token(s)]
+    if of_logits:
+        product = batch.softmax_scale * torch.stack([*torch.broadcast_tensors(*of_logits)]).double().prod(0)
+        name = "key_scale" if of_logits[-1] is features.key_scale else "query_scale"
+        beyond = (product < PRODUCT.least) | (product > PRODUCT.most)
+        judge(name, beyond, f"with softmax_scale {batch.softmax_scale} and query_scale a product {PRODUCT}")
     return found
 
 

@@ -13,6 +13,7 @@ from typing import get_args, get_type_hints
 import torch
 
 from common.spec.metadata import EVERY_KEY
+from common.spec.plain import flag, integer, real
 
 # field: the member of SUPPORTS that it needs
 _MEMBERS = {
@@ -20,6 +21,9 @@ _MEMBERS = {
     "spans": "prefix_lm", "causal_per_sequence": "causal_per_sequence", "tree_bias": "tree_bias",
     "out_scale": "fp8_out",
 }  # fmt: skip
+# field: its type, and how a number of another library becomes one
+_PLAIN = dict.fromkeys(("causal", "alibi_sqrt", "cross", "batch_invariant"), (bool, flag))
+_PLAIN |= dict.fromkeys(("sliding_window", "chunk", "chunk_lookback"), (int, integer)) | {"softcap": (float, real)}
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,19 @@ class Features:
     query_scale: torch.Tensor | None = None
     out_scale: torch.Tensor | None = None
     batch_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (kind, made) in _PLAIN.items():
+            value = getattr(self, name)
+            if value is not None and type(value) is not kind:
+                object.__setattr__(self, name, made(value))
+
+    @cached_property
+    def typed(self) -> bool:
+        """Whether numbers have the types of their fields: True is equal to 1 and 4.0 to 4, of which one is refused."""
+        return all(
+            getattr(self, name) is None or type(getattr(self, name)) is kind for name, (kind, _) in _PLAIN.items()
+        )
 
     @cached_property
     def plain(self) -> bool:

@@ -18,6 +18,7 @@ import torch
 
 from common.spec.features import Features, is_per_token
 from common.spec.metadata import BatchStats
+from common.spec.plain import integer, real
 
 __all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
 
@@ -63,7 +64,8 @@ class Layout(enum.Enum):
 
 def _expect_size(name: str, size: object, multiple: int = 1, most: int | None = None) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise SpecError(name, repr(size), "an integer of at least 1")
+        found = f"a tensor of {size.dtype} on {size.device}" if isinstance(size, torch.Tensor) else f"{size!r:.80}"
+        raise SpecError(name, found, "an integer of at least 1")
     if size % multiple or (most is not None and size > most):
         raise SpecError(name, size, f"a multiple of {multiple}" + (f" up to {most}" if most else ""))
 
@@ -89,6 +91,8 @@ class AttentionShape:
     kv_dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
+        for name in ("num_query_heads", "num_kv_heads", "head_size", "block_size", "value_size"):
+            object.__setattr__(self, name, integer(getattr(self, name)))
         if self.value_size is not None and self.value_size == self.head_size:
             object.__setattr__(self, "value_size", None)  # one form: shapes are compared and hashed
         if self.kv_dtype is not None and self.kv_dtype == self.dtype:
@@ -175,6 +179,9 @@ class PagedBatch:
     layout: Layout = Layout.PAGED
     key: torch.Tensor | None = None
     value: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "softmax_scale", real(self.softmax_scale))
 
     @property
     def shape(self) -> AttentionShape:

@@ -10,12 +10,16 @@ from collections.abc import Mapping
 import torch
 
 from common.gpus import gpu_of
+from common.spec.overlap import overlaps_itself, share_memory
 from common.spec.paged_batch import DTYPES, FP8, PagedBatch, SpecError
+from common.spec.plain import flag, integer
+from common.spec.ranges import Range
 
 FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
-# Kernels hold a factor in float32, where a smaller one is a subnormal, which GPUs flush to 0, and a larger one is
-# infinite once log2 e is folded in: both would give NaN.
-LEAST, MOST, FACTOR = 2.0**-126, 2.0**127, "a float from 2^-126 to 2^127"
+NO_GRADIENT = (
+    "requires_grad=True where gradients are recorded",
+    "torch.no_grad() or torch.inference_mode(), or detach(): there is no backward pass",
+)
 
 
 def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
@@ -23,20 +27,71 @@ def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
         raise SpecError(argument, found, allowed)
 
 
-def expect_integer(value: object, name: str, least: int) -> None:
+def shown(value: object) -> str:
+    """A value as an error says it. Of a tensor its kind alone: printing it would wait for its device."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} on {value.device}"
+    return f"{value!r:.80}"
+
+
+def expect_integer(value: object, name: str, least: int) -> int:
+    """The integer as Python's own."""
+    value = integer(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise SpecError(name, repr(value), f"an integer from {least} to 2^31 - 1")
+        raise SpecError(name, shown(value), f"an integer from {least} to 2^31 - 1")
+    return value
 
 
-def is_factor(value: object) -> bool:
-    return isinstance(value, float) and LEAST <= value <= MOST
+def expect_flag(value: object, name: str) -> bool:
+    value = flag(value)
+    if value is not True and value is not False:
+        raise SpecError(name, shown(value), "True or False")
+    return value
+
+
+def expect_number(value: object, name: str, allowed: Range, or_else: str = "") -> None:
+    if not isinstance(value, float) or not allowed.least <= value <= allowed.most:
+        raise SpecError(name, shown(value), f"{or_else}a float {allowed}")
+
+
+def expect_stored(value: object, name: str, allowed: str = "a torch.Tensor") -> None:
+    """A tensor whose memory holds its numbers as they are, of which no gradient is asked."""
+    if not isinstance(value, torch.Tensor):
+        raise SpecError(name, type(value).__name__, allowed)
+    if value.is_nested or value.layout is not torch.strided:
+        kind = "a nested tensor" if value.is_nested else f"a tensor of {value.layout}"
+        raise SpecError(name, kind, "a tensor of torch.strided")
+    for bit, is_set, resolved in (("negative", value.is_neg(), "neg"), ("conjugate", value.is_conj(), "conj")):
+        if is_set:
+            raise SpecError(name, f"a view with the {bit} bit", f"numbers as memory holds them: resolve_{resolved}()")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise SpecError(name, *NO_GRADIENT)
+    _expect_memory(value, name)
+
+
+def _expect_memory(tensor: torch.Tensor, name: str) -> None:
+    """On the meta device nothing has any, and sizes can be checked all the same."""
+    try:
+        there = tensor.data_ptr() != 0 or tensor.is_meta or tensor.numel() == 0
+    except RuntimeError:
+        there = False
+    if not there:
+        raise SpecError(name, f"a {type(tensor).__name__} without memory", "a tensor with memory of its own")
 
 
 def expect_tensor(value: object, name: str, rank: int, allowed: str = "a torch.Tensor") -> None:
-    if not isinstance(value, torch.Tensor):
-        raise SpecError(name, type(value).__name__, allowed)
+    expect_stored(value, name, allowed)
     if value.dim() != rank:
         raise SpecError(name, f"shape {tuple(value.shape)}", f"{rank} dimensions")
+
+
+def expect_writable(tensor: torch.Tensor, name: str, others: Mapping[str, torch.Tensor | None]) -> None:
+    """No element where one of `others` is, and no two in one place: programs run in any order."""
+    for other, there in others.items():
+        if there is not None and share_memory(tensor, there):
+            raise SpecError(name, f"the memory of {other}", "memory of its own")
+    if overlaps_itself(tensor):
+        raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
 
 
 def expect_contiguous_rows(tensor: torch.Tensor, name: str) -> None:
@@ -57,8 +112,7 @@ def expect_operand(
 
     -1 stands for any size of at least 1.
     """
-    if not isinstance(value, torch.Tensor):
-        raise SpecError(name, type(value).__name__, "None or a torch.Tensor")
+    expect_stored(value, name, "None or a torch.Tensor")
     found = tuple(value.shape)
     fits = any(
         len(shape) == len(found) and all(a == b or (a == -1 and b > 0) for a, b in zip(shape, found, strict=True))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.spec.paged_batch import DTYPES, SpecError
+from common.spec.refusals import expect_stored, expect_writable
 
 
 def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out: Tensor, lse: Tensor | None) -> None:
@@ -26,18 +27,13 @@ def check_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, out
     given = {"out_a": out_a, "out_b": out_b, "out": out, "lse_a": lse_a, "lse_b": lse_b}
     given |= {} if lse is None else {"lse": lse}
     for name, tensor in given.items():
-        if not isinstance(tensor, Tensor):
-            raise SpecError(name, type(tensor).__name__, "a torch.Tensor")
+        expect_stored(tensor, name)
         _check(name, tensor, out_a)
-    _check_writable("out", out)
-    for other in (out_a, out_b):
-        if out.numel() and out.data_ptr() == other.data_ptr() and out.stride() != other.stride():
-            raise SpecError("out", "the memory of out_a or out_b with other strides", "its strides")
+    own = [t for t in (out_a, out_b) if t.data_ptr() == out.data_ptr() and t.stride() == out.stride()]
+    read = ("out_a", "lse_a", "out_b", "lse_b")
+    expect_writable(out, "out", {name: given[name] for name in read if not any(given[name] is one for one in own)})
     if lse is not None:
-        _check_writable("lse", lse)
-        for name in ("out_a", "out_b", "out", "lse_a", "lse_b"):
-            if _meet(lse, given[name]):
-                raise SpecError("lse", f"the memory of {name}", "memory of its own")
+        expect_writable(lse, "lse", {name: given[name] for name in ("out", *read)})
 
 
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
@@ -57,25 +53,6 @@ def _check(name: str, tensor: Tensor, like: Tensor) -> None:
         raise SpecError(name, f"on {tensor.device}", f"the device of out_a, {like.device}")
     if tensor.dim() == 3 and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise SpecError(name, f"stride {tensor.stride(-1)} in the last dimension", "1")
-
-
-def _check_writable(name: str, tensor: Tensor) -> None:
-    """No two elements in one place."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
-
-
-def _meet(a: Tensor, b: Tensor) -> bool:
-    """Whether the spans of memory from first to last element meet, as those of two columns of one buffer do."""
-    if not a.numel() or not b.numel():
-        return False
-    return a.data_ptr() < _end(b) and b.data_ptr() < _end(a)
-
-
-def _end(tensor: Tensor) -> int:
-    """Address behind the last element."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:

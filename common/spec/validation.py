@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from common.spec.feature_rules import check_features, output_dtypes, value_conditions
+from common.spec.features import OPERANDS
 from common.spec.metadata import BatchStats
 from common.spec.paged_batch import (
     ALIGNMENT,
@@ -20,31 +21,22 @@ from common.spec.paged_batch import (
     PagedBatch,
     SpecError,
 )
+from common.spec.ranges import FACTOR
 from common.spec.refusals import (
-    FACTOR,
     expect,
     expect_contiguous_rows,
     expect_fp8,
+    expect_number,
     expect_same_device,
+    expect_stored,
     expect_tensor,
-    is_factor,
+    expect_writable,
 )
 
 _PLAIN = Features()
 _RANKS = {"query": 3, "key_cache": 4, "value_cache": 4, "block_table": 2, "query_start_loc": 1, "seq_lens": 1}
 _QUERIES = ", ".join(str(dtype) for dtype in (*DTYPES, *E4M3))
 _CACHES = ", ".join(str(dtype) for dtype in (*DTYPES, *QUANTISED))
-
-
-def _writable(tensor: torch.Tensor, name: str, batch: PagedBatch) -> None:
-    """No two elements in one place, and not the memory of an input: programs run in any order."""
-    if 0 in tensor.stride() and any(d == 0 and n > 1 for d, n in zip(tensor.stride(), tensor.shape, strict=True)):
-        raise SpecError(name, f"strides {tensor.stride()}", "every element in a place of its own")
-    address = tensor.data_ptr()
-    for other in ("query", "key_cache", "value_cache", "key", "value"):
-        there = getattr(batch, other)
-        if there is not None and address == there.data_ptr() and tensor.numel() > 0:
-            raise SpecError(name, f"the memory of {other}", "memory of its own")
 
 
 def _validate_types(batch: PagedBatch) -> None:
@@ -63,8 +55,7 @@ def _validate_types(batch: PagedBatch) -> None:
     for name in ("query_start_loc", "seq_lens"):
         dtype = getattr(batch, name).dtype
         expect(dtype == torch.int32, name, dtype, "torch.int32")
-    scale = batch.softmax_scale
-    expect(is_factor(scale), "softmax_scale", repr(scale), FACTOR)
+    expect_number(batch.softmax_scale, "softmax_scale", FACTOR)
     expect(isinstance(batch.stats, BatchStats), "stats", type(batch.stats).__name__, "a BatchStats")
 
 
@@ -151,7 +142,7 @@ def _validate_values(batch: PagedBatch, features: Features) -> None:
     expect(starts[-1] <= batch.num_tokens, f"query_start_loc[{batch.num_seqs}]", starts[-1], allowed)
     for seq, seq_len in enumerate(lens):
         _validate_sequence(batch, features.cross, seq, starts[seq + 1] - starts[seq], seq_len, table)
-    for name, bad, values, allowed in value_conditions(features):
+    for name, bad, values, allowed in value_conditions(batch, features):
         expect(not bool(bad.any()), name, f"{values[bad][:1].tolist()}", allowed)
 
 
@@ -169,6 +160,12 @@ def validate(batch: PagedBatch, features: Features, *, values: bool = True) -> N
         _validate_values(batch, features)
 
 
+def inputs_of(batch: PagedBatch, features: Features) -> dict[str, torch.Tensor | None]:
+    """All tensors that a launch reads, by their names."""
+    found = {name: getattr(batch, name) for name in (*_RANKS, "key", "value")}
+    return found | {name: getattr(features, name) for name in OPERANDS}
+
+
 def validate_output(
     batch: PagedBatch, out: torch.Tensor, lse: torch.Tensor | None = None, features: Features = _PLAIN
 ) -> None:
@@ -176,9 +173,9 @@ def validate_output(
 
     out [num_tokens, num_query_heads, value size], last dimension contiguous, in one of `output_dtypes`: the query's
     dtype, fp8 beside `Features.out_scale`, any float dtype for an fp8 query;
-    lse float32 [num_tokens, num_query_heads], any strides. Neither may overlap itself or start where an input starts.
+    lse float32 [num_tokens, num_query_heads], any strides. Neither may share memory with itself, the other or an input.
     """
-    expect(isinstance(out, torch.Tensor), "out", type(out).__name__, "a torch.Tensor")
+    expect_stored(out, "out")
     rows = tuple(batch.query.shape[:2])
     wanted = (*rows, batch.value_cache.shape[2 if batch.layout is Layout.X_PACKED else 3])
     if out.shape != wanted:
@@ -190,11 +187,11 @@ def validate_output(
         expect_fp8(out, "out")
     expect_same_device(out, "out", batch)
     expect_contiguous_rows(out, "out")
-    _writable(out, "out", batch)
+    inputs = inputs_of(batch, features)
+    expect_writable(out, "out", inputs)
     if lse is not None:
-        expect(isinstance(lse, torch.Tensor), "lse", type(lse).__name__, "None or a torch.Tensor")
+        expect_stored(lse, "lse", "None or a torch.Tensor")
         expect(tuple(lse.shape) == rows, "lse", tuple(lse.shape), str(rows))
         expect(lse.dtype == torch.float32, "lse", lse.dtype, "torch.float32")
         expect_same_device(lse, "lse", batch)
-        _writable(lse, "lse", batch)
-        expect(lse.data_ptr() != out.data_ptr() or lse.numel() == 0, "lse", "the memory of out", "memory of its own")
+        expect_writable(lse, "lse", {"out": out, **inputs})
