@@ -14,8 +14,8 @@ import torch
 from common.serving.grid import KEYS, hinted_eighths, hinted_stats
 from common.spec import Features, Layout, PagedBatch, SpecError
 from common.spec.paged_batch import E4M3
-from common.spec.plain import flag, integer
-from common.spec.refusals import expect_stored, shown
+from common.spec.plain import flag, integer, shown
+from common.spec.refusals import expect_stored
 
 # AMD's compiler uses buffer instructions for a tensor whose storage has at most that many bytes: another binary
 WITHIN = 2**31 - 1 if torch.version.hip else None
@@ -23,6 +23,7 @@ _PLAIN = Features()
 _FIELDS = attrgetter(*(field.name for field in fields(Features)))
 DEVICES = ("cpu", "cuda")  # kernels are interpreted on the first
 HINTS = ("max_query_len", "max_seq_len", "num_decodes", "total_seq_len")
+_OF_HINTS = frozenset((int, type(None)))
 Hints = tuple[int | None, int | None, int | None, int | None]
 _RANKS = {"query": (3,), "key_cache": (4, 5), "value_cache": (4,), "block_table": (2,), "query_start_loc": (1,)}
 
@@ -51,16 +52,22 @@ def batch_of(tensors: Sequence[Any], softmax_scale: float | None, hints: Hints) 
             raise SpecError(name, f"shape {tuple(tensor.shape)}", f"{' or '.join(map(str, ranks))} dimensions")
     if query.device.type not in DEVICES:
         raise SpecError("query", f"on {query.device}", f"on one of {', '.join(DEVICES)}")
-    hints = tuple([*map(integer, hints)])
-    for name, hint in zip(HINTS, hints, strict=True):
-        if hint is not None and (not isinstance(hint, int) or isinstance(hint, bool)):
-            raise SpecError(name, shown(hint), "None or an integer")
+    hints = integers(hints)
     packed = key_cache.dim() == 5
     most_keys = block_table.shape[1] * key_cache.shape[3 if packed else 1]
     stats = hinted_stats(seq_lens.shape[0], query.shape[0], most_keys, *hints)
     scale = max(query.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
     layout = Layout.X_PACKED if packed else Layout.PAGED
     return PagedBatch(*tensors[:6], scale, stats, layout, key, value)
+
+
+def integers(hints: Hints) -> Hints:
+    """Hints as Python's own integers. Raises SpecError."""
+    hints = tuple([*map(integer, hints)])
+    for name, hint in zip(HINTS, hints, strict=True):
+        if hint is not None and type(hint) is not int:
+            raise SpecError(name, shown(hint), "None or an integer")
+    return hints
 
 
 def asked_of_call(features: Features) -> tuple[tuple, tuple[torch.Tensor, ...]]:
@@ -86,12 +93,14 @@ def new_out(
 def told(hints: Hints, softmax_scale: Any, causal: Any, sliding_window: Any, seq_lens: torch.Tensor) -> tuple:
     """What a call's signature holds of its numbers, and of whether gradients are recorded.
 
-    Each with its type, for True is equal to 1 and 4.0 to 4, of which one is refused. Raises TypeError.
+    Numbers are equal to others of which one is refused (True to 1, 4.0 to 4): with the type of each. Raises SpecError.
     """
+    if not _OF_HINTS.issuperset(map(type, hints)):
+        hints = integers(hints)
     query_len, seq_len, decodes, total = hints
     keys = seq_len and bisect_left(KEYS, seq_len)
     eighths = total is not None and hinted_eighths(seq_lens.shape[0], query_len, seq_len, total)
-    types = map(type, (*hints, softmax_scale, causal, sliding_window))
+    types = type(softmax_scale), type(causal), type(sliding_window)
     return query_len, keys, decodes, eighths, softmax_scale, causal, sliding_window, torch.is_grad_enabled(), *types
 
 

@@ -23,7 +23,8 @@ from common.serving.scratch import check_buffer
 from common.serving.steps import Planned, Steps
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
-from common.spec.refusals import expect_flag, expect_writable, shown
+from common.spec.plain import shown
+from common.spec.refusals import expect_flag, expect_writable
 from common.spec.validation import inputs_of, validate_output
 from common.spec.validation import validate as validate_batch
 from common.versions import remark
@@ -136,7 +137,7 @@ class PagedAttention:
     sequence as long as the longest, and nothing waits for the device.
     out: like query with the lanes of V, allocated where None; has to be given beside an fp8 query or out_scale.
     lse: float32 [num_tokens, num_query_heads], written where given.
-    softmax_scale: 2^-126 to 2^127, head_size ** -0.5 where None.
+    softmax_scale: 2^-126 to 2^64 (common.spec.ranges), head_size ** -0.5 where None.
     features: common.spec.Features, in place of causal and sliding_window.
     workspace: a uint8 tensor for scratch; None allocates it.
     same_step: query_start_loc and seq_lens hold what they did in the last call without it on this stream, as in a

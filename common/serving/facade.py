@@ -16,8 +16,8 @@ import torch
 from common.serving.arguments import HINTS, new_out
 from common.spec import Features, SpecError, UnsupportedFeature
 from common.spec.paged_batch import FP8
-from common.spec.plain import integer, real
-from common.spec.refusals import expect, expect_flag, expect_integer, expect_stored, expect_tensor, shown
+from common.spec.plain import integer, real, shown
+from common.spec.refusals import expect, expect_flag, expect_integer, expect_stored, expect_tensor
 
 MOST_WINDOW = 2**31 - 1
 # Steer FlashAttention's schedule, never its result.
@@ -88,8 +88,9 @@ def _expect_splits(call: str, num_splits: Any) -> None:
 
 def _hints(scheduled: Any, seqs: int, query_len: Any, seq_len: Any) -> dict[str, int | None]:
     """The hints of a call: those of its scheduler_metadata where there is one. Raises SpecError for a stranger's."""
+    own = {"max_query_len": _hint("max_seqlen_q", query_len), "max_seq_len": _hint("max_seqlen_k", seq_len)}
     if scheduled is None:
-        return {"max_query_len": _hint("max_seqlen_q", query_len), "max_seq_len": _hint("max_seqlen_k", seq_len)}
+        return own
     expect(isinstance(scheduled, SchedulerMetadata), "scheduler_metadata", type(scheduled).__name__,
            "None, or what get_scheduler_metadata of this package made")  # fmt: skip
     expect(scheduled.num_seqs == seqs, "scheduler_metadata", f"of {scheduled.num_seqs} sequences", f"of {seqs}")
@@ -111,9 +112,11 @@ def _refuse(call: str, others: dict[str, Any]) -> None:
 def _descale(name: str, descale: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
     """FlashAttention's [batch, kv_heads] as one number, or one per KV head. Beside other dtypes than fp8 FlashAttention
     ignores them, and vLLM always passes them, expanded from one number. Raises SpecError."""
+    allowed = "[batch, kv_heads] expanded over the batch: one number, or one per KV head"
+    if descale is not None:
+        expect_stored(descale, name, allowed)
     if descale is None or tensor.dtype not in FP8:
         return None
-    allowed = "[batch, kv_heads] expanded over the batch: one number, or one per KV head"
     expect_tensor(descale, name, 2, allowed)
     if descale.stride(0) and descale.shape[0] > 1:
         raise SpecError(name, f"strides {descale.stride()}", allowed)
@@ -170,11 +173,12 @@ def _chunk(chunk: Any) -> Any:
 
 def _lengths(seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
     """int32 [num_seqs] keys of each sequence, on the device; `seqused_k` wins, as in FlashAttention."""
+    if cu_seqlens_k is not None:
+        expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
     if seqused_k is not None:
         return seqused_k
     if cu_seqlens_k is None:
         raise SpecError("seqused_k", None, "int32 [num_seqs], or cu_seqlens_k [num_seqs + 1]")
-    expect_tensor(cu_seqlens_k, "cu_seqlens_k", 1)
     return cu_seqlens_k[1:] - cu_seqlens_k[:-1]
 
 
@@ -299,6 +303,7 @@ class FlashAttention:
         if cu_seqlens_q is not None:
             options |= dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, out=out)
             return self.flash_attn_varlen_func(q, k_cache, v_cache, **options)
+        _hint("max_seqlen_q", max_seqlen_q)
         sizes = batch, queries = q.shape[:2]
         expect(batch == table.shape[0], "q", f"a batch of {batch}", f"{table.shape[0]}, the rows of block_table")
         starts = torch.arange(0, batch * queries + 1, queries or 1, dtype=torch.int32, device=q.device)

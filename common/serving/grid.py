@@ -130,13 +130,9 @@ def hinted_eighths(
 ) -> int | None:
     """All that the hint total_seq_len tells a choice: eighths of the keys that max_seq_len says, None where one of the
     two is unknown. What is kept of a call is found by it, so that a step more, which adds to the total, finds it too.
-
-    Raises TypeError where the hint is no integer.
     """
     if total_seq_len is None:
         return None
-    if not isinstance(total_seq_len, int) or total_seq_len is True or total_seq_len is False:
-        raise TypeError(f"total_seq_len: found {total_seq_len!r}, allowed None or an integer")
     if max_seq_len is None:
         return None
     longest = max_seq_len if max_query_len is None or max_query_len < max_seq_len else max_query_len

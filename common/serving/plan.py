@@ -23,7 +23,8 @@ from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import asked_of
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
-from common.spec.refusals import expect, expect_flag, expect_integer, expect_tensor, shown
+from common.spec.plain import shown
+from common.spec.refusals import expect, expect_flag, expect_integer, expect_tensor
 from common.versions import remark
 
 _PLAIN = Features()

@@ -12,7 +12,8 @@ import torch
 from common.serving.grid import on_grid
 from common.spec import SpecError
 from common.spec.metadata import BatchStats
-from common.spec.refusals import expect_flag, expect_integer, shown
+from common.spec.plain import shown
+from common.spec.refusals import expect_flag, expect_integer
 
 
 @dataclass(frozen=True)

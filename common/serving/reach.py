@@ -18,7 +18,8 @@ from common.serving.grid import on_grid, reachable_stats, seen, uneven_stats
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.kernel import Capacity, asked_of_shape
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
-from common.spec.refusals import expect, expect_flag, expect_integer, shown
+from common.spec.plain import shown
+from common.spec.refusals import expect, expect_flag, expect_integer
 
 
 @dataclass

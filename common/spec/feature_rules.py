@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 
 from common.spec.paged_batch import DTYPES, E4M3, FP8, Features, PagedBatch, SpecError, is_per_token
-from common.spec.ranges import BIAS, FACTOR, PRODUCT, SINK, SLOPE, SOFTCAP
+from common.spec.plain import shown
+from common.spec.ranges import PRODUCT, RANGES
 from common.spec.refusals import expect, expect_flag, expect_fp8, expect_integer, expect_number, expect_operand
 
 # (one, other): may not be asked for together. "not causal" is causal=False without `cross`.
@@ -46,7 +47,7 @@ def _said(features: Features, name: str) -> str:
     if name == "not causal":
         return "causal=False"
     value = getattr(features, name)
-    return name if isinstance(value, torch.Tensor) else f"{name}={value}"
+    return name if isinstance(value, torch.Tensor) else f"{name}={shown(value)}"
 
 
 def contradiction(features: Features) -> tuple[str, str] | None:
@@ -75,8 +76,7 @@ def _expect_masks(batch: PagedBatch, features: Features) -> None:
         expect_operand(features.alibi_slopes, "alibi_slopes", (heads,), (torch.float32,), batch)
     if features.chunk is not None:
         expect_integer(features.chunk, "chunk", 1)
-    if features.chunk_lookback != 0:
-        expect_integer(features.chunk_lookback, "chunk_lookback", 0)
+    expect_integer(features.chunk_lookback, "chunk_lookback", 0)
     if features.spans is not None:
         expect_operand(features.spans, "spans", ((seqs, -1, 2),), (torch.int32,), batch)
     if features.causal_per_sequence is not None:
@@ -122,7 +122,7 @@ def check_features(batch: PagedBatch, features: Features) -> None:
     if f.sliding_window is not None:
         expect_integer(f.sliding_window, "sliding_window", 1)
     if f.softcap is not None:
-        expect_number(f.softcap, "softcap", SOFTCAP, "None or ")
+        expect_number(f.softcap, "softcap", RANGES["softcap"], "None or ")
     if f.sinks is not None:
         expect_operand(f.sinks, "sinks", ((batch.query.shape[1],),), DTYPES, batch)
     if not f.plain:
@@ -159,18 +159,20 @@ def value_conditions(batch: PagedBatch, features: Features) -> list[Condition]:
             found.append(Condition(name, bad, values, allowed))
 
     if (sinks := features.sinks) is not None:
-        judge("sinks", SINK.lacks(sinks) & ~sinks.isneginf(), f"{SINK}, or -inf, which is no sink")
+        allowed = RANGES["sinks"]
+        judge("sinks", allowed.lacks(sinks) & ~sinks.isneginf(), f"{allowed}, or -inf, which is no sink")
     if (slopes := features.alibi_slopes) is not None:
-        judge("alibi_slopes", SLOPE.lacks(slopes), str(SLOPE))
+        judge("alibi_slopes", RANGES["alibi_slopes"].lacks(slopes), str(RANGES["alibi_slopes"]))
     if (bias := features.tree_bias) is not None:
         own = torch.eye(bias.shape[0], dtype=torch.bool, device=bias.device)
-        judge("tree_bias", BIAS.lacks(bias) & (own | ~bias.isneginf()), f"{BIAS}, or -inf off the diagonal")
+        allowed = RANGES["tree_bias"]
+        judge("tree_bias", allowed.lacks(bias) & (own | ~bias.isneginf()), f"{allowed}, or -inf off the diagonal")
     if (spans := features.spans) is not None:
         judge("spans", _overlapping(spans), "spans of one sequence that do not overlap, from 0 on")
     for name in ("key_scale", "value_scale", "query_scale", "out_scale"):
         scale = getattr(features, name)
         if scale is not None and not is_per_token(scale):  # those hold anything in slots of nobody
-            judge(name, FACTOR.lacks(scale), str(FACTOR))
+            judge(name, RANGES[name].lacks(scale), str(RANGES[name]))
     of_logits = [s for s in (features.query_scale, features.key_scale) if s is not None and not is_per_token(s)]
     if of_logits:
         product = batch.softmax_scale * torch.stack([*torch.broadcast_tensors(*of_logits)]).double().prod(0)

@@ -18,7 +18,7 @@ import torch
 
 from common.spec.features import Features, is_per_token
 from common.spec.metadata import BatchStats
-from common.spec.plain import integer, real
+from common.spec.plain import integer, real, shown
 
 __all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
 
@@ -37,7 +37,8 @@ class SpecError(ValueError):
     """
 
     def __init__(self, argument: str, found: object, allowed: str) -> None:
-        super().__init__(f"{argument}: found {found}, allowed {allowed}")
+        told = shown(found) if isinstance(found, torch.Tensor) else found
+        super().__init__(f"{argument}: found {told}, allowed {allowed}")
         self.argument, self.found, self.allowed = argument, found, allowed
 
 
@@ -64,8 +65,7 @@ class Layout(enum.Enum):
 
 def _expect_size(name: str, size: object, multiple: int = 1, most: int | None = None) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        found = f"a tensor of {size.dtype} on {size.device}" if isinstance(size, torch.Tensor) else f"{size!r:.80}"
-        raise SpecError(name, found, "an integer of at least 1")
+        raise SpecError(name, shown(size), "an integer of at least 1")
     if size % multiple or (most is not None and size > most):
         raise SpecError(name, size, f"a multiple of {multiple}" + (f" up to {most}" if most else ""))
 
@@ -93,16 +93,19 @@ class AttentionShape:
     def __post_init__(self) -> None:
         for name in ("num_query_heads", "num_kv_heads", "head_size", "block_size", "value_size"):
             object.__setattr__(self, name, integer(getattr(self, name)))
-        if self.value_size is not None and self.value_size == self.head_size:
-            object.__setattr__(self, "value_size", None)  # one form: shapes are compared and hashed
-        if self.kv_dtype is not None and self.kv_dtype == self.dtype:
-            object.__setattr__(self, "kv_dtype", None)
+        for name in ("dtype", "kv_dtype"):
+            dtype = getattr(self, name)
+            if not isinstance(dtype, torch.dtype) and not (name == "kv_dtype" and dtype is None):
+                raise SpecError(name, shown(dtype), _names(DTYPES + E4M3 if name == "dtype" else QUANTISED))
         _expect_size("num_query_heads", self.num_query_heads)
         _expect_size("num_kv_heads", self.num_kv_heads)
         _expect_size("head_size", self.head_size, 8, MAX_HEAD_SIZE)
         _expect_size("block_size", self.block_size, 8)
         if self.value_size is not None:
             _expect_size("value_size", self.value_size, 8, MAX_HEAD_SIZE)
+        for name, same in (("value_size", self.head_size), ("kv_dtype", self.dtype)):
+            if getattr(self, name) == same:
+                object.__setattr__(self, name, None)  # one form: shapes are compared and hashed
         if self.num_query_heads % self.num_kv_heads:
             raise SpecError(
                 "num_query_heads", self.num_query_heads, f"a multiple of num_kv_heads = {self.num_kv_heads}"

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy
+import torch
 
 
 def integer(value: Any) -> Any:
@@ -26,8 +27,20 @@ def real(value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def flag(value: Any) -> Any:
     return bool(value) if isinstance(value, numpy.bool_) else value
+
+
+def shown(value: object) -> str:
+    """A value as an error says it. Of a tensor its kind alone: to print it is to wait for its device."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} on {value.device}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(shown, value[:4]))}{', ...' if len(value) > 4 else ''})"
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # an integer of more digits than Python prints
+        return f"one of {type(value).__name__}"

@@ -1,16 +1,9 @@
 """Which numbers kernels carry: within these no finite input ends in NaN.
 
-Kernels compute logits in float32, times log2 e, and subtract: an infinite logit, or a factor that GPUs flush to 0 as a
-subnormal, ends in NaN. What a logit is made of has a range each, so that the sum stays below 2^127 and below 2^128 in
-base 2:
-
-- q . k, and q . k times all scales: up to 2^125. Nobody looks at Q and K; a query or a cache beyond it gives NaN;
-- an ALiBi slope times a distance, which is below 2^31: slopes up to 2^94;
-- a tree's bias: up to 2^125;
-- a soft cap: up to 2^125, and from 2^-30 on, as logits are divided by it;
-- a sink, which is a logit by itself: up to 2^127;
-- a factor: from 2^-126, the least normal number, to 2^64; the softmax scale times the scales of Q and of K, which
-  kernels multiply first, from 2^-126 to 2^96.
+Kernels compute logits in float32, times log2 e, and subtract. An infinite logit would give inf - inf, and a factor that
+GPUs flush to 0, one below the least normal number, 0 * inf. A logit is a sum of q . k times all scales, a slope times a
+distance, and a bias: each is at most 2^125, so that the sum stays below 2^127, and below 2^128 in base 2. Nobody reads
+q . k: a query and keys whose product is beyond 2^125, before or after the scales, end in NaN.
 """
 
 from __future__ import annotations
@@ -40,13 +33,16 @@ def _power(number: float) -> str:
     return f"{'-' if number < 0 else ''}2^{math.frexp(abs(number))[1] - 1}"
 
 
-def _around_zero(most: float) -> Range:
-    return Range(-most, most)
-
-
-FACTOR = Range(2.0**-126, 2.0**64)
+RANGES = {
+    "softmax_scale": Range(2.0**-126, 2.0**64),
+    "softcap": Range(2.0**-30, 2.0**125),  # logits are divided by it
+    "alibi_slopes": Range(-(2.0**94), 2.0**94),  # times a distance below 2^31
+    "tree_bias": Range(-(2.0**125), 2.0**125),  # or -inf off the diagonal: a hidden key
+    "sinks": Range(-(2.0**127), 2.0**127),  # a logit by itself; or -inf: no sink
+    "query_scale": Range(2.0**-126, 2.0**64),
+    "key_scale": Range(2.0**-126, 2.0**64),
+    "value_scale": Range(2.0**-126, 2.0**64),
+    "out_scale": Range(2.0**-126, 2.0**64),
+}
+# softmax_scale * query_scale * key_scale, one number to a kernel; scales per token are not in it
 PRODUCT = Range(2.0**-126, 2.0**96)
-SOFTCAP = Range(2.0**-30, 2.0**125)
-SINK = _around_zero(2.0**127)
-SLOPE = _around_zero(2.0**94)
-BIAS = _around_zero(2.0**125)

@@ -12,7 +12,7 @@ import torch
 from common.gpus import gpu_of
 from common.spec.overlap import overlaps_itself, share_memory
 from common.spec.paged_batch import DTYPES, FP8, PagedBatch, SpecError
-from common.spec.plain import flag, integer
+from common.spec.plain import flag, integer, shown
 from common.spec.ranges import Range
 
 FLOATS = ", ".join(str(dtype) for dtype in DTYPES)
@@ -25,13 +25,6 @@ NO_GRADIENT = (
 def expect(ok: bool, argument: str, found: object, allowed: str) -> None:
     if not ok:
         raise SpecError(argument, found, allowed)
-
-
-def shown(value: object) -> str:
-    """A value as an error says it. Of a tensor its kind alone: printing it would wait for its device."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of {value.dtype} on {value.device}"
-    return f"{value!r:.80}"
 
 
 def expect_integer(value: object, name: str, least: int) -> int:
@@ -70,13 +63,13 @@ def expect_stored(value: object, name: str, allowed: str = "a torch.Tensor") -> 
 
 
 def _expect_memory(tensor: torch.Tensor, name: str) -> None:
-    """On the meta device nothing has any, and sizes can be checked all the same."""
     try:
-        there = tensor.data_ptr() != 0 or tensor.is_meta or tensor.numel() == 0
-    except RuntimeError:
+        there = not tensor.is_meta and (tensor.data_ptr() != 0 or tensor.numel() == 0)
+    except RuntimeError:  # of a class of its own
         there = False
     if not there:
-        raise SpecError(name, f"a {type(tensor).__name__} without memory", "a tensor with memory of its own")
+        kind = "on meta" if tensor.is_meta else f"a {type(tensor).__name__} without memory"
+        raise SpecError(name, kind, "a tensor with memory of its own")
 
 
 def expect_tensor(value: object, name: str, rank: int, allowed: str = "a torch.Tensor") -> None:

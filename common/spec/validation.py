@@ -21,7 +21,7 @@ from common.spec.paged_batch import (
     PagedBatch,
     SpecError,
 )
-from common.spec.ranges import FACTOR
+from common.spec.ranges import RANGES
 from common.spec.refusals import (
     expect,
     expect_contiguous_rows,
@@ -55,7 +55,7 @@ def _validate_types(batch: PagedBatch) -> None:
     for name in ("query_start_loc", "seq_lens"):
         dtype = getattr(batch, name).dtype
         expect(dtype == torch.int32, name, dtype, "torch.int32")
-    expect_number(batch.softmax_scale, "softmax_scale", FACTOR)
+    expect_number(batch.softmax_scale, "softmax_scale", RANGES["softmax_scale"])
     expect(isinstance(batch.stats, BatchStats), "stats", type(batch.stats).__name__, "a BatchStats")
 
 
