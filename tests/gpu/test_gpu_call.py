@@ -216,3 +216,34 @@ def test_a_plan_of_static_grid_says_what_was_beyond_its_capture(dsl):
     with pytest.raises(SpecError):
         plan.check()
     assert out[2].isnan().all()
+
+
+LATER = {
+    "gradient": ("query", lambda call: call["query"].clone().requires_grad_()),
+    "negative-bit": ("key_cache", lambda call: torch._neg_view(call["key_cache"])),
+    "output-in-the-query": (
+        "out",
+        lambda call: call["query"].view(-1).as_strided(call["out"].shape, call["out"].stride()),
+    ),
+    "lse-in-the-output": ("lse", lambda call: call["out"].view(torch.float32)[..., 0].as_strided((3, 8), (8, 1))),
+    "table-on-meta": ("block_table", lambda call: call["block_table"].to("meta")),
+    "table-on-the-host": ("block_table", lambda call: call["block_table"].cpu()),
+    "hint-true": ("num_decodes", lambda call: True),
+    "scale-a-tensor": ("softmax_scale", lambda call: torch.ones((), device="cuda")),
+    "window-beyond": ("sliding_window", lambda call: 2**31),
+}
+
+
+@pytest.mark.parametrize("change", LATER)
+@pytest.mark.parametrize("dsl", DSLS)
+def test_a_kept_launch_lets_nothing_malformed_through(dsl, change):
+    batch, call = make_batch(MIXES["decode"], SHAPE, device="cuda"), PagedAttention(auto(dsl).FAMILY)
+    asked = tensors(batch) | exact(batch) | {"out": torch.empty_like(batch.query), "softmax_scale": 0.125}
+    asked |= {"num_decodes": 1, "lse": torch.empty(3, 8, device="cuda"), "sliding_window": None}
+    for _ in range(3):
+        call(**asked)
+    assert call.kept[0] >= 1
+    name, made = LATER[change]
+    with no_wait(), pytest.raises(SpecError) as refused:
+        call(**asked | {name: made(asked)})
+    assert refused.value.argument == name

@@ -25,7 +25,6 @@ from common.serving.page_writer import PageWriter
 from common.serving.plan import planner, sizer
 from common.serving.points import Point, points, prompts
 from common.spec import AttentionShape, Features, SpecError
-from common.spec.overlap import meet, overlaps_itself, runs_of
 from common.spec.precision import Precision
 from dsl_triton.auto import FAMILY
 
@@ -223,29 +222,12 @@ def test_a_feature_that_only_looks_like_a_number_is_refused_by_name(name, value,
     refused(door, changed(options(), name, lambda _: value), {name})
 
 
-SIZES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=3)
-LAID = st.tuples(SIZES, st.integers(0, 20), st.sampled_from([torch.int8, torch.float16, torch.float32]))
-
-
-def laid(buffer, sizes, offset, dtype):
-    return buffer.view(dtype).as_strided([n for n, _ in sizes], [s for _, s in sizes], offset)
-
-
 def bytes_of(tensor):
     """The address of each byte of each element."""
     at = [0]
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         at = [a + i * stride for a in at for i in range(size)]
     return [tensor.data_ptr() + a * tensor.itemsize + byte for a in at for byte in range(tensor.itemsize)]
-
-
-@property_of(300, a=LAID, b=LAID)
-def test_what_shares_memory_is_found_exactly(a, b):
-    buffer = torch.empty(512, dtype=torch.int8)
-    one, other = laid(buffer, *a), laid(buffer, *b)
-    mine, theirs = bytes_of(one), bytes_of(other)
-    assert overlaps_itself(one) == (len({*mine}) < len(mine))
-    assert meet(other.data_ptr() - one.data_ptr(), runs_of(one), runs_of(other)) == bool({*mine} & {*theirs})
 
 
 def shared(tensors):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import common.serving.call
-from common.serving.arguments import asked_of_call, new_out, signature
+from common.serving.arguments import asked_of_call, new_out, signature, told
 from common.serving.call import likeness
 from common.spec import Features, SpecError
 
@@ -60,6 +60,7 @@ OTHER = {
     "shape": SAME[:3], "inner-shape": SAME[:, :4], "rank": SAME[None], "size-of-an-element": SAME.half(),
     "dtype": SAME.int(), "outer-stride": SAME.as_strided(SAME.shape, (32, 2, 1)),
     "inner-stride": SAME.as_strided(SAME.shape, (16, 4, 1)), "order": SAME.as_strided(SAME.shape, (2, 8, 1)),
+    "gradient": SAME.clone().requires_grad_(), "negative": torch._neg_view(SAME),
 }  # fmt: skip
 
 
@@ -75,7 +76,36 @@ def test_what_a_signature_tells_apart_is_unlike(change):
 
 
 def test_another_device_is_unlike():
-    assert not likeness([SAME])(SAME.to("meta"))
+    meta = SAME.to("meta")
+    assert not likeness([SAME])(meta) and signature([SAME], [16], ()) != signature([meta], [16], ())
+
+
+def test_a_tensor_without_memory_has_another_signature():
+    assert signature([SAME], [16], ()) != signature([SAME], [0], ())
+
+
+LIKE = {"true-for-1": (True, 1), "float-for-4": (4, 4.0), "none-for-0": (None, 0)}
+
+
+@pytest.mark.parametrize("pair", LIKE)
+def test_a_number_is_told_from_one_that_is_equal_to_it(pair):
+    one, other = LIKE[pair]
+    for name in ("sliding_window", "chunk"):
+        assert asked_of_call(Features(**{name: one}))[0] != asked_of_call(Features(**{name: other}))[0]
+    for at in range(3):
+        numbers = [[None, None, None] for _ in range(2)]
+        numbers[0][at], numbers[1][at] = one, other
+        first, second = (told((1, 8, 1, None), *three, SAME) for three in numbers)
+        assert first != second
+
+
+def test_whether_gradients_are_recorded_is_part_of_a_signature():
+    def now():
+        return told((1, 8, 1, None), 0.5, True, None, SAME)
+
+    recorded = now()
+    with torch.no_grad():
+        assert now() != recorded
 
 
 def test_a_comparison_that_misses_a_difference_is_not_used(monkeypatch):
