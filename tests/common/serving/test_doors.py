@@ -178,6 +178,17 @@ def test_a_number_of_any_library_is_served_as_pythons_own(name, number, made, fr
     judged(options | {"softmax_scale": given_["softmax_scale"]}, given_["out"], given_["lse"])
 
 
+@pytest.mark.slow
+def test_numpys_numbers_reach_a_kernel_of_helion():
+    from dsl_helion.auto import paged_attention
+
+    options = good(
+        softmax_scale=1 / np.sqrt(16), features=Features(softcap=np.float64(5.0), sliding_window=np.int64(7))
+    )
+    paged_attention(**options | {"max_seq_len": np.int32(20), "workspace": None})
+    judged(options, options["out"], options["lse"])
+
+
 @pytest.mark.parametrize(("name", "number", "made"), FIELDS, ids=str)
 def test_a_feature_holds_its_numbers_as_pythons_own(name, number, made):
     found = getattr(Features(**{name: made(number)}), name)
