@@ -1,8 +1,8 @@
 """Values that break attention kernels: each fill overwrites a batch's query, K and V in place.
 
-What a fill leaves alone is the random values of `common.cases.batch`. Those of INVISIBLE change only what no row sees:
-they change no result, so the statistical tier still judges. All others make structured values: the worst case judges
-alone.
+What a fill leaves alone is the random values of `common.cases.batch`. Those of INVISIBLE change only what no row sees,
+and `positive` leaves P alone: the statistical tier still judges. All others make structured values: the worst case
+judges alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.cases.batch import fill_new_tokens
 from common.oracle.visibility import Sight
 from common.spec import Features, PagedBatch
 from common.spec.metadata import cdiv, lens_of
-from common.spec.quantise import fill_where
+from common.spec.quantise import fill_where, quantise
 
 Fill = Callable[[PagedBatch, Features], None]
 NARROW = 2.0**12  # fp16: 5 sigma of N(0, 1) times this is under its largest number, 65504
@@ -184,6 +184,34 @@ def planted(batch: PagedBatch, features: Features) -> None:
     fill_new_tokens([batch])
 
 
+def positive(batch: PagedBatch, features: Features) -> None:
+    """V become their absolute values, which do not cancel; all else stays random."""
+    value = batch.by_token()[1]
+    value.copy_(quantise(value.float().abs(), value.dtype) if value.element_size() == 1 else value.abs())
+    fill_new_tokens([batch])
+
+
+def _seen(kind: int, poison: float) -> Fill:
+    """One lane of K (0) or V (1) of the first new key of each sequence, in every head; without a window all its rows
+    see that key."""
+
+    def fill(batch: PagedBatch, features: Features) -> None:
+        cache = batch.by_token()[kind]
+        for seq, (query_len, seq_len) in enumerate(_lens(batch)):
+            if query_len and seq_len:
+                first = max(0, seq_len - query_len)
+                page, slot = _slots(batch, seq, range(first, first + 1))
+                row = cache[page, slot].float()
+                row[..., 1] = poison
+                cache[page, slot] = row.to(cache.dtype)
+        fill_new_tokens([batch])
+
+    return fill
+
+
+SEEN: dict[str, Fill] = {  # what must reach the rows that see it
+    "values-seen-nan": _seen(1, math.nan), "values-seen-inf": _seen(1, -math.inf), "keys-seen-nan": _seen(0, math.nan),
+}  # fmt: skip
 INVISIBLE: dict[str, Fill] = {
     "unseen-keys-nan": _invisible(math.nan, _NOBODY),
     "unseen-values-nan": _invisible(_NOBODY, math.nan),
@@ -210,9 +238,9 @@ FILLS: dict[str, Fill] = {
     "products-past-fp16": _scaled(128.0, 128.0, 1.0),  # q.k, unscaled, passes 65504
     "minus-zeros": minus_zeros,
 } | INVISIBLE
-_INVISIBLE = frozenset(INVISIBLE.values())
+_RANDOM = frozenset([*INVISIBLE.values(), positive])
 
 
 def structured(fill: Fill | None) -> bool:
     """Whether the checker may not assume independent rounding errors."""
-    return fill is not None and fill not in _INVISIBLE
+    return fill is not None and fill not in _RANDOM

@@ -10,7 +10,7 @@ import torch
 
 from common.cases import layouts
 from common.cases.case import MIXED, ONE_HEAD, RAGGED, Case, build, config_for, decodes, named, outputs, prompts
-from common.cases.fills import FILLS, holes
+from common.cases.fills import FILLS, SEEN, holes
 from common.spec import Layout
 from common.spec.paged_batch import FP8
 
@@ -60,6 +60,8 @@ EDGES: tuple[Case, ...] = (
     named("window-to-both-sides-over-tiles", lens=((40, 90), (9, 130)), heads=(2, 1), causal=False, sliding_window=24),
     named("padded-lanes-beside-nan", 49, 79, head_size=40, lens=RAGGED, arrange=layouts.padded_query, pad_out=True),
     *_value_cases(),
+    # a NaN or Inf that rows see
+    *(named(name, lens=MIXED, fill=SEEN[name], dtype=dtype) for name, dtype in zip(SEEN, _DTYPES, strict=True)),
 )  # fmt: skip
 
 
@@ -282,6 +284,9 @@ _CACHES: tuple[Case, ...] = (
     _stored("fp8-huge-query", FN, 97, scales="heads", arrange=layouts.huge_query),
     _stored("fp8-tiny-query", E5M2, 98, scales="one", arrange=layouts.tiny_query, sinks="near"),
     _stored("fp8-holes-in-values", FN, 97, lens=((1, 45), (5, 20), (18, 90)), scales="one", fill=holes),
+    _stored("fp8-values-seen-nan", FN, lens=RAGGED, scales="one", fill=SEEN["values-seen-nan"]),
+    _stored("fp8-e5m2-values-seen-inf", E5M2, lens=RAGGED, scales="heads", fill=SEEN["values-seen-inf"], dtype=H),
+    _fp8_query("values-seen-nan", torch.bfloat16, FN, lens=RAGGED, scales="one", fill=SEEN["values-seen-nan"]),
     _stored("int8-huge-query", INT8, scales="tokens", arrange=layouts.huge_query),
     _stored("int8", INT8, scales="tokens"),
     _stored("int8-fp16", INT8, scales="tokens", dtype=H),

@@ -22,6 +22,7 @@ from common.cases.case import FIELDS, Case, decodes, named
 from common.cases.fills import planted
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
+from common.cases.signed import OFTEN, SIGNED
 from common.kit.possible import ensure_in_range, ensure_possible
 from common.spec import SpecError
 from common.spec.paged_batch import DTYPES
@@ -36,7 +37,8 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
-KIT_CASES = tuple(case for case in (*CASES, LONG, LONG_PLANTED, AFTER_LONGER, AFTER_MORE) if case.refused is None)
+_OWN = (LONG, LONG_PLANTED, AFTER_LONGER, AFTER_MORE)
+KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
 # Each axis at its edges: what a wrong kernel most likely gets wrong, in ten minutes of an interpreter.
 SMOKE = (
@@ -48,6 +50,8 @@ SMOKE = (
     "window-1", "window-page", "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15",
     "softcap-50-logits-4400", "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small",
     "everything-at-once", "keys-4500", "keys-4500-planted", "scratch-after-longer", "scratch-after-more",
+    "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
+    *(case.name for case in OFTEN),
 )  # fmt: skip
 LEVELS = ("smoke", "full")
 
@@ -60,9 +64,14 @@ def level(name: str) -> Iterator[str]:
         yield from SMOKE
         yield from (f"axes-{number}" for number in range(num_smoke()))
     else:
-        yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in DTYPES)
+        yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in _dtypes(case))
         yield from (f"random-{seed}" for seed in range(num_pairs()))
         yield from (f"axes-{number}" for number in range(num_axes()))
+
+
+def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
+    """In which a case is asked at `full`: those of values that do not cancel, which are long, in their own."""
+    return (case.dtype,) if case in SIGNED else DTYPES
 
 
 def is_made(case: Case) -> bool:

@@ -8,10 +8,11 @@ In: a batch. Out: what a kernel with one mistake would have written. MUTANTS has
 
 from __future__ import annotations
 
+from common.mutants.biased import BIASED
 from common.mutants.features import FEATURES
 from common.mutants.keys import KEYS
 from common.mutants.known import KNOWN
 from common.mutants.mutant import Mutant
 from common.mutants.numbers import MATH
 
-MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN, *FEATURES)
+MUTANTS: tuple[Mutant, ...] = (*KEYS, *MATH, *KNOWN, *FEATURES, *BIASED)

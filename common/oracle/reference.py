@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ def _logits(at: Rows, scale: float, softcap: float | None) -> tuple[Tensor, Tens
 def attend(at: Rows, scale: float, softcap: float | None) -> dict[str, Tensor]:
     """The fields of `Expected` for some rows and KV heads, with the group axis where they have query heads.
 
-    A NaN or Inf in V becomes NaN in the rows that see it and, unlike 0 * NaN in a matmul, in no other.
+    A NaN or Inf in V becomes NaN in the rows that owe it (`OWED`) and, unlike 0 * NaN in a matmul, in no other.
     """
     rows, heads, group, _ = at.query.shape
     finite = at.value.isfinite()
@@ -67,6 +67,7 @@ def attend(at: Rows, scale: float, softcap: float | None) -> dict[str, Tensor]:
     sink = sink[:, :, None].expand(heads, group, rows)
     peak = torch.maximum(logits.amax(-1), sink)
     weights = torch.exp(logits - peak[..., None])
+    owed = (weights >= OWED).view(heads, group * rows, -1) if bool(bad.any()) else None
     denominator = weights.sum(-1) + torch.exp(sink - peak)
     weights = (weights / denominator[..., None]).view(heads, group * rows, -1)
 
@@ -74,22 +75,32 @@ def attend(at: Rows, scale: float, softcap: float | None) -> dict[str, Tensor]:
         return array.view(heads, group, rows, -1).permute(2, 0, 1, 3)
 
     seen_by_all = at.seen.double().expand(heads, -1, -1)
-    out = by_token(weights @ value)
-    if bool(bad.any()):
-        out = out.masked_fill((seen_by_all @ bad.double() > 0).transpose(0, 1)[:, :, None], math.nan)
+    product = weights @ value
+    square = product.square().sum(-1, keepdim=True)
+    along = (product / square.sqrt()) @ value.transpose(1, 2)  # V of a key along o, over the norm of o
+    out = by_token(product)
+    if owed is not None:
+        out = out.masked_fill(by_token(owed.double() @ bad.double()) > 0, math.nan)
+    squares = weights.square()
+    along = ((squares * along.square()).sum(-1) / square[..., 0]).sqrt()
     return {
         "out": out,
         "lse": (peak + torch.log(denominator)).permute(2, 0, 1),
         "weighted": by_token(weights @ value.abs()),
-        "weighted_rms": by_token((weights.square() @ value.square()).sqrt()),
+        "weighted_rms": by_token((squares @ value.square()).sqrt()),
         "visible": (seen_by_all @ value.abs()).transpose(0, 1),
         "visible_rms": (seen_by_all @ value.square()).sqrt().transpose(0, 1),
         "denominator": denominator.permute(2, 0, 1),
         "logit_size": logit_size.permute(2, 0, 1),
         "bias_size": bias_size.permute(2, 0, 1),
+        "squares": squares.sum(-1).view(heads, group, rows).permute(2, 0, 1),
+        "along": along.view(heads, group, rows).permute(2, 0, 1),
     }
 
 
+# P as a part of the row's largest, from which on a NaN or Inf in V must show: it is no zero in any declared type of P,
+# the narrowest of which, e4m3fn and e4m3fnuz, round to zero what is under 2^-18.
+OWED = 2.0**-16
 LIVE_COPIES = (
     6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul; a
     # bias of every head comes instead of the magnitude
@@ -113,7 +124,13 @@ class Expected:
                  where that is more, norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is
                  near 0 because its products cancel carries no smaller error than its neighbours
     bias_size    [num_tokens, num_query_heads]             largest |bias| that ALiBi and a tree add to a visible key
+    squares      [num_tokens, num_query_heads]             sum of P^2
+    along        [num_tokens, num_query_heads]             sqrt(sum of P^2 (V . out)^2) / (out . out): what errors of P
+                 that are independent, and of one part of each, make of a row along itself, as a part of it
     num_visible  int64 [num_tokens]                        how many keys the token sees
+    unsaid       bool, as out, or None where all of V is finite: whether out may be NaN or Inf though it is a number
+                 here. So in a KV head and lane where some row of the sequence sees a NaN or Inf, in rows that do not
+                 owe it: they do not see it, or their P is under `OWED`; a product makes NaN of 0 * NaN or skips it
     With `out_scale` the five sums of V are divided by it; none is cut to the range of a type.
     num_tokens   query_start_loc[-1]: rows past it belong to nobody and are NaN above
     """
@@ -127,12 +144,15 @@ class Expected:
     denominator: Tensor
     logit_size: Tensor
     bias_size: Tensor
+    squares: Tensor
+    along: Tensor
     num_visible: Tensor
     num_tokens: int
+    unsaid: Tensor | None = None
 
 
 _SUMS = ("out", "weighted", "weighted_rms", "visible", "visible_rms")  # of V
-FLOATS = tuple(f.name for f in fields(Expected) if f.name not in ("num_visible", "num_tokens"))
+FLOATS = tuple(f.name for f in fields(Expected) if f.name not in ("num_visible", "num_tokens", "unsaid"))
 
 
 @dataclass(frozen=True)
@@ -162,6 +182,8 @@ def _blank(batch: PagedBatch) -> Expected:
         denominator=nan(tokens, heads),
         logit_size=nan(tokens, heads),
         bias_size=nan(tokens, heads),
+        squares=nan(tokens, heads),
+        along=nan(tokens, heads),
         num_visible=torch.zeros(tokens, dtype=torch.int64, device=batch.device),
         num_tokens=int(batch.query_start_loc[-1]),
     )
@@ -232,6 +254,22 @@ def _rows(batch: PagedBatch, features: Features, seq: _Sequence, rows: slice, he
     )
 
 
+def _unsaid(expected: Expected, seq: _Sequence) -> Tensor | None:
+    """`Expected.unsaid` with one sequence of which all rows are known."""
+    sight, bad = seq.sight, ~seq.values.isfinite()
+    if not bool(bad.any()):
+        return expected.unsaid
+    positions = torch.arange(sight.context_len, sight.seq_len, device=bad.device)
+    first, last = sight.key_range(sight.context_len, sight.seq_len - 1)
+    seen = sight.visible(positions, torch.arange(first, last, device=bad.device)).any(0)
+    lanes = (bad[first:last] & seen[:, None, None]).any(0)  # [KV heads, size]
+    tokens = slice(seq.begin, seq.begin + sight.query_len)
+    unsaid = torch.zeros_like(expected.out, dtype=torch.bool) if expected.unsaid is None else expected.unsaid
+    group = expected.out.shape[1] // lanes.shape[0]
+    unsaid[tokens] = lanes.repeat_interleave(group, 0) & ~expected.out[tokens].isnan()
+    return unsaid
+
+
 def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _Sequence, limit: int) -> None:
     """Fill in the rows of one sequence."""
     sight, shape = seq.sight, batch.shape
@@ -258,6 +296,8 @@ def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 
             pages = batch.block_table[number]
             rows = [gather(c, pages, seq_len, s) for c, s in zip(batch.by_token(), scales, strict=True)]
             sight = Sight.of(features, number, query_len, seq_len)
-            _sequence(expected, batch, features, _Sequence(begin, sight, *rows), chunk_bytes)
+            sequence = _Sequence(begin, sight, *rows)
+            _sequence(expected, batch, features, sequence, chunk_bytes)
+            expected = replace(expected, unsaid=_unsaid(expected, sequence))
         begin += query_len
     return expected

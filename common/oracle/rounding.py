@@ -6,8 +6,14 @@ u, eta of P: of the dtype in which it enters P.V (`probabilities_of`). In fp8 P 
 A bf16 query over a cache of 8 bits may be multiplied in fp16, which holds such a cache exactly, with P times 2^15: u
 stays that of bf16, eightfold, but P under 2^-39 of a row's largest is lost, so eta is 2^-40. Without it a lane of V
 that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
-eps: of the products. fp32 operands declared as tf32 have 10 bits; Hopper's fp8 products keep about 14 bits of their
-sums (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
+eps: of the products. fp32 operands declared as tf32 have 10 bits.
+
+Sums of fp8 products. Hopper's tensor cores keep about 14 bits of such a sum, truncated, of 32 products at a time
+(DeepSeek-V3, arXiv 2412.19437, 3.3.2). A kernel that keeps one over the whole context loses more the longer it is: 13%
+over 131,072 keys. None needs to: it adds what a tile of PROMOTED = 128 keys (or lanes of q.k) gives to a sum in
+float32. So a sum is truncated four times, and what is lost is 4 * 2^-13 of the tile's sum of |P V|, hence of A, and of
+a logit, hence of S, however long the context and however wide the head: `sums` * u_acc, and `spread`. The worst case of
+one logit, eps S (sqrt(lanes) + 8), has the lanes of one such sum too.
 
 What a contract may have instead of float32 (`common.spec.precision`):
 - exp2 by a polynomial: each P is off by a part of itself, at most 8.77e-5 with the coefficients of FlashAttention 4
@@ -18,9 +24,16 @@ What a contract may have instead of float32 (`common.spec.precision`):
 - a running sum in bf16: one rounding, 2^-8, a tile of 64 keys, and one of the merge or the sink. All of them are
   errors of the one denominator: of `out` itself, and of the LSE (`common.oracle.tolerance.sum_error` derives what they
   come to, also where the sum begins with a sink).
-`spread` is what such an error of a logit, or that of tf32, amounts to where the errors of many keys are independent:
-without the factor sqrt(head_size) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
+`spread` is what an error of a logit by tf32, or by fp8 products, amounts to where those of many keys are independent:
+without the factor sqrt(lanes) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
 average, a factor of 1 - 2^-10 of the logit, and 0.41 * 2^-10 of the norm of its products around that: 1.5 * 2^-10 S.
+
+`drift` is what the roundings of many P have in common, as a part of them. Rounding to nearest is wrong by nothing on
+average within a step, but steps double at a power of two, where it is too small by 3/32 of a step squared for each P
+that lies there: 0.15 u^2 of P whose standard deviation is that of their mean, and the more the nearer they lie
+together. P spread over many powers are off by -0.19 u^2 in e4m3fn (tests/common/oracle/test_bias.py): 0.3 u^2, and
+0.15 u^2 over the deviation. tf32 cuts, up to 2^-10 of P and 2^-10 of V, all of one sign: 2^-10 is what they have in
+common, and u_s, as far as an error may be from that, the other half of u.
 
 What features cost in float32, each rounding at most 2^-24 of what it rounds:
 - scales of Q or K: their product with the softmax scale, two roundings, and one of a column's: 3 S
@@ -42,6 +55,8 @@ from common.spec.precision import Precision
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
+FP8_SPREAD = 4.0 * FP8_SUM_ROUNDOFF  # of the four sums of 32 lanes
+PROMOTED = 128  # keys, or lanes, of fp8 products that one short sum may hold
 FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
@@ -79,11 +94,12 @@ def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> f
 
 @dataclass(frozen=True)
 class Rounding:
-    """u, eta, u_out, eta_out, u_acc, eps: as above. statistical: whether S may judge.
+    """u, u_s, eta, u_out, eta_out, u_acc, eps, drift: as above. statistical: whether S may judge. lanes: that one
+    sum of products of Q and K holds.
 
     bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
     exp2, tanh: of P, and of a capped logit, as parts of them. spread: the part of a logit that independent errors of
-    tf32 come to. u_sum: of the running sum, once a tile; 0 in float32.
+    tf32 and of fp8 products come to. u_sum: of the running sum, once a tile; 0 in float32.
     sums: roundings of `u_acc` of a sum. spill: what the rounding of `out` makes of the errors before it; 1 where that
     is under 2^-8.
     """
@@ -95,6 +111,9 @@ class Rounding:
     u_acc: float
     eps: float
     statistical: bool
+    lanes: int
+    drift: float
+    u_s: float
     bias: float = 12.0
     scales: float = 0.0
     sums: float = 4.0
@@ -109,8 +128,9 @@ class Rounding:
         """For `out` of that dtype."""
         query, probabilities = batch.query.dtype, probabilities_of(contract, batch, features)
         tf32 = contract.dot == "tf32" and query == torch.float32
-        u = max(unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0)
-        fp8_sums = FP8_SUM_ROUNDOFF if query in FP8 else 0.0
+        u_p, cut, head_size = unit_roundoff(probabilities), TF32_ROUNDOFF if tf32 else 0.0, batch.shape.head_size
+        u, fp8 = max(u_p, cut), query in FP8
+        fp8_sums = FP8_SUM_ROUNDOFF if fp8 else 0.0
         scaled = features.key_scale is not None or features.query_scale is not None
         exp2 = EXP2_POLYNOMIAL if contract.exp2 == "polynomial" else 0.0
         tanh = FAST_TANH if contract.tanh == "fast" and features.softcap is not None else 0.0
@@ -124,11 +144,14 @@ class Rounding:
             u_acc=max(unit_roundoff(contract.accumulator), fp8_sums),
             eps=max(2.0**-10 if tf32 else 2.0**-24, fp8_sums),
             statistical=u >= NARROW or exp2 + tanh + u_sum > 0.0,
+            lanes=min(head_size, PROMOTED) if fp8 else head_size,
+            drift=max(0.3 * u_p**2, cut / 2),
+            u_s=max(u_p, cut / 2),
             scales=3.0 if scaled else 0.0,
             sums=8.0 if ends_scaled else 4.0,
             spill=1.0 + unit_roundoff(out) if out in FP8 else 1.0,
             exp2=exp2,
             tanh=tanh,
-            spread=TF32_SPREAD if tf32 else 0.0,
+            spread=TF32_SPREAD if tf32 else FP8_SPREAD if fp8 else 0.0,
             u_sum=u_sum,
         )

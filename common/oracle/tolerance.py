@@ -3,18 +3,25 @@
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
 8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
 
-S  random inputs    element  |e| <= u_o |o| + 3 (u + sigma) B + 3 eta W2 + eta_o + tau |o|
-                    row      ||e|| <= N + tau ||o||, N = ||(u_o o, (u + sigma) B, eta W2, eta_o)||
-                    ||e - (e.o / o.o) o|| <= (1 + tau) N
+S  random inputs    element  |e| <= u_o |o| + 3 (u_s + sigma) B + 3 eta W2 + common |o| + L A + eta_o + tau |o|
+                    row      ||e|| <= sqrt(N^2 + M^2) + tau ||o||, N = ||(u_o o, (u_s + sigma) B, eta W2, eta_o)||
+                             M = common ||o|| + L ||A||, and where V do not cancel + 3 (u_s + sigma) along ||o||
+                    ||e - (e.o / o.o) o|| <= (1 + tau) (N + common ||o|| + L ||A||)
+                    mean     signed errors of o and of the LSE over rows: `common.oracle.bias`
 W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o + tau |o|
 LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
-with delta, the error of a logit, = eps S (sqrt(head_size) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
+with delta, the error of a logit, = eps S (sqrt(lanes) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
 
 What a weaker contract adds: to delta the errors of a polynomial exp2 and of a fast tanh; sigma, which holds these and
 1.5 * 2^-10 S of tf32 (beside a P of 32 bits delta + 4 * 2^-24, for u is nothing then); tau, what a running sum of 16
 bits is off by (`sum_error`). sigma and tau are 0 under the default contract. A sum that is off multiplies a whole row
 by one factor, so its error lies along o: what lies across o is held to N, times that factor. Else tau would hide lost
 keys: 13 of 2,605 are 7% of a row, nearly all of it across o, where P in e4m3 has 6.25% and tau 6% more along it.
+
+common is what the roundings of a row's P share (`drift`, or u where P lie within a few steps), u_s is u, or half of it
+in tf32, which cuts; L A, 4 * 2^-24 A, or 4 * 2^-13 A in fp8, is what the sum of a tile may lose to one side. Without
+them rows of many keys whose V do not cancel are rejected; there all lanes err together too, and N, which is of lanes
+that do not, is no bound of a row.
 
 3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
@@ -29,7 +36,8 @@ the contract is weaker elsewhere, nor rows that see fewer than 10 keys (there A 
 row rule no head size under 32. Where V has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10
 norm(B)^2 count as such.
 
-Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is.
+Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is, but
+for those of `Expected.unsaid`, which need not be.
 """
 
 from __future__ import annotations
@@ -40,21 +48,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.oracle.bias import Mean, Signed, signed, worst_mean
 from common.oracle.reference import Expected
-from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding
-from common.spec import Features, PagedBatch, SpecError, is_per_token
-from common.spec.paged_batch import FP8
+from common.oracle.rounding import Rounding
+from common.oracle.rows import LogitErrors, Rows, sum_error
+from common.spec import Features, PagedBatch, SpecError
 from common.spec.precision import Precision
 from common.spec.validation import validate_output
 
 CHUNK_ELEMENTS = 1 << 22  # 32 MB per float64 temporary, about ten of them
-RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE"}
+RULES = {"element": "S element", "row": "S row", "worst_case": "W", "lse": "LSE", "mean": "mean"}
 WORDS = {  # what a reason calls them
     "element": "out (typical rounding)", "row": "out, a row (typical rounding)", "worst_case": "out (worst rounding)",
-    "lse": "LSE",
+    "lse": "LSE", "mean": "mean",
 }  # fmt: skip
-FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
-QUARTER = 0.25
+ONE_SIGN = 0.75  # norm(o) as a part of norm(A), from which on the lanes of a row err together
 SMALL_HEAD = (
     32  # a row norm over 8 lanes spreads so much that right rows reach 0.87 of the budget in 10^4, over 32 0.63
 )
@@ -65,10 +73,10 @@ class Verdict:
     """What the checker says of one result.
 
     tier: the tiers that applied, "S+W" or "W".
-    element, row, worst_case, lse: the largest error as a part of its budget under the S element, S row, W and LSE
-        rules; 0.0 where a rule did not apply, inf where an exact rule is broken.
+    element, row, worst_case, lse, mean: the largest error as a part of its budget under the S element, S row, W, LSE
+        and mean rules; 0.0 where a rule did not apply, inf where an exact rule is broken.
     index: (token, head, lane) of the element that used most of its budget, (token, head) where that was a row or an
-        LSE; None without rows.
+        LSE; None without rows, and where a mean is wrong.
     reason: "" when ok, else one sentence.
     """
 
@@ -80,6 +88,7 @@ class Verdict:
     lse: float
     index: tuple[int, ...] | None
     reason: str
+    mean: float = 0.0
 
     @property
     def rule(self) -> str:
@@ -91,114 +100,13 @@ class Verdict:
         return getattr(self, self.rule)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
-
-    out: Tensor  # [tokens, heads, size]
-    o: Tensor
-    a: Tensor
-    b: Tensor
-    w1: Tensor
-    w2: Tensor
-    delta: Tensor  # [tokens, heads]
-    sunk: Tensor  # [tokens, heads]: the part of the sum of P that is the sink's
-    sigma: Tensor  # [tokens, heads]
-    tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
-    blind: Tensor  # bool [tokens]: sees no key
-    few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
-    zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
-    most: float  # the largest number of an `out` of fp8, else inf
-
-    @classmethod
-    def of(
-        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding
-    ) -> _Rows:
-        group = out.shape[1] // expected.visible.shape[1]
-        share = 1.0 / expected.denominator[tokens, :, None]
-        most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
-        a, b = expected.weighted[tokens], expected.weighted_rms[tokens]
-        few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
-        if is_per_token(features.value_scale):
-            few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
-        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
-        return cls(
-            out=found.double(),
-            o=expected.out[tokens].clamp(-most, most),
-            a=a,
-            b=b,
-            w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
-            w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
-            delta=delta,
-            sunk=_sunk(expected.lse[tokens], features),
-            sigma=_sigma(expected.logit_size[tokens], delta, rounding),
-            tiles=_tiles(expected.num_visible[tokens])[:, None],
-            blind=expected.num_visible[tokens] == 0,
-            few=few,
-            zero=(found == 0) & ~torch.signbit(found),
-            most=most,
-        )
-
-
-def _sigma(size: Tensor, delta: Tensor, r: Rounding) -> Tensor:
-    """What errors of logits of this size that are independent amount to, beside the u of a P of 16 bits."""
-    if r.u < NARROW:
-        return delta + r.sums * r.u_acc
-    return r.exp2 + (r.tanh + r.spread) * size
-
-
-def _tiles(num_visible: Tensor) -> Tensor:
-    """float64: the roundings of a running sum over so many keys, that of a merge or a sink among them."""
-    return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
-
-
-def _sunk(lse: Tensor, features: Features) -> Tensor:
-    """[tokens, heads]: which part of the sum of P is the sink's; 0 without one."""
-    if features.sinks is None:
-        return torch.zeros_like(lse, dtype=torch.float64)
-    return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
-
-
-def sum_error(rows: _Rows, r: Rounding, statistical: bool) -> Tensor:
-    """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
-
-    One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
-    random inputs few tiles are rounded independently: 1.5 u sqrt(tiles), 4.5 standard deviations (u / sqrt(3) each, of
-    an l that is L / sqrt(3) in the mean square). Many tiles are not: 64 keys of small logits sum to nearly the same in
-    each, so that roundings go one way (4,265 keys: 1.1 of the independent budget), and from 1 / 2u tiles on what
-    follows is lost (33,003 keys: 1.15). Half a last place of an l that grows evenly is 3/8 u L in the mean at most
-    (where L is 4/3 of a power of two): 3/8 u tiles, which is more from 16 tiles on. Nor does l grow evenly where it
-    begins with a sink of a part p of L: a tile under half of l's last place is lost, one after the other, up to u p L
-    each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a tile
-    that is rounded up instead gains no more than that.
-    Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
-    """
-    tiles = rows.tiles
-    if not statistical:
-        return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
-    lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
-    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), 0.375 * tiles)
-    return torch.maximum(grown, lost / (1.0 - lost)).clamp(max=QUARTER)
-
-
-def _delta(expected: Expected, batch: PagedBatch, features: Features, rounding: Rounding) -> Tensor:
-    """[num_tokens, num_query_heads]: the absolute error that a logit may have."""
-    beside = torch.tensor(features.softcap or 0.0, device=expected.out.device)
-    if features.sinks is not None:
-        beside = beside + features.sinks.double().abs().masked_fill(features.sinks == -math.inf, 0.0)
-    size = expected.logit_size
-    products = rounding.eps * size * (math.sqrt(batch.shape.head_size) + 8)
-    float32 = 2.0**-24 * (8 * beside + rounding.bias * expected.bias_size + rounding.scales * size)
-    return products + float32 + rounding.exp2 + rounding.tanh * size
-
-
 def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
     """error / budget; 0 where there is no error, inf where it has no budget or an exact rule is `broken`."""
     part = (error / budget).masked_fill(error == 0, 0.0)
     return part.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(broken, math.inf)
 
 
-def _worst_case(rows: _Rows, r: Rounding) -> Tensor:
+def _worst_case(rows: Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
     u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
     off = sum_error(rows, r, False)[..., None]
@@ -214,13 +122,13 @@ def budgets(
     """
     tokens = slice(0, expected.num_tokens)
     rounding = Rounding.of(contract, batch, features, out.dtype)
-    delta = _delta(expected, batch, features, rounding)
+    delta = LogitErrors.of(expected, features, rounding).all
     lse = expected.lse[tokens].abs().nan_to_num(posinf=0.0).clamp(min=1.0)
-    rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
+    rows = Rows.of(out, expected, tokens, delta[tokens], features, rounding)
     return _worst_case(rows, rounding), delta[tokens] + 2.0**-22 * lse + sum_error(rows, rounding, False)
 
 
-def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
+def _parts(rows: Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     """Every error as a part of its budget, under each rule that applies."""
     finite = rows.o.isfinite()
     broken = (finite != rows.out.isfinite()) | (rows.blind[:, None, None] & ~rows.zero)
@@ -228,28 +136,36 @@ def _parts(rows: _Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     output = r.u_out * rows.o.abs()
     parts = {"worst_case": _part(error, _worst_case(rows, r), broken)}
     if statistical:
-        few = rows.few
-        ub = (r.u + rows.sigma[..., None]) * rows.b
+        ub = (r.u_s + rows.sigma[..., None]) * rows.b
         summed = sum_error(rows, r, True)[..., None] * rows.o.abs()
-        budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed) + r.eta_out
-        parts["element"] = _part(error, budget, broken).masked_fill(few[..., None], 0.0)
+        lasting = rows.common[..., None] * rows.o.abs() + r.sums * r.u_acc * rows.a
+        budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed + lasting) + r.eta_out
+        parts["element"] = _part(error, budget, broken).masked_fill(rows.few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
             before = ub.square() + (r.eta * rows.w2).square()
             terms = output.square() + r.spill**2 * before + r.eta_out**2
-            norm = terms.masked_fill(~finite, 0.0).sum(-1).sqrt()
-            whole = norm + r.spill * _norm(summed.masked_fill(~finite, 0.0))
-            part = _part(_norm(error), whole, broken.any(-1))
-            if r.u_sum > 0.0:
-                part = torch.maximum(part, _part(*_across(rows, r, norm), broken.any(-1)))
-            parts["row"] = part.masked_fill(few, 0.0)
+            parts["row"] = _row(rows, r, error, *(x.masked_fill(~finite, 0.0) for x in (terms, summed)), broken)
     return parts
+
+
+def _row(rows: Rows, r: Rounding, error: Tensor, terms: Tensor, summed: Tensor, broken: Tensor) -> Tensor:
+    """[tokens, heads]: the error of a row as a part of its budget; of what lies across o by itself, where a sum may be
+    off along it."""
+    norm, o, a = terms.sum(-1).sqrt(), *(_norm(x.masked_fill(~x.isfinite(), 0.0)) for x in (rows.o, rows.a))
+    lasting = r.spill * (rows.common * o + r.sums * r.u_acc * a)
+    together = 3.0 * r.spill * (r.u_s + rows.sigma) * rows.along * o
+    along = lasting + together.masked_fill(o < ONE_SIGN * a, 0.0)
+    part = _part(_norm(error), (norm.square() + along.square()).sqrt() + r.spill * _norm(summed), broken.any(-1))
+    if r.u_sum > 0.0:
+        part = torch.maximum(part, _part(*_across(rows, r, norm + lasting), broken.any(-1)))
+    return part.masked_fill(rows.few, 0.0)
 
 
 def _norm(rows: Tensor) -> Tensor:
     return rows.square().sum(-1).sqrt()
 
 
-def _across(rows: _Rows, r: Rounding, norm: Tensor) -> tuple[Tensor, Tensor]:
+def _across(rows: Rows, r: Rounding, norm: Tensor) -> tuple[Tensor, Tensor]:
     """(error, budget) [tokens, heads]: what of a row's error is no multiple of the row; without lanes that saturate."""
     factor = 1.0 + sum_error(rows, r, True)
     kept = rows.o.isfinite() & rows.out.isfinite() & (rows.o.abs() * factor[..., None] < rows.most)
@@ -289,7 +205,7 @@ def _exact(index: tuple[int, ...], found: Tensor, expected: Expected) -> str:
     """Which exact rule a number breaks."""
     if int(expected.num_visible[index[0]]) == 0:
         return "breaks an exact rule: a row that sees no key is +0.0, and its LSE -inf"
-    finite = bool(found[index].isfinite())
+    finite = bool(found[index].float().isfinite())
     return "breaks an exact rule: " + ("it must not be finite" if finite else "it must be finite")
 
 
@@ -330,19 +246,35 @@ def check(
         return Verdict(False, tier, math.inf, math.inf, math.inf, math.inf, None, str(error))
     rounding = Rounding.of(contract, batch, features, out.dtype)
     step = max(1, CHUNK_ELEMENTS // max(1, out[:1].numel()))
-    delta = _delta(expected, batch, features, rounding)
+    errors = LogitErrors.of(expected, features, rounding)
     worst: dict[str, tuple[float, tuple[int, ...]]] = {}
+    means: list[dict[str, Signed]] = []
     for first in range(0, expected.num_tokens, step):
         tokens = slice(first, min(first + step, expected.num_tokens))
-        rows = _Rows.of(out, expected, tokens, delta[tokens], features, rounding)
-        parts = _parts(rows, rounding, statistical)
+        rows = Rows.of(out, expected, tokens, errors[tokens].all, features, rounding)
+        parts, off = _parts(rows, rounding, statistical), None
         if lse is not None:
-            budget = delta[tokens] + sum_error(rows, rounding, statistical)
+            budget = errors[tokens].all + sum_error(rows, rounding, statistical)
             parts["lse"] = _lse_part(lse, expected, tokens, budget)
+            off = lse[tokens].double() - expected.lse[tokens]
+        if statistical:
+            means.append(signed(rows, errors[tokens], out.dtype, rounding, off))
         _worst(parts, first, worst)
     ratios = {rule: worst[rule][0] if rule in worst else 0.0 for rule in RULES}
     rule = max(worst, key=lambda name: worst[name][0], default=None)
     index = worst[rule][1] if rule else None
-    ok = all(part <= 1.0 for part in ratios.values())
-    reason = "" if ok else _reason(rule, ratios[rule], index, out, lse, expected)
-    return Verdict(ok, tier, **ratios, index=index, reason=reason)
+    if mean := _mean(means, batch):
+        ratios["mean"] = mean.part
+    if ok := all(part <= 1.0 for part in ratios.values()):
+        return Verdict(ok, tier, **ratios, index=index, reason="")
+    if mean and mean.part > (worst[rule][0] if rule else 0.0):
+        return Verdict(ok, tier, **ratios, index=None, reason=mean.reason)
+    return Verdict(ok, tier, **ratios, index=index, reason=_reason(rule, ratios[rule], index, out, lse, expected))
+
+
+def _mean(found: list[dict[str, Signed]], batch: PagedBatch) -> Mean | None:
+    """The worst mean signed error of all stretches of tokens together."""
+    if not found:
+        return None
+    whole = {of: Signed.joined([part[of] for part in found]) for of in found[0]}
+    return worst_mean(whole, batch.query_start_loc, batch.shape.num_kv_heads)

@@ -21,6 +21,7 @@ NAMED = {
     "published": "compare.studies.estimates.published",
     "dies": "compare.studies.dies",
     "alarms": "compare.studies.alarms",
+    "bias": "compare.studies.bias",
     "fleet": "compare.studies.fleet",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 from common.cases.batch import make_batch, make_batches
 from common.oracle.reference import Expected, reference
+from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, Layout
+from common.spec.precision import Precision
 
 FP32 = AttentionShape(1, 1, 8, 8, torch.float32)
 LENS = [(1, 70), (5, 40), (3, 0), (0, 20), (30, 30)]
@@ -152,7 +154,7 @@ def test_agrees_with_sdpa_in_float64(name, style):
 
 def assert_same(a: Expected, b: Expected, rows_of_b: slice = slice(None)) -> None:
     for field in fields(Expected):
-        if field.name != "num_tokens":
+        if field.name not in ("num_tokens", "unsaid"):
             mine, other = getattr(a, field.name), getattr(b, field.name)[rows_of_b]
             torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-13, equal_nan=True, msg=field.name)
 
@@ -218,4 +220,25 @@ def test_an_x_packed_cache_of_the_same_values_gives_the_same_result():
     one, other = reference(paged, FEATURES["all"]), reference(packed, FEATURES["all"])
     for field in fields(Expected):
         a, b = getattr(one, field.name), getattr(other, field.name)
-        assert a == b if field.name == "num_tokens" else torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+        assert a == b if field.name in ("num_tokens", "unsaid") else torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+
+
+def test_what_a_bad_value_owes_and_where_nothing_is_said():
+    """V of one key in a lane of KV head 0; the fourth of five rows gives it almost no weight, the others do not see
+    it or do."""
+    batch = make_batch([(5, 30), (1, 9)], replace(SHAPE, dtype=torch.float32))
+    group = SHAPE.queries_per_kv
+    page, slot = int(batch.block_table[0, 27 // SHAPE.block_size]), 27 % SHAPE.block_size
+    batch.value_cache[page, slot, 0, 3] = math.inf
+    key = batch.key_cache[page, slot, 0]
+    batch.query[3, :group] = -40.0 * key / key.norm() / batch.softmax_scale
+    expected = reference(batch, Features())
+    lane, unsaid = expected.out[:5, :group, 3], expected.unsaid[:5, :group, 3]
+    assert lane.isnan().all(1).tolist() == [False, False, True, False, True]
+    assert unsaid.all(1).tolist() == [True, True, False, True, False]
+    assert not expected.unsaid[:, group:].any() and not expected.unsaid[5:].any()
+    assert int(expected.unsaid.sum()) == 3 * group and int(expected.out.isnan().sum()) == 2 * group
+    for value in (math.nan, 0.5):
+        out = expected.out.float()
+        out[0, 0, 3] = value
+        assert check(out, None, batch, Features(), Precision(), expected).ok == (value != value)

@@ -76,6 +76,7 @@ def row_terms(case, token: int, head: int) -> dict[str, torch.Tensor]:
         "w1": v.abs().sum(0) / e.sum(),
         "w2": (v**2).sum(0).sqrt() / e.sum(),
         "s": s.abs().max(),
+        "deviation": (p.numel() * (p**2).sum() - 1).sqrt(),
     }
 
 
@@ -89,8 +90,12 @@ def test_budgets_are_the_documented_ones(dtype):
     found = case[1].out.clone().to(dtype)
     found[token, head, lane] += 0.25
     error = (found[token, head].double() - t["o"]).abs()
-    element = u * t["o"].abs() + 3 * u * t["b"] + 3 * eta * t["w2"] + eta
-    row = ((u * t["o"]) ** 2 + (u * t["b"]) ** 2 + (eta * t["w2"]) ** 2 + eta**2).sum().sqrt()
+    common = (0.3 + 0.15 / t["deviation"]) * u**2 * t["o"].abs() + 4 * 2.0**-24 * t["a"]
+    element = u * t["o"].abs() + 3 * u * t["b"] + 3 * eta * t["w2"] + common + eta
+    norm = ((u * t["o"]) ** 2 + (u * t["b"]) ** 2 + (eta * t["w2"]) ** 2 + eta**2).sum()
+    lasting = (0.3 + 0.15 / t["deviation"]) * u**2 * t["o"].norm() + 4 * 2.0**-24 * t["a"].norm()
+    assert t["o"].norm() < 0.75 * t["a"].norm()
+    row = (norm + lasting**2).sqrt()
     delta = 2.0**-24 * t["s"] * (math.sqrt(32) + 8)
     worst_case = u * t["o"].abs() + (u + 2 * delta + 4 * 2.0**-24) * t["a"] + eta * t["w1"] + eta
     verdict = judge(case, found)

@@ -1,0 +1,217 @@
+"""Is a result wrong by little and always to one side? Mean signed errors against what a right kernel's may be.
+
+Every row and head of `out` gives one number, its error along what was expected, a = e.o / o.o: a result that is 1% too
+small has a = -0.01 in each. So do the LSE, with its error, and, where the running sum of P has 16 bits, the sum of P V
+alone, (1 + a) e^(error of the LSE) - 1: one sum divides `out` and is the LSE's, so what it is off by cancels. Means
+are taken over the call, each head, KV head, sequence and token, and of each row and head, with weights of one over
+what the number's square may come to. A mean may be, as a part of itself,
+
+    allowed + z noise + min(steps, own + z steps_rms)
+
+allowed   what roundings have in common, the weighted mean of:
+          P         drift + 0.15 u^2 / deviation where P are spread, else u; and, up to u, u / denominator: where P is
+                    relative to a maximum, the largest of every row is rounded alike, and is at most 1 / denominator
+          sums      sums u_acc |o|.A / o.o: in fp8 what four truncated sums of a tile lose; next to nothing in float32
+          logits    spread S, or 2 delta of products in float32; 2 delta of what follows the products
+          sum of P  0 where it is rounded at random, else `sum_error`
+          float32   2^-20, and for an LSE 2^-22 max(1, |lse|)
+noise     the root of the weighted mean square, over independent rows, of what is uniform to either side, hence of a
+          third of the squares of: (u_s + sigma) `along`; eta |o|.W2 / o.o, as if all lanes were off together; half a
+          step of `out` in each lane by itself; in a sum of P of 16 bits u_sum sqrt(tiles / 3 + 1); in an LSE delta of
+          the products times sqrt(sum P^2)
+steps     what the rounding of `out` adds where its lanes lie alike on the steps of its type, as those of long rows do
+          whose V do not cancel: the largest error along o of o rounded, of o and of o moved by a quarter, half and
+          three quarters of a step, all by 4/3 for what lies between. In a mean: all rows moved alike (own), and each by
+          itself around that (steps_rms), but never more than the mean of what each may be (steps)
+
+Spread are P whose standard deviation is 4 u of their mean or more (`drift` of `common.oracle.rounding`), in a row that
+sees ten keys or more, none of them at the end of a soft cap. A sum of P is rounded at random where one of a tile of 64
+keys, with a deviation of an eighth of theirs, comes to 0.6 steps of the sum that it is added to: 10 u_sum tiles.
+
+Why z. The error of one rounding to nearest is uniform in half a step, or less, to either side: its moments are no more
+than those of a normal number of the same variance (sinh(x) / x <= e^(x^2 / 6)), and so are those of a weighted sum of
+independent ones. It exceeds z standard deviations with a probability of at most 2 e^(-z^2 / 2). With N numbers that
+are judged in a call, of two such terms each, z = sqrt(2 ln(4 N / 10^-9)): a right kernel is rejected in fewer than one
+of 10^9 calls. `python -m compare study bias` has what right kernels come to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from common.oracle.rounding import Rounding
+from common.oracle.rows import LogitErrors, Rows, sum_error
+
+FALSE_ALARMS = 1e-9  # a call
+SHIFTS = 4  # of a step of `out`
+FLOAT32 = 2.0**-20
+MOVED = 1.1  # lanes that near the largest number of `out` are left out, for they may saturate
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The signed errors of some rows as parts of what they are of, [tokens, heads], and what they may come to.
+
+    steps [SHIFTS, tokens, heads]. valid: bool, whether a row has such an error at all.
+    """
+
+    off: Tensor
+    allowed: Tensor
+    noise: Tensor
+    steps: Tensor
+    valid: Tensor
+
+    @classmethod
+    def joined(cls, parts: list[Signed]) -> Signed:
+        """Of several stretches of tokens."""
+        both = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
+        return cls(**{name: torch.cat(tensors, 1 if name == "steps" else 0) for name, tensors in both.items()})
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What one row may be off by, [tokens, heads]: common to all (allowed), and the squares of what is not (noise)."""
+
+    allowed: Tensor
+    noise: Tensor
+
+    def __add__(self, other: _Terms) -> _Terms:
+        return _Terms(self.allowed + other.allowed, self.noise + other.noise)
+
+
+def _running_sum(rows: Rows, r: Rounding) -> _Terms:
+    tiles = rows.tiles.expand_as(rows.sunk)
+    if r.u_sum == 0.0:
+        return _Terms(torch.zeros_like(tiles), torch.zeros_like(tiles))
+    random = rows.deviation * (1.0 - rows.sunk) >= 10.0 * r.u_sum * tiles
+    noise = r.u_sum**2 / 3.0 * (tiles / 3.0 + 1.0)
+    return _Terms(sum_error(rows, r, True).masked_fill(random, 0.0), noise.masked_fill(~random, 0.0))
+
+
+def _logits(rows: Rows, errors: LogitErrors, r: Rounding) -> Tensor:
+    """What errors of logits that go one way make of a row."""
+    return 2.0 * errors.others + (r.spread * rows.size if r.spread else 2.0 * errors.products)
+
+
+def _steps(o: Tensor, dtype: torch.dtype, r: Rounding, along: Tensor) -> Tensor:
+    """[SHIFTS, tokens, heads]: the error along o of o rounded, where o lies and at parts of a step from there."""
+    if r.u_out < FLOAT32:
+        return along.new_zeros(SHIFTS, *along.shape)
+    info = torch.finfo(dtype)
+    step = torch.ldexp(torch.full_like(o, info.eps), torch.frexp(o)[1] - 1).clamp(min=info.smallest_normal * info.eps)
+    moved = (o + step * (part / SHIFTS) for part in range(SHIFTS))
+    return 4.0 / 3.0 * torch.stack([((x.to(dtype).double() - x) * o).sum(-1) / along for x in moved])
+
+
+def _of_out(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding) -> tuple[Signed, _Terms]:
+    """Of `out`, but for what its running sum is off by, which stands beside it."""
+    kept = rows.o.isfinite() & rows.out.isfinite() & (rows.o.abs() * MOVED < rows.most)
+    o, error = (x.masked_fill(~kept, 0.0) for x in (rows.o, rows.out - rows.o))
+    square = o.square().sum(-1)
+    valid = (square > 0.0) & square.isfinite() & errors.all.isfinite()
+    square = square.masked_fill(~valid, 1.0)
+
+    def along(x: Tensor) -> Tensor:
+        return (o.abs() * x.masked_fill(~kept, 0.0)).sum(-1) / square
+
+    of_p = (rows.common + r.u / rows.denominator).clamp(max=r.u)
+    allowed = of_p + r.sums * r.u_acc * along(rows.a) + _logits(rows, errors, r) + FLOAT32
+    half = r.u_out * o.abs() + r.eta_out
+    noise = ((r.u_s + rows.sigma) * rows.along).square() + (r.eta * along(rows.w2)).square()
+    noise = (noise + (o * half).square().sum(-1) / square.square()) / 3.0
+    off = (error * o).sum(-1) / square
+    return Signed(off, allowed, noise, _steps(o, dtype, r, square), valid), _running_sum(rows, r)
+
+
+def signed(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding, lse: Tensor | None) -> dict[str, Signed]:
+    """The errors of some tokens, by what they are of. lse: the error of the LSE, [tokens, heads], or None."""
+    out, summed = _of_out(rows, errors, dtype, r)
+    found = {"out": Signed(out.off, out.allowed + summed.allowed, out.noise + summed.noise, out.steps, out.valid)}
+    if lse is None:
+        return found
+    common = errors.others + (r.spread * rows.size if r.spread else errors.products)
+    own = _Terms(
+        common + FLOAT32 + 2.0**-22 * rows.lse.abs().clamp(min=1.0), errors.products.square() * rows.squares / 3.0
+    )
+    seen = lse.isfinite() & errors.all.isfinite() & ~rows.blind[:, None]
+    with_sum, nothing = own + summed, torch.zeros_like(out.steps)
+    found["lse"] = Signed(lse, with_sum.allowed, with_sum.noise, nothing, seen)
+    if r.u_sum > 0.0:
+        product = out.off + torch.expm1(lse) * (1.0 + out.off)
+        valid = out.valid & seen
+        found["sum of P V"] = Signed(product, out.allowed + own.allowed, out.noise + own.noise, out.steps, valid)
+    return found
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean that came nearest to what it may be, or furthest past it; part: of that. where, of: in words."""
+
+    part: float
+    of: str
+    where: str
+    off: float
+    allowed: float
+
+    @property
+    def reason(self) -> str:
+        return f"mean: {self.of} of {self.where} is {self.off:+.3%} off on average, allowed {self.allowed:.3%}"
+
+
+def _groups(starts: Tensor, tokens: int, heads: int, kv_heads: int) -> Iterator[tuple[str, Tensor, int]]:
+    """(words, int64 [tokens, heads] numbers, how many) of each way to take means."""
+    device = starts.device
+    token, head = torch.arange(tokens, device=device)[:, None], torch.arange(heads, device=device)[None]
+    seq = torch.bucketize(token, starts[1:].long().contiguous(), right=True)
+    yield "all rows", 0 * token + 0 * head, 1
+    yield "head {}", head + 0 * token, heads
+    yield "KV head {}", head // (heads // kv_heads) + 0 * token, kv_heads
+    yield "sequence {}", seq + 0 * head, starts.numel() - 1
+    yield "token {}", token + 0 * head, tokens
+    yield "token {}, head {}", token * heads + head, tokens * heads
+
+
+def worst_mean(found: dict[str, Signed], starts: Tensor, kv_heads: int) -> Mean | None:
+    """None where no row has a signed error. starts: `query_start_loc`."""
+    tokens, heads = found["out"].off.shape
+    groups = list(_groups(starts, tokens, heads, kv_heads))
+    judged = len(found) * sum(count for _, _, count in groups)
+    z = math.sqrt(2.0 * math.log(4.0 * max(1, judged) / FALSE_ALARMS))
+    means = [mean for of, errors in found.items() for group in groups if (mean := _mean(of, errors, group, z, heads))]
+    return max(means, key=lambda mean: mean.part, default=None)
+
+
+def _mean(of: str, errors: Signed, group: tuple[str, Tensor, int], z: float, heads: int) -> Mean | None:
+    """The worst of one way to take means."""
+    words, numbers, count = group
+    valid = errors.valid
+    if not bool(valid.any()):
+        return None
+    steps = errors.steps.abs().amax(0)
+    weight = 1.0 / (errors.noise + steps.square() + errors.allowed.square()).clamp(min=1e-30)
+    numbers, weight = numbers[valid], weight[valid]
+
+    def summed(x: Tensor) -> Tensor:
+        return x.new_zeros(count).index_add_(0, numbers, x)
+
+    total = summed(weight)
+    total = total.masked_fill(total == 0.0, math.inf)
+
+    def mean(x: Tensor) -> Tensor:
+        return summed(weight * x[valid]) / total
+
+    def root(x: Tensor) -> Tensor:
+        return summed(weight.square() * x[valid]).sqrt() / total
+
+    own = torch.stack([mean(x) for x in errors.steps]).abs().amax(0)
+    apart = torch.minimum(mean(steps), own + z * root(steps.square()))
+    off, allowed = mean(errors.off), mean(errors.allowed) + z * root(errors.noise) + apart
+    part = (off.abs() / allowed).nan_to_num(nan=0.0)
+    worst, at = part.max(0)
+    where = words.format(*divmod(int(at), heads)) if words.count("{") == 2 else words.format(int(at))
+    return Mean(float(worst), of, where, float(off[at]), float(allowed[at]))

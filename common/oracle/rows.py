@@ -1,0 +1,172 @@
+"""The rows of a result beside what was expected of them, and the terms that their budgets are made of.
+
+In: a result, its `Expected`, a `Rounding`. Out: `Rows`, float64; errors of logits (`LogitErrors`) and of a running sum
+(`sum_error`). `common.oracle.tolerance` says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.oracle.reference import Expected
+from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding
+from common.spec import Features, is_per_token
+from common.spec.paged_batch import FP8
+
+FEW_KEYS = 10  # sum P|V| <= sqrt(keys) sqrt(sum P^2 V^2): below 10 keys u A <= 3 u B
+QUARTER = 0.25
+WIDE_STEP = 2.0**-6  # the unit roundoff of a P in fp8 is more
+
+
+@dataclass(frozen=True)
+class LogitErrors:
+    """What a logit of each row may be off by, [tokens, heads]: by its products, and by all that follows them."""
+
+    products: Tensor
+    others: Tensor
+
+    @classmethod
+    def of(cls, expected: Expected, features: Features, r: Rounding) -> LogitErrors:
+        beside = torch.tensor(features.softcap or 0.0, device=expected.out.device)
+        if features.sinks is not None:
+            beside = beside + features.sinks.double().abs().masked_fill(features.sinks == -math.inf, 0.0)
+        size = expected.logit_size
+        float32 = 2.0**-24 * (8 * beside + r.bias * expected.bias_size + r.scales * size)
+        return cls(r.eps * size * (math.sqrt(r.lanes) + 8), float32 + r.exp2 + r.tanh * size)
+
+    @property
+    def all(self) -> Tensor:
+        return self.products + self.others
+
+    def __getitem__(self, tokens: slice) -> LogitErrors:
+        return LogitErrors(self.products[tokens], self.others[tokens])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some tokens of a result beside what was expected of them, and the terms of their budgets; all float64."""
+
+    out: Tensor  # [tokens, heads, size]
+    o: Tensor
+    a: Tensor
+    b: Tensor
+    w1: Tensor
+    w2: Tensor
+    delta: Tensor  # [tokens, heads]
+    sunk: Tensor  # [tokens, heads]: the part of the sum of P that is the sink's
+    sigma: Tensor  # [tokens, heads]
+    tiles: Tensor  # [tokens, 1]: roundings of a running sum, one a tile
+    blind: Tensor  # bool [tokens]: sees no key
+    few: Tensor  # bool [tokens, heads]: fewer than FEW_KEYS keys weigh
+    zero: Tensor  # bool [tokens, heads, size]: bitwise +0.0
+    most: float  # the largest number of an `out` of fp8, else inf
+    lse: Tensor  # [tokens, heads]
+    size: Tensor  # [tokens, heads]: S
+    denominator: Tensor  # [tokens, heads]
+    squares: Tensor  # [tokens, heads]: sum of P^2
+    along: Tensor  # [tokens, heads]
+    deviation: Tensor  # [tokens, heads]: of P from their mean, as a part of it; 0 where few keys weigh, or a cap holds
+    common: Tensor  # [tokens, heads]: what the roundings of its P have in common, as a part of them
+
+    @classmethod
+    def of(
+        cls, out: Tensor, expected: Expected, tokens: slice, delta: Tensor, features: Features, rounding: Rounding
+    ) -> Rows:
+        """delta [tokens, heads]: the error of a logit of these tokens."""
+        group = out.shape[1] // expected.visible.shape[1]
+        share = 1.0 / expected.denominator[tokens, :, None]
+        most = torch.finfo(out.dtype).max if out.dtype in FP8 else math.inf
+        a, b = expected.weighted[tokens], expected.weighted_rms[tokens]
+        few = (expected.num_visible[tokens] < FEW_KEYS)[:, None].expand(delta.shape)
+        if is_per_token(features.value_scale):
+            few = few | (a.square().sum(-1) < FEW_KEYS * b.square().sum(-1))
+        found = out[tokens].float() if out.dtype in FP8 else out[tokens]  # torch has no signbit of fp8
+        o = expected.out[tokens].clamp(-most, most)
+        if expected.unsaid is not None:
+            o = o.masked_fill(expected.unsaid[tokens] & ~found.isfinite(), math.nan)
+        sunk = _sunk(expected.lse[tokens], features)
+        deviation = _deviation(expected, tokens, sunk, features, rounding).masked_fill(few, 0.0)
+        return cls(
+            out=found.double(),
+            o=o,
+            a=a,
+            b=b,
+            w1=expected.visible[tokens].repeat_interleave(group, 1) * share,
+            w2=expected.visible_rms[tokens].repeat_interleave(group, 1) * share,
+            delta=delta,
+            sunk=sunk,
+            sigma=_sigma(expected.logit_size[tokens], delta, rounding),
+            tiles=_tiles(expected.num_visible[tokens])[:, None],
+            blind=expected.num_visible[tokens] == 0,
+            few=few,
+            zero=(found == 0) & ~torch.signbit(found),
+            most=most,
+            lse=expected.lse[tokens],
+            size=expected.logit_size[tokens],
+            denominator=expected.denominator[tokens],
+            squares=expected.squares[tokens],
+            along=expected.along[tokens].nan_to_num(nan=0.0, posinf=0.0),
+            deviation=deviation,
+            common=_common(deviation, rounding),
+        )
+
+
+def _common(deviation: Tensor, r: Rounding) -> Tensor:
+    """What the roundings of a row's P have in common: all of it where they lie within a few steps of each other."""
+    near = r.drift + 0.15 * r.u**2 / deviation.clamp(min=r.u)
+    return torch.where(deviation >= 4.0 * r.u, near, r.u).clamp(max=r.u)
+
+
+def _deviation(expected: Expected, tokens: slice, sunk: Tensor, features: Features, r: Rounding) -> Tensor:
+    """The standard deviation of a row's P, of the keys that it sees, as a part of their mean."""
+    keys = (1.0 - sunk).clamp(min=1e-30)
+    found = (expected.num_visible[tokens, None] * expected.squares[tokens] / keys.square() - 1.0).clamp(min=0.0).sqrt()
+    if features.softcap is not None:  # its ends are two values of P for many logits; in fp8 long before it is reached
+        end = features.softcap * (0.5 if r.u > WIDE_STEP else 1.0)
+        found = found.masked_fill(expected.logit_size[tokens] > end, 0.0)
+    return found
+
+
+def _sigma(size: Tensor, delta: Tensor, r: Rounding) -> Tensor:
+    """What errors of logits of this size that are independent amount to, beside the u of a P of 16 bits."""
+    if r.u < NARROW:
+        return delta + r.sums * r.u_acc
+    return r.exp2 + (r.tanh + r.spread) * size
+
+
+def _tiles(num_visible: Tensor) -> Tensor:
+    """float64: the roundings of a running sum over so many keys, that of a merge or a sink among them."""
+    return 1.0 + (num_visible.double() / SUMMED_TILE).ceil()
+
+
+def _sunk(lse: Tensor, features: Features) -> Tensor:
+    """[tokens, heads]: which part of the sum of P is the sink's; 0 without one."""
+    if features.sinks is None:
+        return torch.zeros_like(lse, dtype=torch.float64)
+    return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
+
+
+def sum_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
+    """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
+
+    One rounding is off by at most u of the sum l that it meets, and l grows to L: the worst case is u * tiles of L. In
+    random inputs few tiles are rounded independently: 1.5 u sqrt(tiles), 4.5 standard deviations (u / sqrt(3) each, of
+    an l that is L / sqrt(3) in the mean square). Many tiles are not: 64 keys of small logits sum to nearly the same in
+    each, so that roundings go one way (4,265 keys: 1.1 of the independent budget), and from 1 / 2u tiles on what
+    follows is lost (33,003 keys: 1.15). Half a last place of an l that grows evenly is 3/8 u L in the mean at most
+    (where L is 4/3 of a power of two): 3/8 u tiles, which is more from 16 tiles on. Nor does l grow evenly where it
+    begins with a sink of a part p of L: a tile under half of l's last place is lost, one after the other, up to u p L
+    each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a tile
+    that is rounded up instead gains no more than that.
+    Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
+    """
+    tiles = rows.tiles
+    if not statistical:
+        return (r.u_sum * tiles).clamp(max=QUARTER).expand_as(rows.sunk)
+    lost = torch.minimum(r.u_sum * tiles * rows.sunk, 1.0 - rows.sunk)
+    grown = r.u_sum * torch.maximum(1.5 * tiles.sqrt(), 0.375 * tiles)
+    return torch.maximum(grown, lost / (1.0 - lost)).clamp(max=QUARTER)
