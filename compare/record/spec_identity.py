@@ -18,7 +18,7 @@ FILES = (
     *("spec/paged_batch.py", "spec/features.py", "spec/feature_rules.py", "spec/validation.py", "spec/refusals.py"),
     *("spec/metadata.py", "spec/kernel.py", "spec/precision.py", "spec/cache.py", "spec/states.py", "spec/quantise.py"),
     *("oracle/reference.py", "oracle/visibility.py", "oracle/tolerance.py", "oracle/rounding.py"),
-    *("oracle/integrity.py", "oracle/cache.py", "cases/batch.py"),
+    *("oracle/rows.py", "oracle/bias.py", "oracle/integrity.py", "oracle/cache.py", "cases/batch.py"),
 )
 _OURS = ("common", "__future__")
 
