@@ -90,7 +90,14 @@ def _outside(config: pytest.Config) -> dict[str, Any]:
 
 
 def _cases(config: pytest.Config) -> list[str]:
-    return config.getoption("--case") or list(levels.level(config.getoption("kit_level")))
+    return config.getoption("--case") or list(levels.level(config.getoption("kit_level"), seed_of(config)))
+
+
+def seed_of(config: pytest.Config) -> int:
+    """Of the values, and of the values of axes that a level draws; where it is to be random, drawn once."""
+    if config.getoption("kit_seed") == "random":
+        config.option.kit_seed = secrets.randbits(31)
+    return config.getoption("kit_seed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -114,7 +121,7 @@ def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
     interpret = (option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")) and _has_triton()
     limits = Limits() if device == "cpu" else Limits(memory=0)
     assumed = pace.ON_GPU if device == "cuda" else pace.INTERPRETED if interpret else pace.PLAIN
-    seed = secrets.randbits(31) if option("seed") == "random" else option("seed")
+    seed = seed_of(config)
     options = [f"--{name}={option(name)}" for name, default in SHOWN.items() if option(name) != default]
     threads = None if processes == 1 else max(1, cores() // processes)
     kernel, outside = config.getoption("--kernel"), _outside(config)

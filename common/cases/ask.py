@@ -42,9 +42,10 @@ class Ask:
     leaves e^-60 to the keys; "drawn" a random one near ln(longest sequence).
     alibi: slopes of the ALiBi paper, or of 0; "drawn": of either sign, as no paper has them. spans: those of each
     sequence, or an image of so many tokens at the start of every sequence's new tokens. non_causal: these sequences are
-    not causal; "encoders": every second one, from the first. tree: the parent of each draft token, -1 the context; or
-    so many tokens, two branches at each. scales: form of those of a quantised cache (`AttentionShape.kv_dtype`), of
-    about 1 for K and scale_factor for V. out_dtype: an fp8 output, under out_scale.
+    not causal; "encoders": every second one, from the first. flag: what tells that one is causal, any number but 0.
+    tree: the parent of each draft token, -1 the context; or so many tokens, two branches at each. scales: form of those
+    of a quantised cache (`AttentionShape.kv_dtype`), of about key_scale_factor for K and scale_factor for V. out_dtype:
+    an fp8 output, under out_scale.
     """
 
     causal: bool = True
@@ -60,6 +61,8 @@ class Ask:
     tree: int | tuple[int, ...] | None = None
     scales: ScaleForm | None = None
     scale_factor: float = 1.0
+    key_scale_factor: float = 1.0
+    flag: int = 1
     out_dtype: torch.dtype | None = None
     out_scale: float = 1.0 / 64
     batch_invariant: bool = False
@@ -130,7 +133,7 @@ class Ask:
         generator = torch.Generator().manual_seed(seed)
         lens, heads = lens_of(batch.query_start_loc, batch.seq_lens), batch.shape.num_query_heads
         features = features_of(self, lens, heads, generator, batch.device)
-        return with_scales(features, batch, self.scales, self.scale_factor, generator)
+        return with_scales(features, batch, self, generator)
 
 
 PLAIN = Ask()
@@ -192,7 +195,7 @@ def _drawn(ask: Ask, name: str, lens: Lens, heads: int, generator: torch.Generat
         return spans_tensor(tuple(((first, first + ask.spans - 1),) for first in firsts))
     if name == "causal_per_sequence":
         full = range(0, len(lens), 2) if ask.non_causal == ENCODERS else ask.non_causal
-        return torch.tensor([seq not in full for seq in range(len(lens))], dtype=torch.int32)
+        return torch.tensor([ask.flag * (seq not in full) for seq in range(len(lens))], dtype=torch.int32)
     return tree_bias(ask.parents, generator) if name == "tree_bias" else torch.tensor([ask.out_scale])
 
 
@@ -217,13 +220,12 @@ def _scale(form: ScaleForm, batch: PagedBatch, size: float, generator: torch.Gen
     return scale.to(batch.device)
 
 
-def with_scales(
-    features: Features, batch: PagedBatch, form: ScaleForm | None, factor: float, generator: torch.Generator
-) -> Features:
-    """Scales that make elements of K numbers of about 1 and those of V of about `factor`, and one of an fp8 query."""
-    if form is not None:
+def with_scales(features: Features, batch: PagedBatch, ask: Ask, generator: torch.Generator) -> Features:
+    """Scales that make elements of K and V numbers of about the factors that are asked; and one of an fp8 query."""
+    if ask.scales is not None:
         size = 1.0 / SPREAD[batch.shape.cache_dtype]
-        key, value = (_scale(form, batch, size * gain, generator) for gain in (1.0, factor))
+        gains = (ask.key_scale_factor, ask.scale_factor)
+        key, value = (_scale(ask.scales, batch, size * gain, generator) for gain in gains)
         features = replace(features, key_scale=key, value_scale=value)
     if batch.query.dtype.itemsize == 1:
         features = replace(features, query_scale=torch.tensor([0.75], device=batch.device))

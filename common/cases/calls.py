@@ -95,7 +95,7 @@ def _operands(batch: PagedBatch, features: Features) -> Inputs:
     if features.sinks is not None:
         features.sinks.add_(1.0)
     if features.causal_per_sequence is not None:
-        features.causal_per_sequence.copy_(1 - features.causal_per_sequence)
+        features.causal_per_sequence.copy_(features.causal_per_sequence == 0)
     return batch, features
 
 

@@ -161,7 +161,7 @@ def build(case: Case, device: torch.device | str = "cpu", guards: Guards | None 
         batch = case.arrange(batch, guards)
     batch = _restyled(case, batch, guards)
     generator = torch.Generator().manual_seed(case.seed)
-    features = with_scales(features, batch, case.ask.scales, case.ask.scale_factor, generator)
+    features = with_scales(features, batch, case.ask, generator)
     return batch, between_guards(features, guards, case.apart)
 
 

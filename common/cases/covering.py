@@ -17,6 +17,7 @@ Values = dict[str, Any]  # one value per axis, or of some axes
 Rows = list[Values]
 Axes = Mapping[str, tuple[Any, ...]]
 Pair = tuple[str, int, str, int]  # axis and place of its value, twice, in the order of the axes
+CHOICES = 10  # rows through one value, of which the one that holds most is taken
 TRIES = 100  # orders of the axes in which a row is completed before what it begins with is refused
 
 
@@ -60,10 +61,10 @@ class _Array:
         self.first = dict(zip(axes, ends.tolist(), strict=False))
         self.legal = np.zeros((ends[-1], ends[-1]), bool)
         pairs = legal_pairs(axes, rules)
-        one, other = np.array([self._places(pair) for pair in pairs], int).reshape(-1, 2).T
+        one, other = np.array([self.places(pair) for pair in pairs], int).reshape(-1, 2).T
         self.legal[one, other] = self.legal[other, one] = True
         self.wanted = sorted(self._wanted(pairs, of))
-        self.at = np.array([self._places(start) for start in self.wanted], int).reshape(-1, strength)
+        self.at = np.array([self.places(start) for start in self.wanted], int).reshape(-1, strength)
         self.missing = np.zeros((ends[-1],) * strength, bool)
         self.mark(self.at, True)
 
@@ -82,7 +83,7 @@ class _Array:
                     found.append((a, i, b, j, c, k))
         return found
 
-    def _places(self, start: tuple[Any, ...]) -> list[int]:
+    def places(self, start: tuple[Any, ...]) -> list[int]:
         return [self.first[axis] + place for axis, place in zip(start[::2], start[1::2], strict=True)]
 
     def mark(self, at: np.ndarray, value: bool) -> None:
@@ -122,10 +123,17 @@ class _Array:
             take(axis, max(free, key=lambda place: gain[first + place]))
         return row
 
+    def _within(self, row: dict[str, int]) -> tuple[np.ndarray, ...]:
+        places = np.array([self.first[axis] + place for axis, place in row.items()])
+        return np.ix_(*[places] * self.strength)
+
+    def gain(self, row: dict[str, int]) -> int:
+        """How much of what is missing a row has."""
+        return int(self.missing[self._within(row)].sum())
+
     def hold(self, row: dict[str, int]) -> None:
         """What a row has is no longer missing."""
-        places = np.array([self.first[axis] + place for axis, place in row.items()])
-        self.missing[np.ix_(*[places] * self.strength)] = False
+        self.missing[self._within(row)] = False
 
 
 def covering(
@@ -135,17 +143,22 @@ def covering(
     of: Collection[str] | None = None,
     strength: int = 2,
     plain: bool = False,
+    drop: bool = False,
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).
 
-    A triple is legal where its pairs are. Raises ValueError for what no row can hold.
+    A triple is legal where its pairs are. Raises ValueError for what no row can hold; drop: leaves it out.
     of: only values and pairs with a value of one of these axes need be held, and triples of three of them.
     plain: where several values of an axis add as much, the first one is taken if it is among them, else any.
     """
     array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
     while (left := array.left()).size:
         start = array.wanted[left[rng.choice(range(left.size))]]
-        row = next(filter(None, (array.complete(start, rng, plain) for _ in range(TRIES))), None)
+        made = filter(None, (array.complete(start, rng, plain) for _ in range(TRIES)))
+        row = max(itertools.islice(made, CHOICES if strength == 1 else 1), key=array.gain, default=None)
+        if row is None and drop:
+            array.mark(np.array([array.places(start)]), False)
+            continue
         if row is None:
             raise ValueError(f"axes: found {start}, which no row can hold, allowed what one can")
         array.hold(row)

@@ -238,6 +238,11 @@ FILLS: dict[str, Fill] = {
     "products-past-fp16": _scaled(128.0, 128.0, 1.0),  # q.k, unscaled, passes 65504
     "minus-zeros": minus_zeros,
 } | INVISIBLE
+# behind the others: dtypes of named cases follow the order
+FILLS |= {
+    "keys-past-fp16": _by_dtype(_scaled(1.0 / NARROW, NARROW, 1.0), _scaled(2.0**-16, 2.0**16, 1.0)),
+    "logits-far-below": _logits(lambda key, seq_len: torch.full_like(key, -20_000.0)),
+}
 _RANDOM = frozenset([*INVISIBLE.values(), positive])
 
 

@@ -431,6 +431,8 @@ _NUMBERED: tuple[Case, ...] = (
     named("cache-hnd", 82, style="hnd", dtype=H),
     named("cache-x-packed", 83, layout=Layout.X_PACKED),
     named("unaligned-and-odd-strides", 84, arrange=layouts.unaligned),
+    named("key-and-value-of-other-strides", 84, key_style="heads", value_style="transposed", dtype=F),
+    named("value-alone-between-garbage", 84, value_style="lanes", dtype=H),
     # windows
     named("window-1", 85, sliding_window=1),
     named("window-page-minus-1", 86, lens=((1, 60), (5, 40)), sliding_window=15, dtype=H),

@@ -105,7 +105,7 @@ def _spans(kind: str | None, lens: Lens, rng: random.Random) -> tuple[tuple[tupl
             begin = rng.randint(max(0, context - 2), last)
             spans.append(((begin, begin + rng.randint(0, 2)),))
         else:
-            cuts = sorted(rng.sample(range(seq_len), min(6, seq_len // 2 * 2)))
+            cuts = sorted(rng.sample(range(seq_len), min(50 if kind == "many" else 6, seq_len // 2 * 2)))
             spans.append(tuple(zip(cuts[::2], cuts[1::2], strict=True)))
     return tuple(spans)
 
@@ -121,13 +121,18 @@ def features_of(values: Values, lens: Lens, rng: random.Random) -> tuple[dict[st
     flags = values["non_causal"]
     if values["cross"]:
         lens = [(q, rng.choice((0, 1, 5, n, n + 40)) if q else n) for q, n in lens]
-    chosen = {"none": (), "every second": tuple(range(0, len(lens), 2)), "all": tuple(range(len(lens)))}
+    everyone = range(len(lens))
+    chosen = {
+        "none": (), "every second": everyone[::2], "every third": everyone[::3], "all": everyone,
+        "the last": everyone[-1:], "but the first": everyone[1:],
+        "any": sorted(rng.sample(everyone, len(lens) // 2)) if flags == "any" else (),
+    }  # fmt: skip
     fields = {name: values[name] for name in ("alibi", "cross", "value_size", "out_dtype", "apart")}
     fields |= {
         "chunk": values["page"] if chunk == "page" else chunk,
         "chunk_lookback": lookback,
         "spans": _spans(values["spans"], lens, rng),
-        "non_causal": None if flags is None else chosen[flags],
+        "non_causal": None if flags is None else tuple(chosen[flags]),
         "tree": _tree(values["tree"], rng),
         "kv_dtype": None if store in _QUERIES else store,
         "fp8_query": _QUERIES.get(store),

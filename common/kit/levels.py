@@ -8,6 +8,7 @@ word, dtype or lengths.
 from __future__ import annotations
 
 import difflib
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from common.cases.ask import PLAIN
-from common.cases.axes import axes_case, num_axes, num_smoke
+from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
 from common.cases.fills import planted
 from common.cases.named import CASES
@@ -47,19 +48,20 @@ SMOKE = (
     "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128", "ratio-5", "ratio-8", "kv-heads-3",
     "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
     "page-id-beyond-16-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
-    "window-1", "window-page", "window-leaves-leading-segments-empty", "window-starts-inside-a-tile", "softcap-15",
-    "softcap-50-logits-4400", "sinks-near-the-mass", "non-causal", "padded-tokens", "hints-too-small",
-    "everything-at-once", "keys-4500", "keys-4500-planted", "scratch-after-longer", "scratch-after-more",
+    "key-and-value-of-other-strides", "window-1", "window-page", "window-leaves-leading-segments-empty",
+    "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400", "sinks-near-the-mass",
+    "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500", "keys-4500-planted",
+    "scratch-after-longer", "scratch-after-more",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
     *(case.name for case in OFTEN),
 )  # fmt: skip
 LEVELS = ("smoke", "full")
 
 
-def level(name: str) -> Iterator[str]:
+def level(name: str, seed: int = 0) -> Iterator[str]:
     """The expressions of a level. smoke: named cases, and those of the axes that hold every value and the pairs of
     masks. full: every case that is not one to refuse, in all three dtypes, and the random cases and those of the axes
-    that hold every pair of values of two axes."""
+    that hold every pair of values of two axes. Both: those of the values that `seed` draws."""
     if name == "smoke":
         yield from SMOKE
         yield from (f"axes-{number}" for number in range(num_smoke()))
@@ -67,6 +69,7 @@ def level(name: str) -> Iterator[str]:
         yield from (f"{case.name}@dtype={_text(dtype)}" for case in KIT_CASES for dtype in _dtypes(case))
         yield from (f"random-{seed}" for seed in range(num_pairs()))
         yield from (f"axes-{number}" for number in range(num_axes()))
+    yield from (f"drawn-{seed}-{number}" for number in range(num_drawn(seed, name)))
 
 
 def _dtypes(case: Case) -> tuple[torch.dtype, ...]:
@@ -81,7 +84,7 @@ def is_made(case: Case) -> bool:
 
 _DTYPES = ("dtype", "table_dtype", "kv_dtype", "fp8_query", "out_dtype")
 _INTEGERS = ("tree", "non_causal")
-_FLOATS = ("softcap", "loud", "scale_factor", "out_scale", "softmax_scale")
+_FLOATS = ("softcap", "loud", "scale_factor", "key_scale_factor", "out_scale", "softmax_scale")
 _WORDS = ("style", "sinks", "alibi", "scales", "query_style", "key_style", "value_style", "out_style", "change", "lse")
 
 
@@ -142,12 +145,14 @@ def _value(field: str, text: str) -> Any:
     return float(text) if field in _FLOATS else int(text)
 
 
+_DRAWN = re.compile(r"([0-9]{1,18})-([0-9]{1,6})")
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [name for name in FIELDS if name not in _FIXED]
 
 
 def _base(name: str) -> Case:
-    """The case of a name, of `random-<seed>` or `axes-<number>`. Raises SpecError for a name of none."""
+    """The case of a name, of `random-<seed>`, `axes-<number>` or `drawn-<seed>-<number>`. Raises SpecError for
+    a name of none."""
     if name in BY_NAME:
         return BY_NAME[name]
     kind, _, number = name.partition("-")
@@ -157,8 +162,12 @@ def _base(name: str) -> Case:
     # the smoke cases first, for to count them all takes 3 s
     if kind == "axes" and whole and (int(number) < num_smoke() or int(number) < num_axes()):
         return axes_case(int(number))
+    if kind == "drawn" and (found := _DRAWN.fullmatch(number)):
+        seed, number = map(int, found.groups())
+        if number < num_drawn(seed, "smoke") or number < num_drawn(seed, "full"):
+            return drawn_case(seed, number)
     near = ", ".join(difflib.get_close_matches(name[:80], BY_NAME, 3, 0.3)) or "keys-4500"
-    allowed = f"a named case, as {near}, random-SEED, or axes-0 to axes-{num_axes() - 1}"
+    allowed = f"a named case, as {near}, random-SEED, axes-0 to axes-{num_axes() - 1}, or drawn-SEED-NUMBER"
     raise SpecError("case", f"{name!r:.60}", allowed)
 
 
@@ -206,7 +215,7 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"cross": False}, {"value_size": None}, {"kv_dtype": None, "scales": None}, {"fp8_query": None, "scales": None},
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
     {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
-    {"change": None}, {"lse": "rows"},
+    {"change": None}, {"lse": "rows"}, {"flag": 1}, {"scale_factor": 1.0}, {"key_scale_factor": 1.0},
 )  # fmt: skip
 
 

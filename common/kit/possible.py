@@ -19,10 +19,10 @@ from common.spec.validation import validate
 
 MOST_BYTES = 2**30  # of K and V, or of the queries
 MOST_LOGITS = 2**32  # a minute of the reference
-_COUNTS = dict.fromkeys(("shared_pages", "pad_tokens", "extra_columns", "spare_pages", "tile_size"), (0, 2**20))
+_COUNTS = dict.fromkeys(("shared_pages", "pad_tokens", "extra_columns", "spare_pages", "tile_size"), (0, 2**21))
 _COUNTS |= {"block_size": (1, 2**20), "head_size": (1, 2**10), "value_size": (1, 2**10), "chunk_lookback": (0, 2**30)}
 _COUNTS |= dict.fromkeys(("sliding_window", "chunk"), (1, 2**31 - 1))
-_FACTORS = ("loud", "softcap", "softmax_scale", "scale_factor", "out_scale")
+_FACTORS = ("loud", "softcap", "softmax_scale", "scale_factor", "key_scale_factor", "out_scale")
 _WORDS = {
     "style": get_args(CacheStyle),
     "sinks": ("near", "off", "some", "heavy", "drawn"),
@@ -52,6 +52,9 @@ def _ranges(case: Case) -> None:
         found = case.value(field)
         if found not in words and not (found is None and field != "style"):
             _refuse(field, found, ", ".join(words) + ("" if field == "style" else ", none"))
+    flag = case.ask.flag
+    if not isinstance(flag, int) or isinstance(flag, bool) or not flag or not -(2**31) <= flag < 2**31:
+        _refuse("flag", flag, "an integer of 32 bits that is not 0")
     for field in ("new_kv", "pad_out", "apart", "causal", "cross", "batch_invariant"):
         if not isinstance(case.value(field), bool):
             _refuse(field, case.value(field), "true or false")

@@ -83,7 +83,7 @@ def _kept(number, at, made, tensor, *more):
 @dataclass(frozen=True)
 class Made:
     """One change. name: operator, function and line; text: the expression before and behind. whole: the source of a
-    limited one without its limit; None of others."""
+    limited one without its limit, and limit: where it holds, an expression of `at`; None of others."""
 
     name: str
     operator: str
@@ -91,6 +91,7 @@ class Made:
     text: str
     source: str
     whole: str | None = None
+    limit: str | None = None
 
 
 def _compare(node: ast.expr) -> Iterator[ast.expr]:
@@ -219,15 +220,21 @@ _KEPT_SITES = (
 )  # fmt: skip
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree):
+@lru_cache(maxsize=1)
+def _tree() -> ast.Module:
+    return ast.parse(SOURCE.read_text(encoding="utf-8"))
+
+
+def functions_of() -> Iterator[ast.FunctionDef]:
+    """The functions of the emulation that are changed."""
+    for node in ast.walk(_tree()):
         if isinstance(node, ast.ClassDef) and node.name in _LEFT_ALONE:
             continue
         if isinstance(node, ast.FunctionDef) and node.name not in _LEFT_ALONE and node.name != "long":
             yield node
 
 
-def _expressions(function: ast.FunctionDef) -> Iterator[ast.expr]:
+def expressions_of(function: ast.FunctionDef) -> Iterator[ast.expr]:
     """Those of its body; but for targets, annotations and docstrings."""
     for statement in function.body:
         inside = {part for node in ast.walk(statement) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
@@ -252,7 +259,7 @@ def _names(function: ast.FunctionDef) -> set[str]:
     return stored | {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
 
 
-def _written(node: ast.expr, new: ast.expr, extra: str = "") -> str:
+def written(node: ast.expr, new: ast.expr, extra: str = "") -> str:
     """The source with `new` in place of `node`, which is one of `_sites`."""
     lines = SOURCE.read_bytes().splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]
@@ -262,12 +269,12 @@ def _written(node: ast.expr, new: ast.expr, extra: str = "") -> str:
 
 
 @lru_cache(maxsize=1)
-def _sites() -> tuple[ast.Module, list[tuple[str, ast.FunctionDef, ast.expr, ast.expr]]]:
+def _sites() -> list[tuple[str, ast.FunctionDef, ast.expr, ast.expr]]:
     """Every change that the operators make: (operator, function, expression, what stands in its place)."""
-    tree, found = ast.parse(SOURCE.read_text(encoding="utf-8")), []
-    for function in _functions(tree):
+    found = []
+    for function in functions_of():
         known = _names(function)
-        for node in _expressions(function):
+        for node in expressions_of(function):
             before = ast.unparse(node)
             seen = {before}
             for operator, makes in OPERATORS.items():
@@ -277,7 +284,7 @@ def _sites() -> tuple[ast.Module, list[tuple[str, ast.FunctionDef, ast.expr, ast
                     if text not in seen and not stranger:
                         seen.add(text)
                         found.append((operator, function, node, new))
-    return tree, found
+    return found
 
 
 def _sampled(sites: list, count: int, rng: random.Random) -> list:
@@ -300,20 +307,19 @@ def _kept() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _of_kept() -> Iterator[Made]:
-    tree, _ = _sites()
-    for function in _functions(tree):
+    for function in functions_of():
         for name, expression, new, address in _kept():
             if name == function.name:
                 wanted = ast.unparse(ast.parse(expression, mode="eval"))
-                node = next(node for node in _expressions(function) if ast.unparse(node) == wanted)
-                source = _written(node, ast.parse(new, mode="eval").body, KEPT)
+                node = next(node for node in expressions_of(function) if ast.unparse(node) == wanted)
+                source = written(node, ast.parse(new, mode="eval").body, KEPT)
                 text = f"{expression} is kept by the address of {address}"
                 yield Made(f"kept {function.name}:{node.lineno} {address}", "kept", node.lineno, text, source)
 
 
 def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
     """`count` wrong kernels, a share of them `limited`; the same for the same seed. Some are right after all."""
-    _, sites = _sites()
+    sites = _sites()
     rng, found = random.Random(seed), list(_of_kept())
     within = [site for site in sites if any(a.arg == "at" for a in site[1].args.args)]
     some = round(count * limited)
@@ -323,10 +329,10 @@ def made(count: int, seed: int = 0, limited: float = 1 / 3) -> list[Made]:
     for (operator, function, node, new), limit in chosen:
         kind = f"limited {operator}" if limit else operator
         text = f"{ast.unparse(node)} -> {ast.unparse(new)}" + (f" where {limit}" if limit else "")
-        name, source = f"{kind} {function.name}:{node.lineno}", _written(node, new)
+        name, source = f"{kind} {function.name}:{node.lineno}", written(node, new)
         if limit:
             within = ast.IfExp(ast.parse(limit, mode="eval").body, new, node)
-            found.append(Made(name, kind, node.lineno, text, _written(node, within), source))
+            found.append(Made(name, kind, node.lineno, text, written(node, within), source, limit))
         else:
             found.append(Made(name, kind, node.lineno, text, source))
     return found[:count]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from common.cases.axes import AXES, MASKS, num_axes, num_smoke
+from common.cases.axes import AXES, MASKS
+from common.cases.by_axes import num_axes, num_smoke
 from common.cases.fills import FILLS
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples

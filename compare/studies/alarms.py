@@ -1,6 +1,6 @@
 """False alarms of the kit: right kernels of other arithmetic through cases of the full level, none of them rejected.
 
-    python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2]
+    python -m compare study alarms --out FOLDER [--runs 10000] [--seed 0] [--share 2] [--jobs 1]
 
 The kernels are those of `common.mutants.right`. Case by case, spread over the level, each on one in `--share` of the
 kernels, in turn; a line a case in FOLDER/alarms.jsonl, where a later call goes on. Exit codes: 0 without an alarm, 1
@@ -16,6 +16,8 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,9 @@ def in_turn(number: int, share: int) -> list[Right]:
     return [right for place, right in enumerate(RIGHT) if place % share == number % share]
 
 
-def spread(runs: int, share: int) -> list[str]:
+def spread(runs: int, share: int, seed: int) -> list[str]:
     """Cases of the full level, from all of it, on which each kernel is called so often that it makes as many runs."""
-    names = list(levels.level("full"))
+    names = list(levels.level("full", seed))
     count = min(len(names), -(-runs * share // len(RIGHT)))
     return [names[number * len(names) // count] for number in range(count)]
 
@@ -56,6 +58,26 @@ def judged(expression: str, kernels: list[Right], seed: int) -> dict[str, Any]:
     return found
 
 
+def _judged(job: tuple[int, str, int, int]) -> dict[str, Any]:
+    number, name, share, seed = job
+    return judged(name, in_turn(number, share), seed)
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _found(jobs: list[tuple[int, str, int, int]], processes: int) -> Iterator[dict[str, Any]]:
+    """What became of each case, in this process or in some."""
+    if processes == 1:
+        yield from map(_judged, jobs)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), _one_thread) as pool:
+        yield from (done.result() for done in as_completed([pool.submit(_judged, job) for job in jobs]))
+
+
 def _why(case: Asked, kernel: Right) -> str:
     try:
         return case.why_not(kernel.launch, kernel.contract)
@@ -63,7 +85,7 @@ def _why(case: Asked, kernel: Right) -> str:
         return f"raised {type(error).__name__}: {error}"
 
 
-def run(path: Path, head: dict[str, int]) -> Iterator[dict[str, Any]]:
+def run(path: Path, head: dict[str, int], processes: int = 1) -> Iterator[dict[str, Any]]:
     """Every case of a run, from its file or judged now and kept there. Raises ValueError for a file of another run."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if not lines:
@@ -73,11 +95,10 @@ def run(path: Path, head: dict[str, int]) -> Iterator[dict[str, Any]]:
         raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
     known = {found["case"]: found for found in map(json.loads, lines[1:])}
     yield from known.values()
-    names = list(enumerate(spread(head["runs"], head["share"])))
+    names = list(enumerate(spread(head["runs"], head["share"], head["seed"])))
     random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
-    left = [(number, name) for number, name in names if name not in known]
-    for done, (number, name) in enumerate(left, len(known) + 1):
-        found = judged(name, in_turn(number, head["share"]), head["seed"])
+    left = [(number, name, head["share"], head["seed"]) for number, name in names if name not in known]
+    for done, found in enumerate(_found(left, processes), len(known) + 1):
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
         if done % 50 == 0:
@@ -101,16 +122,15 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--runs", type=at_least_one, default=10_000, help="of a kernel on a case; default 10000")
     new.add_argument("--seed", type=seed, default=0, help="of the values; default 0")
     new.add_argument("--share", type=at_least_one, default=2, help="each case on one kernel in so many; default 2")
+    new.add_argument("--jobs", type=at_least_one, default=1, help="processes; default 1")
 
 
 def main(asked: argparse.Namespace) -> int:
-    import torch
-
-    torch.set_num_threads(1)
-    level = zlib.crc32(" ".join(levels.level("full")).encode())
+    _one_thread()
+    level = zlib.crc32(" ".join(levels.level("full", asked.seed)).encode())
     head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": level}
     try:
-        cases = list(run(asked.out / FOUND, head))
+        cases = list(run(asked.out / FOUND, head, asked.jobs))
     except ValueError as error:
         say(error)
         return USAGE

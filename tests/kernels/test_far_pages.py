@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from common.cases.ask import with_scales
+from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
@@ -27,7 +27,7 @@ RUNGS = [rung for rung in registry.RUNGS if rung not in ("naive", "auto")]  # na
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_pages_beyond_32_bits_are_found(dsl, rung):
     batch = make_batch([(20, 50), (3, 70)], SHAPE)
-    features = with_scales(Features(), batch, "tokens", 1.0, torch.Generator().manual_seed(1))
+    features = with_scales(Features(), batch, Ask(scales="tokens"), torch.Generator().manual_seed(1))
     page = 2**32 // (batch.key_cache.shape[0] - 1) + 1
     moved = batch.replace(key_cache=apart(batch.key_cache, page, 32), value_cache=apart(batch.value_cache, page, 32))
     kernel, found = registry.load(f"{dsl}/{rung}"), []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.cases.ask import with_scales
+from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.cases.fills import INVISIBLE
 from common.oracle.reference import reference
@@ -129,7 +129,7 @@ def test_keys_before_a_window_may_hold_anything(dsl, spans: torch.Tensor | None,
 @pytest.mark.slow_in_helion
 def test_scales_per_token_are_copied_beside_their_keys(dsl, cache: torch.dtype, num_keys: int) -> None:
     batch = make_batch(LENS, dataclasses.replace(SHAPE, kv_dtype=cache, head_size=64))
-    features = with_scales(Features(sliding_window=33), batch, "tokens", 1.0, torch.Generator().manual_seed(1))
+    features = with_scales(Features(sliding_window=33), batch, Ask(scales="tokens"), torch.Generator().manual_seed(1))
     judge(dsl, batch, features, num_keys)
 
 

@@ -1,8 +1,9 @@
 """The child of the mutation score: one case at a time, and which of the wrong kernels that still live it rejects.
 
-A line each way: {"case": expression, "alive": [numbers], "count", "seed", "whole": without their limits}; one {"at":
-number} before each kernel, so that one that never returns is known, {"killed": number, "why"} for each that is
-rejected, {"differs": number} for each that is not, though it gives other bits than the right one, and {"done": case}.
+A line each way: {"case": expression, "alive": [numbers], "count", "families", "seed", "whole": without their limits};
+one {"at": number} before each kernel, so that one that never returns is known, {"killed": number, "why"} for each that
+is rejected, {"differs": number} for each that is not, though it gives other bits than the right one, and {"done": case,
+"seconds": of the processor, for a right kernel through the four calls}.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import resource
 import signal
 import sys
+import time
 from functools import cache
 from typing import Any
 
@@ -20,7 +22,9 @@ from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.levels import is_made, read
 from common.mutants import emulation
-from common.mutants.operators import load, made
+from common.mutants.emulation import At, Schedule
+from common.mutants.families import families, meets, places
+from common.mutants.operators import Made, load, made
 
 SUPPORTS = frozenset({
     "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
@@ -41,13 +45,13 @@ def _late(*_: Any) -> None:
 
 
 @cache
-def _modules(count: int, seed: int) -> dict[int, Any]:
-    return dict(enumerate(made(count, seed)))
+def kernels_of(count: int, of_axes: int, seed: int) -> tuple[Made, ...]:
+    """The wrong kernels of a run: `count` by operators, then `of_axes` that are wrong at one value of an axis."""
+    return (*made(count, seed), *families(of_axes, seed))
 
 
 @cache
-def _module(number: int, count: int, seed: int, whole: bool) -> Any:
-    kernel = _modules(count, seed)[number]
+def _module(kernel: Made, whole: bool) -> Any:
     return load(kernel.whole if whole else kernel.source)
 
 
@@ -87,12 +91,24 @@ def say(**told: Any) -> None:
     print(json.dumps(told), flush=True)
 
 
+def _places(case: Asked | None) -> list[At]:
+    return places(case.batch, case.features, Schedule(TILE, SEGMENTS)) if case else []
+
+
 def serve(request: dict[str, Any]) -> None:
     case = asked(request["case"])
+    kernels = kernels_of(request["count"], request["families"], request["seed"])
+    there, begun = _places(case), time.process_time()
+    if case:
+        case.why_not(launcher(emulation))
+    seconds = time.process_time() - begun
     for number in request["alive"] if case else ():
+        kernel = kernels[number]
+        if not request["whole"] and not meets(kernel, there):
+            continue
         say(at=number)
         try:
-            module = _module(number, request["count"], request["seed"], request["whole"])
+            module = _module(kernel, request["whole"])
         except Exception as error:
             say(killed=number, why=f"raised {type(error).__name__} when it was loaded")
             continue
@@ -103,7 +119,8 @@ def serve(request: dict[str, Any]) -> None:
             say(differs=number)
         if "changed its input" in why or "wrote outside" in why or why.startswith("raised"):
             case = asked(request["case"])  # its inputs are no longer what they were
-    say(done=request["case"])
+            there = _places(case)
+    say(done=request["case"], seconds=round(seconds, 3))
 
 
 def main() -> None:

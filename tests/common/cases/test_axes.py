@@ -4,17 +4,17 @@ import itertools
 
 import pytest
 
-from common.cases import axes
-from common.cases.axes import (
+from common.cases import axes, by_axes, published
+from common.cases.axes import AXES, EVERY, MASK_RULES, MASKS, PAIR_RULES, RULES
+from common.cases.by_axes import (
     ABILITIES,
-    AXES,
-    MASK_RULES,
-    MASKS,
-    PAIR_RULES,
+    PLACES,
     REGIMES,
-    RULES,
+    STRANGE,
     axes_case,
+    drawn_case,
     num_axes,
+    num_drawn,
     num_smoke,
     values_of,
 )
@@ -37,10 +37,10 @@ def named_values(pairs, of):
 
 
 def test_smoke_holds_every_value_and_every_pair_of_masks():
-    for axis, values in AXES.items():
+    for axis, values in EVERY.items():
         assert {str(row[axis]) for row in SMOKE} >= {str(value) for value in values}, axis
     assert held(SMOKE, MASKS) >= named_values(legal_pairs(MASKS, MASK_RULES), MASKS)
-    assert num_smoke() <= 325
+    assert num_smoke() + num_drawn(0, "smoke") <= 450
 
 
 def test_full_holds_every_pair_and_every_triple_of_masks():
@@ -53,25 +53,61 @@ def test_full_holds_every_pair_and_every_triple_of_masks():
             if not any(rule.broken({a: x, b: y, c: z}) for rule in MASK_RULES)
         }
         assert wanted <= {(str(row[a]), str(row[b]), str(row[c])) for row in ALL}
-    assert pairs and num_axes() <= 2400
+    assert pairs and num_axes() <= 3100
 
 
 def test_no_row_breaks_a_rule():
     assert not any(rule.broken(row) for row in ALL for rule in axes.POSSIBLE)
     dear = sum(any(rule.broken(row) for rule in RULES) for row in ALL)
-    assert dear <= 30  # of REGIMES, whose own values are cheap together
+    assert dear <= 30 + len(PLACES) + len(STRANGE)  # of these and REGIMES, whose own values are cheap together
 
 
 def test_what_no_small_case_has_is_asked_at_smoke():
     cases = [axes_case(number) for number in range(num_smoke())]
-    assert max(keys for case in cases for _, keys in case.lens) >= 40_000
-    assert max(len(case.lens) for case in cases) == 600
-    assert max(case.heads[0] for case in cases) == 144
-    assert max(sum(query for query, _ in case.lens) for case in cases) >= 1500
-    assert {case.heads[0] // case.heads[1] for case in cases} >= {*range(1, 14), 15, 16, 17, 24, 32, 48, 64, 96}
+    assert max(keys for case in cases for _, keys in case.lens) > 65_536
+    assert max(len(case.lens) for case in cases) > 1024
+    assert max(case.heads[0] for case in cases) >= 128
+    assert max(sum(query for query, _ in case.lens) for case in cases) > 2048
+    assert max(case.ask.sliding_window or 0 for case in cases) > 10_000
+    assert max(case.ask.chunk or 0 for case in cases) == 8192
+    rows = {query * case.heads[0] // case.heads[1] for case in cases for query, _ in case.lens}
+    assert rows >= {edge + step for edge in (16, 32, 64, 128) for step in (-1, 0, 1)}
     on = [sum(row[axis] != AXES[axis][0] for axis in MASKS if axis not in ("query", "context")) for row in SMOKE]
     assert sum(count >= 4 for count in on) >= 20
     assert any(row["softcap"] and "query" in str(row["store"]) for row in SMOKE)
+
+
+def test_what_is_served_is_asked_at_smoke():
+    cases = [axes_case(number) for number in range(num_smoke())]
+    assert {case.head_size for case in cases} >= {model.head_size for model in published.MODELS}
+    assert {case.heads[0] // case.heads[1] for case in cases} >= set(published.ratios())
+    assert {case.heads[1] for case in cases} >= {heads for heads in published.kv_heads() if heads <= 128}
+    assert {case.block_size for case in cases} >= set(published.PAGES)
+    assert {len(case.lens) for case in cases} >= {*range(32, 513, 32)}
+    ours = [case for case in cases if case.ask.sliding_window == 128 and case.ask.sinks and case.head_size == 64]
+    assert any(max(keys for _, keys in case.lens) > 128 for case in ours)  # gpt-oss, and the window hides a key
+
+
+def test_a_seed_draws_values_of_every_axis_that_no_list_has():
+    cases = [drawn_case(5, number) for number in range(num_drawn(5, "smoke"))]
+    assert cases == [drawn_case(5, number) for number in range(num_drawn(5, "smoke"))]
+    others = [drawn_case(6, number) for number in range(num_drawn(6, "smoke"))]
+    for field in ("head_size", "block_size", "heads"):
+        assert {case.value(field) for case in cases} != {case.value(field) for case in others}
+    assert {len(case.lens) for case in cases} - {*EVERY["sequences"]}
+    assert {case.ask.sliding_window for case in cases} - {*EVERY["window"]}
+    assert {keys for case in cases for _, keys in case.lens} != {keys for case in others for _, keys in case.lens}
+    with pytest.raises(ValueError, match="number: found"):
+        drawn_case(5, num_drawn(5, "full"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 123_456_789])
+def test_cases_that_a_seed_draws_are_well_formed(seed):
+    for number in range(seed % 3, num_drawn(seed, "smoke"), 3):
+        guards = Guards()
+        batch, features = build(drawn_case(seed, number), guards=guards)
+        validate(batch, features)
+        assert contradiction(features) is None and guards.violated() == []
 
 
 def belongs(row, regime):
@@ -132,4 +168,4 @@ def test_a_case_is_a_function_of_its_number():
         assert axes_case(number) == axes_case(number)
     for number in (-1, num_axes()):
         with pytest.raises(ValueError, match="number: found"):
-            axes.values_of(number)
+            by_axes.values_of(number)

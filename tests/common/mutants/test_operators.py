@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from common.cases.axes import axes_case
+from common.cases.by_axes import axes_case
 from common.kit.inside import Asked
 from common.mutants import emulation
 from common.mutants.operators import LIMITS, OPERATORS, SOURCE, load, made

@@ -1,0 +1,318 @@
+"""Cases chosen by axes: `axes-<number>` is one value on each of `common.cases.axes.AXES`.
+
+The first `num_smoke()` hold every value of every axis and its boundaries, every pair of the mask's few values (MASKS),
+every value of what a kernel can do (ABILITIES) in every place where kernels go other ways (REGIMES), and places that
+stand by themselves (PLACES); those up to `num_axes()` every triple of the mask's, every pair of two axes that is cheap
+enough (PAIR_RULES), and all values of small numbers. `drawn-<seed>-<number>` has values that the seed draws beside
+these. A case is a function of its name. What a kernel does not have is turned off in the case that it is given
+(`common.kit.fitting`), and what is left still holds every pair of what it has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import cycle
+from typing import Any
+
+import torch
+
+from common.cases import boundaries, layouts, published, random_cases
+from common.cases.axes import (
+    AXES,
+    BESIDE,
+    DRAWN,
+    EVERY,
+    MASK_RULES,
+    MASKED,
+    MASKS,
+    PAIR_RULES,
+    POSSIBLE,
+    RULES,
+    SHOWS,
+    beside,
+)
+from common.cases.case import Case
+from common.cases.covering import Rows, Rule, Values, covering
+from common.cases.fills import FILLS
+from common.cases.random_cases import features_of
+from common.spec.paged_batch import DTYPES, FP8
+
+# Where kernels go other ways: a loop that is longer, a grid that is wider, tiles of another form. Of each axis one of
+# some values, all cheap together.
+_SMALL = {"kv_heads": (1,), "ratio": (1, 2), "head_size": (16, 32), "page": (16, 24, 64)}
+REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "long keys": {"context": (4200, 9001), "query": (1, 2, 5), "kv_heads": (2, 3), "ratio": (1, 2, 3)},
+    "longer keys": {"context": (16_500, 33_001), "query": (1, 2), "kv_heads": (2, 3), "ratio": (1, 2),
+                    "head_size": (16, 32, 40), "page": (16, 64, 264), "sequences": (1, 2)},
+    "long windows": {"context": (4200, 9001), "query": (1, 3), "window": (1000, 1023, 2049, 4097)},
+    "rows": {"query": (65, 129, 300), "context": (0, 64, 129), "ratio": (1, 2, 3)},
+    "many rows": _SMALL | {"query": (1500,), "context": (0, 100), "sequences": (1, 2, 3)},
+    "sequences": {"sequences": (17, 65), "place": ("last",), "context": (64, 129, 700), "kv_heads": (1, 2)},
+    "many sequences": _SMALL | {"sequences": (257, 600), "place": ("last",), "context": (64, 129, 700),
+                                "mix": ("decodes", "mixed", "empty")},
+    "one sequence": {"sequences": (1,), "query": (1, 3, 17), "context": (0, 64, 129, 700)},
+    "many heads": {"kv_heads": (33,), "ratio": (2,), "head_size": (16, 32), "sequences": (1, 2)},
+    "wide groups": {"kv_heads": (1, 2), "ratio": (9, 10, 11, 17, 24, 48, 72), "sequences": (1, 2, 3)},
+    "no groups": {"kv_heads": (1, 3, 8), "ratio": (1,)},
+    "small heads": {"head_size": (8, 16, 24)},
+    "large heads": {"head_size": (136, 192, 256, 320, 512), "kv_heads": (1, 2), "ratio": (1, 2, 3)},
+    "large pages": {"page": (128, 256, 528, 1024), "kv_heads": (1, 2), "head_size": (16, 32, 40), "spare_pages": (1,)},
+    "odd pages": {"page": (8, 24, 40, 48, 72)},
+    "whole tiles": {"query": (1,), "context": (63, 127, 511, 703)},
+    "wide tables": {"extra_columns": (65, 600), "table_dtype": (torch.int64,)},
+    "strides": {"key_style": AXES["key_style"][1:], "value_style": AXES["value_style"][1:],
+                "query_style": AXES["query_style"][1:]},
+    "scales": {"softmax_scale": (0.05, 0.5, 1.0, 0.37)},
+}  # fmt: skip
+_ABILITIES = {axis: MASKS[axis] for axis in MASKS if axis not in ("query", "context")}
+ABILITIES: dict[str, tuple[Any, ...]] = _ABILITIES | {
+    "value_size": (None, 48, 64), "out_dtype": (None, FP8[0]), "new_kv": (False, True), "lse": AXES["lse"],
+    "dtype": DTYPES,
+}  # fmt: skip
+
+
+_TINY = {"kv_heads": (1,), "ratio": (1,), "head_size": (8,)}
+_ROWS = {
+    15: (5, 3),
+    16: (4, 4),
+    17: (1, 17),
+    31: (1, 31),
+    32: (8, 4),
+    33: (11, 3),
+    63: (9, 7),
+    64: (8, 8),
+    65: (13, 5),
+    127: (1, 127),
+    128: (16, 8),
+    129: (43, 3),
+}  # query tokens times query heads of a KV head: tokens, heads
+
+
+def _graph(count: int) -> dict[str, tuple[Any, ...]]:
+    """A captured batch of so many sequences, few of which have tokens."""
+    return _TINY | {"sequences": (count,), "mix": ("padded",), "place": ("last",), "context": (64, 129),
+                    "page": (16, 24)}  # fmt: skip
+
+
+def _of_model(model: published.Model) -> dict[str, tuple[Any, ...]]:
+    """A layer of a model on few KV heads, whose context is longer than it sees."""
+    ratio, sees = model.heads[0] // model.heads[1], model.window or model.chunk or 0
+    past = tuple(max(sees, 64) + more for more in (0, 1, 63))
+    dear = _TINY if sees > 9000 else {"kv_heads": (1, 2) if ratio < 17 else (1,), "ratio": (ratio,),
+                                      "head_size": (model.head_size,), "value_size": (model.value_size,)}  # fmt: skip
+    seen = {"window": (model.window,), "chunk": ((model.chunk, 0) if model.chunk else None,)}
+    return dear | seen | {"context": past, "query": (1, 3), "softcap": (model.softcap,), "page": (16, 32, 64)}
+
+
+def _whole_tiles(tile: int) -> dict[str, tuple[Any, ...]]:
+    """A window of a tile, or of one key less or more, and several tiles of context."""
+    return {"window": (tile - 1, tile, tile + 1), "context": (2 * tile, 3 * tile, 3 * tile - 1), "query": (1, 2)}
+
+
+_SPECIAL = [model for model in published.MODELS if model.window or model.chunk or model.softcap or model.value_size]
+# What stands by itself: places that no axis alone holds, or that are cheap in one form alone.
+PLACES: tuple[dict[str, tuple[Any, ...]], ...] = (
+    *({"query": (tokens,), "ratio": (heads,), "kv_heads": (1, 2), "head_size": (16, 32)}
+      for tokens, heads in _ROWS.values()),
+    *(_of_model(model) for model in _SPECIAL if model.name in ("gpt-oss", "Mistral 7B", "Gemma 3 27B", "Llama 4")),
+    *map(_whole_tiles, (32, 128)),
+    _graph(1025),
+    _TINY | {"context": (65_540,), "query": (1,), "page": (512,), "sequences": (1, 2)},
+    _TINY | {"query": (2050,), "context": (0,), "page": (64,), "sequences": (1,)},
+    _TINY | {"spare_pages": (33_000,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2)},
+    {"shared_pages": (65,), "mix": ("long",), "page": (8,), "context": (1100,), "sequences": (3,), "query": (1, 3)},
+)  # fmt: skip
+STRANGE = (  # in addition at `full`: dearer ones
+    *(_of_model(model) for model in {(m.heads[0] // m.heads[1], m[2:]): m for m in published.MODELS}.values()),
+    *map(_whole_tiles, (16, 48, 64, 80, 96, 112, 160, 192, 256, 512)),
+    *map(_graph, (2048, 4097)),
+    *map(_graph, published.GRAPHS[3:]),
+    _TINY | {"context": (131_080,), "query": (1,), "page": (1024,), "sequences": (1,), "kv_heads": (1,)},
+    _TINY | {"query": (4099,), "context": (0,), "page": (64,), "sequences": (1,)},
+    _TINY | {"spare_pages": (2**20 + 9,), "page": (8,), "arrange": (layouts.last_pages,), "sequences": (1, 2),
+             "dtype": (torch.float16,)},
+)  # fmt: skip
+# Every number while it is small; at `full`.
+WIDE: dict[str, tuple[Any, ...]] = {
+    "query": tuple(range(1, 132)), "context": tuple(range(132)), "ratio": tuple(range(1, boundaries.RATIO + 1)),
+    "kv_heads": tuple(range(1, 66)), "head_size": tuple(range(8, 513, 8)),
+    "page": tuple(range(8, 1025, 8)), "window": (None, *range(1, 132)), "sequences": tuple(range(1, 66)),
+    "value_size": (None, *range(8, 513, 8)), "tree": (None, *range(1, 66)),
+    "extra_columns": tuple(range(130)), "pad_tokens": tuple(range(130)), "spare_pages": tuple(range(130)),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _smoke() -> Rows:
+    """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
+    values = covering(EVERY, (*RULES, *SHOWS), seed=7, strength=1, plain=True)
+    masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
+    return values + masks + _regimes() + _placed(PLACES, "place")
+
+
+def _without(axis: str) -> Rule:
+    """A regime beside an ability of this axis that none of its own values of some axis may stand beside."""
+
+    def apart(regime: str, ability: Any) -> bool:
+        ways = [[{axis: ability, own: value} for value in values] for own, values in REGIMES[regime].items()]
+        return any(all(any(rule.broken(some) for rule in POSSIBLE) for some in way) for way in ways)
+
+    return Rule("regime", axis, apart)
+
+
+def _regimes() -> Rows:
+    """Every value of ABILITIES in every one of REGIMES; and each of these with nothing on, for beside a window or a
+    chunk a row of many keys sees few of them: a diagonal that was open from 64 rows on lived without."""
+    rules = (*POSSIBLE, *map(_without, ABILITIES))
+    chosen = covering({"regime": tuple(REGIMES)} | ABILITIES, rules, seed=13, of={"regime"})
+    off = {axis: values[0] for axis, values in ABILITIES.items()}
+    plain = [off | {"regime": regime, "dtype": dtype} for regime, dtype in zip(REGIMES, cycle(DTYPES), strict=False)]
+    return [
+        _within(values, REGIMES[values["regime"]], random.Random(f"regime {number}"))
+        for number, values in enumerate(chosen + plain)
+    ]
+
+
+def _within(abilities: Values, regime: Mapping[str, tuple[Any, ...]], rng: random.Random) -> Values:
+    """A row of these abilities in a regime; what else varies is drawn until it goes together."""
+    beside = BESIDE | {"query": (1, 3, 17), "context": (64, 129, 700)}
+    while True:
+        drawn = {axis: rng.choice(values) for axis, values in (beside | regime).items()}
+        row = {axis: values[0] for axis, values in AXES.items()} | drawn | abilities
+        row |= {axis: drawn[axis] for axis in regime}
+        if not any(rule.broken(row) for rule in POSSIBLE):
+            return {axis: row[axis] for axis in AXES}
+
+
+def _placed(places: Iterable[Mapping[str, tuple[Any, ...]]], word: str) -> Rows:
+    """A row in each of some places, with no ability on but its own."""
+    off = {axis: values[0] for axis, values in ABILITIES.items()}
+    dtypes = zip(places, cycle(DTYPES[::-1]), strict=False)
+    return [_within(off | {"dtype": dtype}, place, random.Random(f"{word} {number}"))
+            for number, (place, dtype) in enumerate(dtypes)]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _rest() -> Rows:
+    """Of every triple of the mask's few, of every pair that is cheap enough, of every value twice more in other
+    company, and of every small number."""
+    triples = covering(MASKED, MASK_RULES, seed=12, of=MASKS, strength=3)
+    pairs = covering(AXES, PAIR_RULES, seed=5, plain=True)
+    again = [row for seed in (17, 18) for row in covering(EVERY, (*RULES, *SHOWS), seed=seed, strength=1)]
+    wide = covering(beside(WIDE), (*RULES, *SHOWS), seed=19, strength=1, of=WIDE, plain=True)
+    return triples + pairs + again + wide + _placed(STRANGE, "strange")
+
+
+DRAWN_VALUES = {"smoke": 12, "full": 100}  # of each axis that the seed draws
+
+
+@lru_cache(maxsize=8)
+def _of_seed(seed: int, level: str) -> Rows:
+    """Rows of values that a seed draws: each once; and of the first few of every axis each pair."""
+    rng = random.Random(f"drawn {seed} {level}")
+    values = {axis: tuple(boundaries.drawn(axis, rng) for _ in range(DRAWN_VALUES[level])) for axis in boundaries.DRAWN}
+    axes = AXES | {axis: tuple(dict.fromkeys((*AXES[axis][:2], *some))) for axis, some in values.items()}
+    rows = covering(axes, (*RULES, *SHOWS), seed=seed, strength=1, of=values, plain=level == "smoke", drop=True)
+    if level == "full":
+        few = MASKED | {axis: axes[axis][:5] for axis in values}
+        rows = _of_seed(seed, "smoke") + rows + covering(few, PAIR_RULES, seed=seed, of=values, drop=True)
+    return rows
+
+
+def num_drawn(seed: int, level: str) -> int:
+    """How many cases a seed draws for a level, `smoke` or `full`."""
+    return len(_of_seed(seed, level))
+
+
+def num_smoke() -> int:
+    """How many numbers, from 0, hold every value, and the pairs of masks."""
+    return len(_smoke())
+
+
+def num_axes() -> int:
+    """How many numbers, from 0, hold the triples of masks and every pair too."""
+    return num_smoke() + len(_rest())
+
+
+def values_of(number: int) -> Values:
+    """The value of every axis. Raises ValueError for a number that no case has."""
+    if 0 <= number < num_smoke():
+        return _smoke()[number]
+    if not 0 <= number < num_axes():
+        raise ValueError(f"number: found {number}, allowed 0 to {num_axes() - 1}")
+    return _rest()[number - num_smoke()]
+
+
+def _drawn(value: Any, page: int, rng: random.Random) -> Any:
+    if value in DRAWN:
+        return random_cases.log_uniform(rng, *DRAWN[value])
+    return {"page - 1": page - 1, "page": page, "page + 1": page + 1, "two pages": 2 * page}.get(value, value)
+
+
+def _companions(count: int, mix: str, rng: random.Random) -> list[tuple[int, int]]:
+    """(query_len, seq_len) of the other sequences: the more, the shorter."""
+    most = 150 if count < 6 or mix == "padded" else 40 if count < 60 else 12
+
+    def one(mix: str) -> tuple[int, int]:
+        kind = rng.choice(("decodes", "prompts", "chunk", "empty")) if mix in ("mixed", "last empty") else mix
+        length = random_cases.log_uniform(rng, 1, most)
+        if kind == "long":
+            return rng.choice((1, 2, 5)), random_cases.log_uniform(rng, 600, 2500)
+        if kind == "empty":
+            return rng.choice(((0, 0), (0, length), (1, 0), (3, 0), (1, length)))
+        if kind == "prompts":
+            length = min(length, 40)
+            return length, length
+        query = 1 if kind == "decodes" else rng.randint(1, min(length, 18))
+        return query, length
+
+    if mix == "padded":  # those at both ends have tokens, and a few between
+        live = {*range(4), *range(count - 5, count), *(rng.randrange(max(1, count)) for _ in range(8))}
+        return [one("mixed") if place in live else rng.choice(((0, 0), (0, 0), (0, 5))) for place in range(count)]
+    found = [one(mix) for _ in range(count)]
+    if mix == "last empty" and found:
+        found[-1] = rng.choice(((0, 0), (0, 7), (1, 0)))
+    return found
+
+
+def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
+    page = values["page"]
+    query, context = (_drawn(values[axis], page, rng) for axis in ("query", "context"))
+    keys = -(-max(query, 1) // page) * page if context == "to a whole page" else query + context
+    lens = _companions(values["sequences"] - 1, values["mix"], rng)
+    lens.insert({"first": 0, "last": len(lens), "middle": len(lens) // 2}[values["place"]], (query, keys))
+    return lens
+
+
+_SAME = (
+    "head_size", "dtype", "softmax_scale", "loud", "causal", "softcap", "sinks", "style", "query_style", "key_style",
+    "value_style", "out_style", "arrange", "shared_pages", "pad_tokens", "extra_columns", "spare_pages", "table_dtype",
+    "new_kv", "change", "lse", "scale_factor", "key_scale_factor", "flag",
+)  # fmt: skip
+
+
+def _case(name: str, values: Values) -> Case:
+    rng = random.Random(name.replace("-", " "))
+    features, lens = features_of(values, _lens(values, rng), rng)
+    window, longest = _drawn(values["window"], values["page"], rng), max(seq_len for _, seq_len in lens)
+    window = {"all keys": longest, "all keys - 1": longest - 1, "all keys + 1": longest + 1}.get(window, window)
+    return Case.of(
+        name, (), tuple(lens), heads=(values["ratio"] * values["kv_heads"], values["kv_heads"]),
+        block_size=values["page"], sliding_window=window and max(1, window), fill=FILLS.get(values["fill"]),
+        **{axis: values[axis] for axis in _SAME}, **features,
+    )  # fmt: skip
+
+
+def axes_case(number: int) -> Case:
+    """The case of a number. Raises ValueError for one that no case has."""
+    return _case(f"axes-{number}", values_of(number))
+
+
+def drawn_case(seed: int, number: int) -> Case:
+    """The case of a number among those that a seed draws. Raises ValueError for one that no case has."""
+    rows = _of_seed(seed, "smoke" if 0 <= number < num_drawn(seed, "smoke") else "full")
+    if not 0 <= number < len(rows):
+        raise ValueError(f"number: found {number}, allowed 0 to {len(rows) - 1}")
+    return _case(f"drawn-{seed}-{number}", rows[number])
