@@ -13,7 +13,7 @@ import torch
 from common.cases import boundaries, layouts, random_cases
 from common.cases.calls import CHANGES
 from common.cases.case import LSE_STYLES
-from common.cases.covering import Rule, both
+from common.cases.covering import Rule, Values, both
 from common.cases.fills import FILLS
 from common.cases.random_cases import FEATURE_AXES
 from common.spec.paged_batch import DTYPES, FP8
@@ -215,4 +215,25 @@ SHOWS: tuple[Rule, ...] = (
     # a draft of as many tokens
     Rule("tree", "query", lambda tree, query: (tree or 0) > 9 and not tree <= _most(query) < 400),
 )  # fmt: skip
+_LIVE = 20  # sequences of a padded batch that have tokens
+
+
+def seconds(values: Values) -> float:
+    """About what the four calls of a case cost the emulation and the reference, on one core that others use too."""
+    count, long = values["sequences"], values["mix"] == "long"
+    live = min(count, _LIVE) if values["mix"] == "padded" else count
+    query, context, heads = _most(values["query"]), _most(values["context"]), values["ratio"] * values["kv_heads"]
+    lanes = values["head_size"] + (values["value_size"] or values["head_size"])
+    keys = query + context + (live - 1) * (1500 if long else 50 if count < 6 else 12)
+    pages = values["spare_pages"] + keys / values["page"] + live
+    pool = pages * values["page"] * values["kv_heads"] * lanes
+    products = query * (query + context) * heads * lanes
+    return 2e-9 * products + 1.2e-7 * keys * heads * lanes + 5e-8 * pool + 0.008 * live
+
+
+def cheap(values: Values) -> bool:
+    """Whether a case may be one of many."""
+    return seconds(values) < 0.8
+
+
 PAIR_RULES = (*RULES, *(Rule(one, other, _past(most)) for (one, other), most in _MOST_OF_PAIRS.items()))

@@ -32,6 +32,7 @@ from common.cases.axes import (
     RULES,
     SHOWS,
     beside,
+    cheap,
 )
 from common.cases.case import Case
 from common.cases.covering import Rows, Rule, Values, covering
@@ -50,8 +51,8 @@ REGIMES: dict[str, dict[str, tuple[Any, ...]]] = {
     "rows": {"query": (65, 129, 300), "context": (0, 64, 129), "ratio": (1, 2, 3)},
     "many rows": _SMALL | {"query": (1500,), "context": (0, 100), "sequences": (1, 2, 3)},
     "sequences": {"sequences": (17, 65), "place": ("last",), "context": (64, 129, 700), "kv_heads": (1, 2)},
-    "many sequences": _SMALL | {"sequences": (257, 600), "place": ("last",), "context": (64, 129, 700),
-                                "mix": ("decodes", "mixed", "empty")},
+    "many sequences": _SMALL | {"sequences": (257, 320, 600), "place": ("last",), "context": (64, 129, 700),
+                                "mix": ("padded", "padded", "padded", "mixed", "empty")},
     "one sequence": {"sequences": (1,), "query": (1, 3, 17), "context": (0, 64, 129, 700)},
     "many heads": {"kv_heads": (33,), "ratio": (2,), "head_size": (16, 32), "sequences": (1, 2)},
     "wide groups": {"kv_heads": (1, 2), "ratio": (9, 10, 11, 17, 24, 48, 72), "sequences": (1, 2, 3)},
@@ -103,7 +104,8 @@ def _of_model(model: published.Model) -> dict[str, tuple[Any, ...]]:
     dear = _TINY if sees > 9000 else {"kv_heads": (1, 2) if ratio < 17 else (1,), "ratio": (ratio,),
                                       "head_size": (model.head_size,), "value_size": (model.value_size,)}  # fmt: skip
     seen = {"window": (model.window,), "chunk": ((model.chunk, 0) if model.chunk else None,)}
-    return dear | seen | {"context": past, "query": (1, 3), "softcap": (model.softcap,), "page": (16, 32, 64)}
+    rest = {"softcap": (model.softcap,), "sinks": ("near" if model.sinks else None,), "page": (16, 32, 64)}
+    return dear | seen | rest | {"context": past, "query": (1, 3)}
 
 
 def _whole_tiles(tile: int) -> dict[str, tuple[Any, ...]]:
@@ -147,7 +149,7 @@ WIDE: dict[str, tuple[Any, ...]] = {
 @lru_cache(maxsize=1)
 def _smoke() -> Rows:
     """Of every value, of every pair of the mask's few and of what changes between calls, and of every place."""
-    values = covering(EVERY, (*RULES, *SHOWS), seed=7, strength=1, plain=True)
+    values = covering(EVERY, (*RULES, *SHOWS), seed=7, strength=1, plain=True, cheap=cheap)
     masks = covering(MASKED, MASK_RULES, seed=11, of={*MASKS, "change"})
     return values + masks + _regimes() + _placed(PLACES, "place")
 
@@ -200,8 +202,8 @@ def _rest() -> Rows:
     company, and of every small number."""
     triples = covering(MASKED, MASK_RULES, seed=12, of=MASKS, strength=3)
     pairs = covering(AXES, PAIR_RULES, seed=5, plain=True)
-    again = [row for seed in (17, 18) for row in covering(EVERY, (*RULES, *SHOWS), seed=seed, strength=1)]
-    wide = covering(beside(WIDE), (*RULES, *SHOWS), seed=19, strength=1, of=WIDE, plain=True)
+    again = [row for seed in (17, 18) for row in covering(EVERY, (*RULES, *SHOWS), seed=seed, strength=1, cheap=cheap)]
+    wide = covering(beside(WIDE), (*RULES, *SHOWS), seed=19, strength=1, of=WIDE, plain=True, cheap=cheap)
     return triples + pairs + again + wide + _placed(STRANGE, "strange")
 
 
@@ -214,7 +216,9 @@ def _of_seed(seed: int, level: str) -> Rows:
     rng = random.Random(f"drawn {seed} {level}")
     values = {axis: tuple(boundaries.drawn(axis, rng) for _ in range(DRAWN_VALUES[level])) for axis in boundaries.DRAWN}
     axes = AXES | {axis: tuple(dict.fromkeys((*AXES[axis][:2], *some))) for axis, some in values.items()}
-    rows = covering(axes, (*RULES, *SHOWS), seed=seed, strength=1, of=values, plain=level == "smoke", drop=True)
+    rows = covering(
+        axes, (*RULES, *SHOWS), seed=seed, strength=1, of=values, plain=level == "smoke", drop=True, cheap=cheap
+    )
     if level == "full":
         few = MASKED | {axis: axes[axis][:5] for axis in values}
         rows = _of_seed(seed, "smoke") + rows + covering(few, PAIR_RULES, seed=seed, of=values, drop=True)

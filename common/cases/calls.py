@@ -17,7 +17,8 @@ from torch import Tensor
 
 from common.cases.batch import fill_new_tokens
 from common.cases.case import Case
-from common.oracle.integrity import inputs_of
+from common.cases.company import in_company, orders
+from common.oracle.integrity import differing, inputs_of
 from common.spec import Features, PagedBatch, is_per_token
 from common.spec.metadata import cdiv, lens_of
 from common.spec.quantise import negate
@@ -28,12 +29,28 @@ _FACTORS = ("alibi_slopes", "tree_bias", "key_scale", "value_scale", "query_scal
 
 @dataclass(frozen=True)
 class Call:
-    """What a kernel is called on, in place; until the next one. again: it must give the bits of the first call."""
+    """What a kernel is called on, in place; until the next one. again: it must give the bits of the first call. rows:
+    those of the first call that its own stand for, where it has some of the sequences, in other company."""
 
     name: str
     batch: PagedBatch
     features: Features
     again: bool = False
+    rows: Tensor | None = None
+
+    def unlike(self, first: dict[str, Tensor], found: dict[str, Tensor], deterministic: bool = True) -> tuple[str, str]:
+        """A status and a sentence where the bits are others than the first call's and must not be; else two empty."""
+        number = self.name.split(",")[0]
+        if self.again and deterministic and (names := differing(first, found)):
+            return "nondeterministic", f"{number} gave other bits of {names[0]} than call 1 for the same values"
+        if self.rows is not None and self.features.batch_invariant:
+            wanted = {name: tensor[self.rows] for name, tensor in first.items()}
+            if names := differing(wanted, found):
+                return (
+                    "incorrect",
+                    f"{self.name}: other bits of {names[0]} than in call 1, which batch_invariant forbids",
+                )
+        return "", ""
 
 
 def _negate(*names: str) -> Callable[[PagedBatch, Features], Inputs]:
@@ -176,7 +193,8 @@ def _kept(names: tuple[str, ...], inputs: dict[str, Tensor]) -> Iterator[None]:
 
 
 def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
-    """The four calls, each valid until the next is asked for; behind the last the inputs are as in the first."""
+    """The four calls, each valid until the next is asked for; behind the last the inputs are as in the first. In a case
+    of company as many more as `company.orders` has, and two that repeat the first."""
     change = change_of(case, batch, features)
     if change == "table":
         _prepare(batch, features)
@@ -187,3 +205,15 @@ def calls(case: Case, batch: PagedBatch, features: Features) -> Iterator[Call]:
     with _kept(_CHANGED[change], inputs):
         yield Call(f"call 3, other {change} alone at the same addresses", *CHANGES[change](batch, features))
     yield Call("call 4, the values of call 1", batch, features, again=True)
+    if case.company:
+        yield from _in_company(batch, features)
+
+
+def _in_company(batch: PagedBatch, features: Features) -> Iterator[Call]:
+    number = 5
+    for words, order in orders(lens_of(batch.query_start_loc, batch.seq_lens)):
+        part, own, rows = in_company(batch, features, order)
+        yield Call(f"call {number}, {words}", part, own, rows=rows)
+        number += 1
+    for again in (number, number + 1):
+        yield Call(f"call {again}, the values of call 1", batch, features, again=True)

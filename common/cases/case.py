@@ -33,7 +33,8 @@ class Case:
     softmax_scale: None: head_size^-0.5. query_style, key_style, value_style, out_style: how that tensor alone lies in
     memory, one of `layouts.STRIDES`. change: what alone is another in the call that changes one thing
     (`common.cases.calls`); None: by the case's name. lse: how the LSE lies in memory, one of LSE_STYLES, where
-    a kernel has it; None: none is asked for.
+    a kernel has it; None: none is asked for. company: some of the sequences are asked alone and with others, too
+    (`common.cases.company`).
     """
 
     name: str
@@ -70,6 +71,7 @@ class Case:
     out_style: str | None = None
     change: str | None = None
     lse: str | None = "rows"
+    company: bool = False
 
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], lens: tuple[tuple[int, int], ...], **options: Any) -> Case:

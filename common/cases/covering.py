@@ -94,8 +94,11 @@ class _Array:
         """Numbers of what is still missing."""
         return np.flatnonzero(self.missing[tuple(self.at.T)]) if len(self.at) else np.empty(0, int)
 
-    def complete(self, start: tuple[Any, ...], rng: random.Random, plain: bool) -> dict[str, int] | None:
-        """A row through `start`; None where some axis has no value left for it. plain: of equals the first value."""
+    def complete(
+        self, start: tuple[Any, ...], rng: random.Random, plain: bool, thrift: float = 0.0
+    ) -> dict[str, int] | None:
+        """A row through `start`; None where some axis has no value left for it. plain: of equals the first value.
+        thrift: how often an axis takes its first free value, whatever another would add."""
         row: dict[str, int] = {}
         chosen: list[int] = []
         gain = self.missing.astype(int) if self.strength == 1 else np.zeros(len(self.legal), int)
@@ -120,8 +123,12 @@ class _Array:
             free = [place for place in order if legal[first + place]]
             if not free:
                 return None
-            take(axis, max(free, key=lambda place: gain[first + place]))
+            frugal = thrift and rng.random() < thrift
+            take(axis, min(free) if frugal else max(free, key=lambda place: gain[first + place]))
         return row
+
+    def values(self, row: dict[str, int]) -> Values:
+        return {axis: values[row[axis]] for axis, values in self.axes.items()}
 
     def _within(self, row: dict[str, int]) -> tuple[np.ndarray, ...]:
         places = np.array([self.first[axis] + place for axis, place in row.items()])
@@ -144,17 +151,21 @@ def covering(
     strength: int = 2,
     plain: bool = False,
     drop: bool = False,
+    cheap: Callable[[Values], bool] | None = None,
 ) -> Rows:
     """Rows of one value per axis that hold every value (strength 1), legal pair (2) or legal triple (3).
 
     A triple is legal where its pairs are. Raises ValueError for what no row can hold; drop: leaves it out.
     of: only values and pairs with a value of one of these axes need be held, and triples of three of them.
+    cheap: a row for which it does not hold is made plainer, axis by axis, until it does.
     plain: where several values of an axis add as much, the first one is taken if it is among them, else any.
     """
     array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
     while (left := array.left()).size:
         start = array.wanted[left[rng.choice(range(left.size))]]
-        made = filter(None, (array.complete(start, rng, plain) for _ in range(TRIES)))
+        thrifts = (number / TRIES if cheap else 0.0 for number in range(TRIES))
+        made = filter(None, (array.complete(start, rng, plain, thrift) for thrift in thrifts))
+        made = (row for row in made if cheap is None or cheap(array.values(row)))
         row = max(itertools.islice(made, CHOICES if strength == 1 else 1), key=array.gain, default=None)
         if row is None and drop:
             array.mark(np.array([array.places(start)]), False)
@@ -162,5 +173,5 @@ def covering(
         if row is None:
             raise ValueError(f"axes: found {start}, which no row can hold, allowed what one can")
         array.hold(row)
-        rows.append({axis: axes[axis][row[axis]] for axis in axes})
+        rows.append(array.values(row))
     return rows

@@ -38,6 +38,22 @@ def _value_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
+def _in_company() -> tuple[Case, ...]:
+    """Sequences that are asked alone and with others too: to the precision, and where that is asked for bit for bit."""
+    short = tuple((1, 1 + 13 * n % 40) for n in range(32))
+    of = {
+        "decodes": {"lens": ((1, 700), *short), "dtype": H},
+        "prompt": {"lens": (*short[:16], (33, 300), (4, 50), *short[16:]), "dtype": F},
+        "shared-prefix": {"lens": ((1, 310), (3, 290), *decodes(200, 130, 101, 100, 120, 110, 90)), "shared_pages": 5},
+    }  # fmt: skip
+    every = (("company", False), ("invariant", True))
+    return tuple(
+        named(f"{word}-{name}", heads=(4, 1), company=True, batch_invariant=bits, **options)
+        for word, bits in every
+        for name, options in of.items()
+    )
+
+
 EDGES: tuple[Case, ...] = (
     # corners of numbers that other cases stand for in part
     named("page-2048", 43, block_size=2048, lens=((1, 2050), (2, 30)), heads=(2, 1), head_size=16, dtype=H),
@@ -62,6 +78,7 @@ EDGES: tuple[Case, ...] = (
     *_value_cases(),
     # a NaN or Inf that rows see
     *(named(name, lens=MIXED, fill=SEEN[name], dtype=dtype) for name, dtype in zip(SEEN, _DTYPES, strict=True)),
+    *_in_company(),
 )  # fmt: skip
 
 
@@ -255,7 +272,7 @@ _SIZES: tuple[Case, ...] = (
     named("value-512-head-64", 55, head_size=64, value_size=512, heads=(2, 1)),
     named("value-48-x-packed", 55, head_size=64, value_size=48, layout=Layout.X_PACKED, dtype=H),
     named("value-64-new-kv", 55, lens=((1, 40), (18, 18), (20, 45)), value_size=64, new_kv=True, dtype=H),
-    named("batch-invariant", lens=MIXED, batch_invariant=True),
+    named("batch-invariant", lens=MIXED, batch_invariant=True, company=True),
 )  # fmt: skip
 _CACHES: tuple[Case, ...] = (
     _stored("fp8-without-scales", FN, 95),

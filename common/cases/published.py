@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class Model(NamedTuple):
-    """One kind of a model's attention layers. heads: of the query, and of K and V. sees: keys of a window, or of a
-    chunk. value_size: lanes of V, where K has another number."""
+    """One kind of a model's attention layers. heads: of the query, and of K and V. window, chunk: of keys. value_size:
+    lanes of V, where K has another number. sinks: whether each head has one."""
 
     name: str
     heads: tuple[int, int]
@@ -19,6 +19,7 @@ class Model(NamedTuple):
     chunk: int | None = None
     softcap: float | None = None
     value_size: int | None = None
+    sinks: bool = False
 
 
 MODELS: tuple[Model, ...] = (
@@ -74,7 +75,7 @@ MODELS: tuple[Model, ...] = (
     Model("Gemma 2 27B", (32, 16), 128, window=4096, softcap=50.0),
     Model("Gemma 3 1B", (4, 1), 256, window=512),
     Model("Gemma 3 27B", (32, 16), 128, window=1024),
-    Model("gpt-oss", (64, 8), 64, window=128),
+    Model("gpt-oss", (64, 8), 64, window=128, sinks=True),
     Model("GLM 4 9B", (32, 2), 128),
     Model("GLM 4.5", (96, 8), 128),
     Model("MiniMax M1", (64, 8), 128),

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
 from common.kit.levels import BEFORE, seeded
-from common.oracle.integrity import Guards, Snapshot, damage, differing, same_bits
+from common.oracle.integrity import Guards, Snapshot, damage, same_bits
 from common.oracle.reference import Expected, reference
 from common.oracle.tolerance import check
 from common.spec import Features, PagedBatch
@@ -67,7 +67,7 @@ class Asked:
         first = None
         for call, (expected, before) in zip(calls(self.case, self.batch, self.features), self.known, strict=True):
             poison = OTHER if call.again else math.nan
-            out, lse = outputs(self.case, self.batch, self.guards, poison)
+            out, lse = outputs(self.case, call.batch, self.guards, poison)
             launch(call.batch, call.features, out, lse)
             given = (call.batch, call.features)
             verdict = check(out, lse, *given, contract or Precision(), expected, structured=self.case.structured)
@@ -77,5 +77,6 @@ class Asked:
                 return f"{call.name}: {'; '.join(filter(None, (verdict.reason, *hurt)))}"
             rows = {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
             first = rows if first is None else first
-        names = differing(first, rows)
-        return f"call 4 gave other bits of {names[0]} than call 1 for the same values" if names else ""
+            if why := call.unlike(first, rows)[1]:
+                return why
+        return ""

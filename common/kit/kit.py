@@ -22,7 +22,7 @@ from common.cases.case import Case, build, outputs
 from common.kit.declared import Declared
 from common.kit.fitting import fitted
 from common.kit.isolate import Isolated, Reply
-from common.kit.levels import BEFORE, is_made, read, seeded, simpler, write
+from common.kit.levels import BEFORE, ELSEWHERE, is_made, read, seeded, simpler, write
 from common.kit.pace import Pace
 from common.kit.wire import Image
 from common.oracle.integrity import Guards, differing
@@ -160,7 +160,9 @@ class Kit:
                 earlier = seeded(BEFORE[case.name], self.seed)
                 room = Guards("cpu")
                 self._call(earlier, *build(earlier, "cpu", room), room, math.nan)
-            self._calls(run, batch, features, guards)
+            first = self._calls(run, batch, features, guards)
+            if case.name == ELSEWHERE:
+                self._elsewhere(run, batch, features, guards, first)
         except _Wrong as wrong:
             return Result(name, wrong.status, wrong.reason)
         return Result(name, "ok")
@@ -174,14 +176,26 @@ class Kit:
         own = not known or "@dtype=" in expression or str(case.dtype).removeprefix("torch.") in known
         return case if own else read(f"{expression}@dtype={known[0]}")
 
-    def _calls(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> None:
+    def _elsewhere(
+        self, case: Case, batch: PagedBatch, features: Features, guards: Guards, first: dict[str, torch.Tensor]
+    ) -> None:
+        """The first call in another process. Raises _Wrong."""
+        self.child.close()
+        found = self._judged(case, batch, features, guards, math.nan, "call 1 in another process")
+        if self.declared.limits.get("deterministic", True) and (names := differing(first, found)):
+            raise _Wrong("nondeterministic", f"call 1 in another process gave other bits of {names[0]}")
+
+    def _calls(self, case: Case, batch: PagedBatch, features: Features, guards: Guards) -> dict[str, torch.Tensor]:
+        """What the first of the calls of a case gave. Raises _Wrong."""
         first = None
         for call in calls(case, batch, features):
             poison = OTHER if call.again else math.nan
             found = self._judged(case, call.batch, call.features, guards, poison, call.name)
             first = found if first is None else first
-        if self.declared.limits.get("deterministic", True) and (names := differing(first, found)):
-            raise _Wrong("nondeterministic", f"call 4 gave other bits of {names[0]} than call 1 for the same values")
+            status, why = call.unlike(first, found, self.declared.limits.get("deterministic", True))
+            if why:
+                raise _Wrong(status, why)
+        return first
 
     def _judged(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float, which: str

@@ -38,6 +38,7 @@ BEFORE: dict[str, Case] = {  # what a case's kernel is called on first, in the s
     AFTER_LONGER.name: named("longer", lens=decodes(700, 350), **_TWO_HEADS),
     AFTER_MORE.name: named("more", lens=decodes(300, 30, 200, 70, 90), **_TWO_HEADS),
 }
+ELSEWHERE = "prefill-and-decode-alternate"  # whose first call is repeated in another process
 _OWN = (LONG, LONG_PLANTED, AFTER_LONGER, AFTER_MORE)
 KIT_CASES = tuple(case for case in (*CASES, *_OWN, *SIGNED) if case.refused is None)
 BY_NAME = {case.name: case for case in KIT_CASES}
@@ -51,7 +52,9 @@ SMOKE = (
     "key-and-value-of-other-strides", "window-1", "window-page", "window-leaves-leading-segments-empty",
     "window-starts-inside-a-tile", "softcap-15", "softcap-50-logits-4400", "sinks-near-the-mass",
     "non-causal", "padded-tokens", "hints-too-small", "everything-at-once", "keys-4500", "keys-4500-planted",
-    "scratch-after-longer", "scratch-after-more",
+    "scratch-after-longer", "scratch-after-more", "company-decodes", "company-prompt", "company-shared-prefix",
+    "invariant-decodes", "invariant-prompt", "invariant-shared-prefix", "values-keys-past-fp16",
+    "values-logits-far-below",
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
     *(case.name for case in OFTEN),
 )  # fmt: skip
@@ -216,6 +219,7 @@ _OFF: tuple[dict[str, Any], ...] = (
     {"out_dtype": None, "out_scale": PLAIN.out_scale}, {"batch_invariant": False}, {"apart": False},
     {"softmax_scale": None}, {"query_style": None}, {"key_style": None}, {"value_style": None}, {"out_style": None},
     {"change": None}, {"lse": "rows"}, {"flag": 1}, {"scale_factor": 1.0}, {"key_scale_factor": 1.0},
+    {"company": False},
 )  # fmt: skip
 
 

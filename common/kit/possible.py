@@ -55,7 +55,7 @@ def _ranges(case: Case) -> None:
     flag = case.ask.flag
     if not isinstance(flag, int) or isinstance(flag, bool) or not flag or not -(2**31) <= flag < 2**31:
         _refuse("flag", flag, "an integer of 32 bits that is not 0")
-    for field in ("new_kv", "pad_out", "apart", "causal", "cross", "batch_invariant"):
+    for field in ("company", "new_kv", "pad_out", "apart", "causal", "cross", "batch_invariant"):
         if not isinstance(case.value(field), bool):
             _refuse(field, case.value(field), "true or false")
     if not isinstance(case.heads, tuple) or min(case.heads) < 1 or max(case.heads) > 2**12:
