@@ -26,6 +26,7 @@ _OFF: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SIZES = {"head_size": "head_size", "block_size": "block_size", "dtype": "dtype"}  # of LIMITS -> field
 MOST_HEADS = 96
+MOST_SPARE, FEW_SPARE = 2**27, 40  # bytes of pages that nobody owns, and how many pages are left where they are more
 
 
 def _turn(case: Case, values: Collection[Any]) -> Any:
@@ -76,7 +77,9 @@ def limited(case: Case, limits: Mapping[str, Any]) -> Case:
     longest = limits.get("max_query_len")
     if longest and any(q > longest for q, _ in case.lens):
         case = case.but(lens=tuple((min(q, longest), n) for q, n in case.lens))
-    return case
+    lanes = case.heads[1] * (case.head_size + (case.value_size or case.head_size))
+    dear = case.spare_pages * case.block_size * lanes * case.dtype.itemsize > MOST_SPARE
+    return case.but(spare_pages=FEW_SPARE) if dear else case
 
 
 def fitted(case: Case, supports: Collection[str], limits: Mapping[str, Any]) -> Case:

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from common.cases.axes import axes_case, num_axes, num_smoke
+from common.cases.by_axes import axes_case, num_axes, num_smoke
 from common.cases.trial import ready
 from common.kit.fitting import fitted
 from common.kit.inside import Asked

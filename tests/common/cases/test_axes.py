@@ -53,7 +53,7 @@ def test_full_holds_every_pair_and_every_triple_of_masks():
             if not any(rule.broken({a: x, b: y, c: z}) for rule in MASK_RULES)
         }
         assert wanted <= {(str(row[a]), str(row[b]), str(row[c])) for row in ALL}
-    assert pairs and num_axes() <= 3100
+    assert pairs and num_axes() <= 3300
 
 
 def test_no_row_breaks_a_rule():
@@ -141,7 +141,8 @@ def test_a_span_that_ends_before_a_window_meets_one_token_of_query():
 
 
 def test_large_windows_end_inside_the_context_where_few_cases_hold_them():
-    large = [case for case in map(axes_case, range(num_smoke())) if (case.ask.sliding_window or 0) >= 1000]
+    numbers = [n for n, row in enumerate(SMOKE) if isinstance(row["window"], int) and row["window"] >= 1000]
+    large = [axes_case(number) for number in numbers]
     assert {case.ask.sliding_window for case in large} >= {1000, 2049, 4096, 4097, 5001, 10007}
     assert all(max(keys for _, keys in case.lens) > case.ask.sliding_window for case in large if case.block_size < 1000)
 

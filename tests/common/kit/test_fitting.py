@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from common.cases.axes import AXES, RULES, axes_case, num_axes, num_smoke
-from common.cases.case import build
+from common.cases.axes import AXES, RULES
+from common.cases.by_axes import axes_case, num_axes, num_smoke
+from common.cases.case import build, named
 from common.cases.covering import legal_pairs
 from common.kit.fitting import fitted
 from common.kit.levels import read, write
@@ -50,3 +51,9 @@ def test_a_fitted_case_is_an_expression_and_can_be_built(number):
     case = fitted(axes_case(number), SOME, LIMITS)
     assert read(write(case)) == case
     validate(*build(case))
+
+
+def test_a_pool_that_other_sizes_would_make_dear_has_fewer_pages_of_nobody():
+    far = named("far", spare_pages=33_000, block_size=8, head_size=8)
+    assert fitted(far, SOME, {}).spare_pages == 33_000
+    assert fitted(far, SOME, {"head_size": [128], "block_size": [16]}).spare_pages == 40

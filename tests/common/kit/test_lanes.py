@@ -59,7 +59,7 @@ def test_what_was_not_asked_for_is_stopped_and_the_first_kit_goes_on():
 
 
 def test_a_limit_follows_the_work_and_the_slowest_speed_that_was_seen():
-    small, large = read("sequence-1"), read("axes-3")
+    small, large = read("sequence-1"), read("sequence-1@lens=1500/9000@heads=16/4")
     assert work(large) > 100 * work(small)
     made = Pace(assumed=pace.INTERPRETED)
     assert made.limit(small) == pace.LEAST_S and made.limit(large) > 600.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from common.cases.axes import axes_case, num_axes
+from common.cases.by_axes import axes_case, num_axes
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
 from common.cases.trial import Trial
