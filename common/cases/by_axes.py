@@ -207,7 +207,7 @@ def _rest() -> Rows:
     return triples + pairs + again + wide + _placed(STRANGE, "strange")
 
 
-DRAWN_VALUES = {"smoke": 12, "full": 100}  # of each axis that the seed draws
+DRAWN_VALUES = {"smoke": 8, "full": 100}  # of each axis that the seed draws
 
 
 @lru_cache(maxsize=8)
