@@ -46,7 +46,7 @@ BY_NAME = {case.name: case for case in KIT_CASES}
 SMOKE = (
     "query-15-16-17", "query-0", "context-page-plus-1", "sequence-at-page", "sequence-at-tile", "sequence-1",
     "one-empty-sequence", "batch-0", "no-tokens", "batch-1", "all-decode", "all-prefill",
-    "prefill-and-decode-alternate", "page-24", "page-64", "head-40", "head-128",
+    "prefill-and-decode-alternate",
     "pages-permuted", "pages-shared", "table-exactly-as-wide-partial-page", "table-columns-int64",
     "page-id-beyond-16-bits", "query-in-fused-qkv", "cache-interleaved", "cache-hnd", "unaligned-and-odd-strides",
     "key-and-value-of-other-strides", "window-1", "window-page", "window-leaves-leading-segments-empty",
