@@ -12,7 +12,7 @@ ENVIRONMENT = $(PYTHON) .ci/environment.py $(if $(LANE),--lane $(LANE),$(if $(PI
 RUN = set -e; python="$$($(ENVIRONMENT))"; set -x; "$$python"
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare gpu test test-slow lint docs docs-serve clean
+.PHONY: help install compare gpu test test-slow lint wheel docs docs-serve clean
 
 help:  ## this list
 	@echo "Diptych: paged attention in Triton and in Helion, side by side"
@@ -43,6 +43,10 @@ test-slow:  ## the tests that take minutes, hours in all; ARGS='--part 1/8' is a
 
 lint:  ## ruff: style and format
 	@$(RUN) -m ruff check . && "$$python" -m ruff format --check .
+
+wheel:  ## dist/diptych-*.whl, for other environments: pip install dist/diptych-*.whl
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls -t dist/diptych-*.whl | head -n 1
 
 # mkdocs and what it needs, in an environment of its own: the site is made of texts, and imports nothing of the project.
 DOCS = .venv-docs/bin/mkdocs

@@ -129,7 +129,7 @@ def make(target: Path, kind: str) -> None:
     constraints, extras, options = CONSTRAINTS, "cpu,test,fleet", []
     if kind == "host":
         (Path(own) / "host.pth").write_text("\n".join(host_packages()) + "\n")
-        constraints, extras = target / "constraints-host.txt", "helion,test"
+        constraints, extras = target / "constraints-host.txt", "compare,helion,test"
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in installed(NATIVE).items()))
         if can_build_here():
             if installed(("setuptools",), [own]):  # Python 3.11's venv brings one too old, in front of the host's

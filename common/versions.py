@@ -20,6 +20,7 @@ _TABLE = tomllib.loads(Path(__file__).with_name("tested.toml").read_text(encodin
 DISTRIBUTIONS: dict[str, list[str]] = _TABLE["distributions"]
 PACKAGES = tuple(DISTRIBUTIONS)
 NEEDS: dict[str, tuple[str, ...]] = {who: tuple(packages) for who, packages in _TABLE["needs"].items()}
+LIBRARIES: dict[str, dict[str, str]] = _TABLE["libraries"]  # distribution -> its module
 SETS: tuple[dict[str, str], ...] = tuple(_TABLE["set"])
 UNKNOWN = "of unknown version"  # a module without metadata, as a checkout on PYTHONPATH
 TEST = "python -m compare doctor --versions"
@@ -57,12 +58,15 @@ def requirement(package: str, on: str = "") -> str:
 
 
 def ensure(who: str, *, welcome: tuple[str, ...] = (), interpreted: bool | None = None) -> None:
-    """Raise Unsuitable unless what `who` needs (NEEDS) is here, and neither that nor what is here of `welcome` is too
-    old. interpreted: whether kernels run in Triton's interpreter, which needs a newer one; None: as TRITON_INTERPRET
-    says."""
+    """Raise Unsuitable unless what `who` needs (NEEDS, LIBRARIES) is here, and neither that nor what is here of
+    `welcome` is too old. interpreted: whether kernels run in Triton's interpreter, which needs a newer one; None: as
+    TRITON_INTERPRET says."""
     if interpreted is None:
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     told, wanted, labels = [], [], []
+    absent = [name for name, module in LIBRARIES.get(who, {}).items() if importlib.util.find_spec(module) is None]
+    if absent:
+        raise Unsuitable(f"{', '.join(absent)}: found none, needed for `diptych`: pip install '.[{who}]' in a checkout")
     for package in dict.fromkeys((*NEEDS[who], *welcome)):
         found, allowed = here(package), requirement(package, "cpu" if interpreted and package == "triton" else "")
         if (not found and package in NEEDS[who]) or _is_older(found, allowed):

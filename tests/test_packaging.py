@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import contextlib
 import importlib.util
 import os
 import re
@@ -10,9 +11,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -184,6 +188,100 @@ def test_a_cell_of_each_dsl_is_right_in_an_installed_one(beside, tmp_path):
     assert done.returncode == 0 and "3 cells: 3 ok" in done.stdout, done.stdout + done.stderr
 
 
+def blocks(page, language="python"):
+    return [block.split("```")[0] for block in (ROOT / page).read_text().split(f"```{language}\n")[1:]]
+
+
+@pytest.mark.slow
+def test_the_first_lines_of_the_readme_and_of_the_engines_page_run_from_a_wheel(beside, tmp_path):
+    """A process each that nobody told of an interpreter; transformers is a stand-in that notes what is registered."""
+    (tmp_path / "transformers.py").write_text(
+        "class AttentionInterface:\n    register = print\nclass AttentionMaskInterface:\n    register = print\n"
+    )
+    call = next(block for block in blocks("README.md") if "paged_attention(" in block)
+    adapter, loop = (
+        next(block for block in blocks("docs/engines.md") if words in block)
+        for words in ("transformers import register", "def schedule(")
+    )
+    for code in (call, adapter + "import os\nprint(os.environ.get('TRITON_INTERPRET'))", loop):
+        done = run_beside([beside / "python", "-c", code], tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "<function forward" in run_beside([beside / "python", "-c", adapter], tmp_path).stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/engines.md", "docs/features.md", "docs/conformance.md"])
+def test_who_uses_it_imports_by_the_name_that_a_wheel_has_too(page):
+    assert not {name for block in blocks(page) for name in imports(block)} & set(PACKAGES)
+
+
+def closure(*names):
+    """These distributions, and what they need on this machine."""
+    found, left = {}, list(names)
+    while left:
+        name = canonicalize_name(left.pop())
+        if name in found:
+            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.distribution(name)
+            needs = map(Requirement, found[name].requires or ())
+            left += [one.name for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lone(wheel, tmp_path_factory):
+    """Python of an environment with the wheel, torch, numpy, pytest and what these need: links to what is here."""
+    target = tmp_path_factory.mktemp("lone")
+    assert run([sys.executable, "-m", "venv", "--without-pip", str(target)]).returncode == 0
+    site = next(target.glob("lib/python*/site-packages"))
+    held = closure("torch", "numpy", "pytest")
+    assert not {"triton", "helion", "pandas", "matplotlib", "rich"} & set(held)
+    for distribution in held.values():
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(distribution.locate_file(top))
+    zipfile.ZipFile(wheel).extractall(site)
+    return target / "bin" / "python"
+
+
+TORCH_ALONE = """
+import torch
+
+SUPPORTS = {"causal"}
+
+def right(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
+    page_size, group = key_cache.shape[1], query.shape[1] // key_cache.shape[2]
+    for i, length in enumerate(seq_lens.tolist()):
+        begin, end = query_start_loc[i : i + 2].tolist()
+        pages = block_table[i, : -(-length // page_size)].long()
+        k, v = (c[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).double() for c in (key_cache, value_cache))
+        scores = torch.einsum("qhd,khd->hqk", query[begin:end].double(), k) * softmax_scale
+        last_seen = torch.arange(length - (end - begin), length)
+        scores.masked_fill_(torch.arange(length) > last_seen[:, None], -torch.inf)
+        out[begin:end] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).to(out.dtype)
+
+def zeros(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
+    out.zero_()
+"""
+
+
+@pytest.mark.slow
+def test_the_kit_judges_with_torch_numpy_and_pytest_alone(lone, tmp_path):
+    (tmp_path / "mine.py").write_text(TORCH_ALONE)
+    for name, verdict in (("right", 0), ("zeros", 1)):
+        command = [lone, "-m", "diptych_check", f"mine:{name}", "--case", "query-0", "--report", "report.json"]
+        done = run_beside(command, tmp_path)
+        assert done.returncode == verdict and (tmp_path / "report.json").exists(), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_says_what_it_lacks_beside_them(lone, tmp_path):
+    for words in (["diptych", "explain", "q1s2k"], ["diptych.compare.run", "--list"]):
+        done = run_beside([lone, "-m", *words], tmp_path)
+        assert done.returncode == 2 and done.stderr.startswith("pandas, matplotlib, "), done.stdout + done.stderr
+        assert "pip install '.[compare]'" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_in_a_checkout_both_names_are_one_module():
     code = (
         "import common.spec, diptych.common.spec as spec, diptych.dsl_triton.masks as masks, dsl_triton.masks as same\n"
@@ -233,11 +331,11 @@ def test_torch_triton_and_helion_are_extras_only():
 
 
 def test_the_kit_alone_brings_none_of_them():
-    """`.[check]` beside an installed torch: nothing that asks for one, and no other extra that would."""
+    """`.[check]` beside an installed torch: nothing that asks for one, and no tool of reports."""
     needed = {
         re.match(r"[\w-]+", one).group() for one in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["check"]
     }
-    assert not needed & {"torch", "triton", "helion", "diptych"}
+    assert needed == {"numpy", "pytest"}
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [("checkout/.venv", "pinned"), ("checkout/.venv-docs", None)])
@@ -366,4 +464,4 @@ def test_our_own_common_is_accepted():
 def test_make_explains_itself():
     done = run(["make", "--no-print-directory"], cwd=ROOT)
     assert done.returncode == 0
-    assert all(f"make {target}" in done.stdout for target in ("compare", "test", "test-slow", "lint", "clean"))
+    assert all(f"make {target}" in done.stdout for target in ("compare", "test", "test-slow", "lint", "wheel", "clean"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+
+import torch
 
 from common import interpreter
 from common.spec import SpecError
@@ -42,12 +45,13 @@ class Kernel:
 
 
 def kernel_of(kernel_id: str) -> Kernel:
-    """The kernel of an id, its DSL imported. Raises SpecError where there is none, Unsuitable where its DSL is not."""
+    """The kernel of an id, its DSL imported. Raises SpecError where there is none, or where no GPU is here and it is
+    too late to interpret; Unsuitable where its DSL is not here."""
     dsl, _, name = kernel_id.partition("/")
     if dsl not in _FAMILIES or not all(map(str.isidentifier, name.split("."))):
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), "triton/KERNEL or helion/KERNEL, as triton/auto")
     ensure(dsl)
-    interpreter.install()  # without its repairs bf16 is multiplied as bit patterns, and nothing says so
+    _ensure_runs()
     planner = name if name in _PLANNERS else "auto"
     try:
         module = import_module(f"{_ROOT}{_FAMILIES[dsl]}.{planner}")
@@ -63,6 +67,18 @@ def kernel_of(kernel_id: str) -> Kernel:
         rungs = ", ".join(planners) + ", q_block, parallel_softmax, adjustable_tile, static_grid, split, unpaged"
         raise SpecError("DIPTYCH_KERNEL", repr(kernel_id), f"a kernel of {_FAMILIES[dsl]}: {rungs}")
     return kernel
+
+
+def _ensure_runs() -> None:
+    """Interpret where no GPU is here, with the interpreter's repairs: without them bf16 is multiplied as bit patterns,
+    and nothing says so. Raises SpecError where kernels could neither be compiled nor interpreted."""
+    if "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules and not torch.cuda.device_count():
+        found = "unset where no GPU is here and triton is imported already"
+    elif not interpreter.begin() and not torch.cuda.device_count():
+        found = f"{os.environ['TRITON_INTERPRET']} where no GPU is here"
+    else:
+        return
+    raise SpecError("TRITON_INTERPRET", found, "a GPU; or TRITON_INTERPRET=1, set before triton is imported")
 
 
 @dataclass(frozen=True)

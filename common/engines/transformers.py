@@ -1,6 +1,6 @@
 """transformers' attention interface: call `register()`, then attn_implementation="diptych".
 
-    from common.engines.transformers import register
+    from diptych.common.engines.transformers import register
     register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="diptych")
 
@@ -37,10 +37,14 @@ _SEEN = "diptych_seen"  # the attribute of a mask that `mask_of` made
 
 
 def register(paged: bool = False) -> None:
-    """NAME for `generate`; paged: PAGED as well, for continuous batching. May be called again. Raises SpecError."""
+    """NAME for `generate`; paged: PAGED as well, for continuous batching. May be called again.
+
+    Where no GPU is here kernels are interpreted from then on. Raises SpecError, also where triton was imported before
+    it could be told so.
+    """
+    attention_of(Options.of().kernel)
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    attention_of(Options.of().kernel)
     AttentionInterface.register(NAME, forward)
     AttentionMaskInterface.register(NAME, mask_of)
     if paged:

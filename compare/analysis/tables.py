@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from compare.analysis import summary
+from compare.analysis.markup import Made, cell
 from compare.competitors.registry import BOUNDS
 from compare.record.records import Record
 
@@ -25,28 +25,6 @@ def times(value: Any) -> str:
 
 def share(value: Any) -> str:
     return "" if pd.isna(value) else f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.1f}%"
-
-
-class Said(str):
-    """What a kernel or a library said: words in nobody's markup, which a page shows as they are."""
-
-    @property
-    def markdown(self) -> str:
-        """In one line, with a backslash before whatever markdown, or HTML inside of it, would read as its own."""
-        line = " ".join(self.split())
-        line = re.sub(r"[\\`*<>|\[&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
-        return re.sub(r"^([-+=#]|\d+(?=[.)]))", lambda m: f"\\{m[0]}" if not m[0].isdigit() else f"{m[0]}\\", line)
-
-
-def words(text: Any) -> str:
-    """As markdown: what was said escaped, everything else in the report's own markup."""
-    return text.markdown if isinstance(text, Said) else str(text)
-
-
-def cell(text: Any) -> str:
-    if isinstance(text, Said):
-        return text.markdown
-    return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 @dataclass(frozen=True)
@@ -71,11 +49,11 @@ class Table:
         return [[(row[i], self.columns[i][1]) for i in self.kept] for row in self.body]
 
     @property
-    def markdown(self) -> str:
-        lines = ["| " + " | ".join(title for title, _ in self.head) + " |"]
+    def markdown(self) -> Made:
+        lines = ["| " + " | ".join(cell(title) for title, _ in self.head) + " |"]
         lines.append("|" + "|".join("---:" if right else "---" for _, right in self.head) + "|")
         lines += ["| " + " | ".join(cell(entry) for entry, _ in row) + " |" for row in self.rows]
-        return "\n".join(lines)
+        return Made("\n".join(lines))
 
 
 def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:

@@ -84,7 +84,8 @@ def ray() -> ModuleType:
     try:
         import ray
     except ImportError as error:
-        raise NoFleet(f"--fleet: found no Ray ({error}), needed: pip install 'diptych[fleet]'") from error
+        how = "pip install '.[fleet]' in a checkout, or pip install 'ray>=2.49,<3'"
+        raise NoFleet(f"--fleet: found no Ray ({error}), needed: {how}") from error
     return ray
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from common.process import cores
+from compare.plan.job import Cell
 from compare.plan.plan import Plan
 
 # Seconds of a cell beside its launches: import, trace, compile, reference.
@@ -13,12 +16,19 @@ MODEL_LANES = 8
 _UNITS = (("second", 1), ("minute", 60), ("hour", 3600), ("day", 86400), ("year", 365.25 * 86400))
 
 
-def seconds(plan: Plan) -> float:
-    """Of the cells that run; those above the CPU's budget do not."""
+Done = Collection[tuple[str, int]]  # (cell, process) of rows that an earlier part of the run left
+
+
+def _left(cells: Iterable[Cell], process: int, done: Done) -> list[Cell]:
+    return [cell for cell in cells if (cell.id, process) not in done]
+
+
+def seconds(plan: Plan, done: Done = ()) -> float:
+    """Of the cells that are left to run; those above the CPU's budget do not."""
     if plan.situation.measure:
-        rounds = plan.contract.max_time_s * len(plan.jobs)
-        return (rounds + MEASURED_S * len(plan.cells)) * plan.contract.processes
-    runnable = [cell for cell in plan.cells if plan.fits(cell, plan.where.cpu_budget_s)]
+        each = [_left(job.cells, p, done) for p in range(plan.contract.processes) for job in plan.jobs]
+        return sum(plan.contract.max_time_s + MEASURED_S * len(cells) for cells in each if cells)
+    runnable = [cell for cell in _left(plan.cells, 0, done) if plan.fits(cell, plan.where.cpu_budget_s)]
     beside = MODELLED_S if plan.modelled else None
     work = sum(
         plan.seconds(cell) + (INTERPRETED_S.get(cell.kernel.split("/")[0], 0.5) if beside is None else beside)
@@ -36,13 +46,16 @@ def in_words(s: float) -> str:
     return f"about {count:,} {name}{'s' * (count != 1)}"
 
 
-def line(plan: Plan) -> str:
-    """`128 cells, about 4 minutes here`; and how many are too large for this machine's CPU, with how long they would
-    take."""
+def line(plan: Plan, done: Done = ()) -> str:
+    """`128 cells to run, about 4 minutes on this machine`, `35 of 64 cells to run` where rows are done; and how many
+    are too large for this machine's CPU, with how long they would take."""
     budget = plan.where.cpu_budget_s
     large = [cell for cell in plan.cells if not plan.fits(cell, budget)]
-    runs = len(plan.cells) - len(large)
-    said = f"{runs:,} cell{'s' * (runs != 1)} to run, {in_words(seconds(plan))} on this machine" if runs else ""
+    small = [cell for cell in plan.cells if plan.fits(cell, budget)]
+    runs = sum(any((cell.id, p) not in done for p in range(plan.contract.processes)) for cell in small)
+    count = f"{runs:,}" if runs == len(small) else f"{runs:,} of {len(small):,}"
+    cells = f"{count} cell{'s' * (len(small) != 1)} to run"
+    said = f"{cells}, {in_words(seconds(plan, done))} on this machine" if runs else ""
     if not large:
         return said or "no cell to run"
     took = in_words(sum(plan.seconds(cell) for cell in large))

@@ -16,14 +16,13 @@ import torch
 from compare.identity import FOLDER as ROOT
 from compare.record.contract import Contract
 from compare.record.spec_identity import spec_hash
+from compare.record.whole import CannotWrite
+
+__all__ = ["CannotWrite", "NotARun"]
 
 
 class NotARun(ValueError):
     """A folder without a readable manifest.json or cells.jsonl; the message names the file."""
-
-
-class CannotWrite(OSError):
-    """The folder of a run cannot be made or written; the message names it and why."""
 
 
 def commit() -> str:
@@ -53,13 +52,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def make(out: str | None, gpu: str) -> Path:
-    """The run's folder, new or empty of cells, and writable. Raises CannotWrite before any work is done."""
+def make(out: str | None, gpu: str, or_else: str = "") -> Path:
+    """The run's folder, new or empty of cells, and writable. or_else: what else is allowed where it holds a run.
+
+    Raises CannotWrite before any work is done.
+    """
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(out) if out else Path("results") / f"{now}_{gpu}_{commit()}"
     ensure_writable(folder)
     if (folder / "cells.jsonl").exists():
-        raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder")
+        raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder{or_else}")
     return folder
 
 

@@ -5,47 +5,28 @@ A field that is null says nothing, and is left out; one that is not of its kind 
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from compare.record import plain
 from compare.record.contract import CACHES, TIMERS
+from compare.record.fields import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    TEXT,
+    TEXTS,
+    WORDS,
+    Check,
+    nothing_or,
+    object_of,
+    one_of,
+)
+from compare.record.fields import checked as _checked
 
-
-def _is_number(found: object) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
-
-
-def _is_count(found: object) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
-
-
-def _is_text(found: object) -> bool:
-    return isinstance(found, str)
-
-
-def _is_object(found: object) -> bool:
-    return isinstance(found, dict)
-
-
-def _is_words(found: object) -> bool:
-    return isinstance(found, dict) and all(map(_is_text, found.values()))
-
-
-def _are_texts(found: object) -> bool:
-    return isinstance(found, list) and all(map(_is_text, found))
-
-
-def _are_objects(found: object) -> bool:
-    return isinstance(found, list) and all(map(_is_object, found))
-
-
-Check = tuple[Callable[[object], bool], str]
-_TEXT, _NUMBER = (_is_text, "a text"), (_is_number, "a finite number")
-_COUNT, _FLAG = (_is_count, "an integer of at least 0"), (lambda found: isinstance(found, bool), "true or false")
-_TEXTS = (
+_NAMES = (
     "run_id",
     "command",
     "started",
@@ -57,61 +38,59 @@ _TEXTS = (
     "plan",
     "heuristics",
 )
-_FIELDS: dict[str, Check] = dict.fromkeys(_TEXTS, _TEXT)
-_FIELDS |= dict.fromkeys(("gpu", "contract", "machine", "trace", "parts"), (_is_object, "an object"))
+_FIELDS: dict[str, Check] = dict.fromkeys(_NAMES, TEXT)
+_FIELDS |= dict.fromkeys(("gpu", "contract", "machine", "trace", "parts", "fleet"), OBJECT)
 _FIELDS |= {
-    "versions": (_is_words, "an object of texts"),
-    "kernels": (_are_texts, "a list of texts"),
-    "workloads": (_are_objects, "a list of objects"),
-    "resumed": (_are_objects, "a list of objects"),
-    "planned": _COUNT,
-    "finished": _COUNT,
-    "exit_code": _COUNT,
-    "seconds": _NUMBER,
-    "dirty": _FLAG,
+    "versions": WORDS,
+    "kernels": TEXTS,
+    "workloads": OBJECTS,
+    "resumed": OBJECTS,
+    "did_not_compile": TEXTS,
+    **dict.fromkeys(("schema", "planned", "finished", "exit_code"), COUNT),
+    "seconds": NUMBER,
+    "dirty": FLAG,
 }
 _CONTRACT: dict[str, Check] = {
-    "timer": (TIMERS.__contains__, ", ".join(TIMERS)),
-    "cache": (CACHES.__contains__, ", ".join(CACHES)),
-    "name": _TEXT,
-    "line": _TEXT,
-    "processes": _COUNT,
-    "precision": _NUMBER,
-    "max_time_s": _NUMBER,
+    "timer": one_of(TIMERS),
+    "cache": one_of(CACHES),
+    "name": TEXT,
+    "line": TEXT,
+    "processes": COUNT,
+    "precision": NUMBER,
+    "max_time_s": NUMBER,
 }
-_GPU: dict[str, Check] = {"name": _TEXT, "title": _TEXT, "asked": _TEXT, "present": _FLAG}
-_TRACE: dict[str, Check] = {"name": _TEXT, "assumptions": _TEXT}
-
-
-def _checked(found: Any, fields: dict[str, Check], where: str) -> dict[str, Any]:
-    """Without what is null. Raises ValueError."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{where}: found {type(found).__name__}, allowed an object")
-    said = {name: value for name, value in found.items() if value is not None}
-    for name, (fits, allowed) in fields.items():
-        if name in said and not (isinstance(said[name], str | int | float | dict | list) and _fits(fits, said[name])):
-            raise ValueError(f"{where}: found {name} {said[name]!r:.60}, allowed {allowed}")
-    return said
-
-
-def _fits(fits: Callable[[object], bool], value: object) -> bool:
-    try:
-        return fits(value)
-    except TypeError:  # a list where a word is looked up
-        return False
+_GPU: dict[str, Check] = {"name": TEXT, "title": TEXT, "asked": TEXT, "present": FLAG}
+_TRACE: dict[str, Check] = {"name": TEXT, "assumptions": TEXT}
+_FLEET: dict[str, Check] = {"seats": object_of(OBJECT), "losses": TEXTS, "unfit": WORDS}
+_SEAT: dict[str, Check] = {"rows": COUNT, "address": nothing_or(TEXT), "noise": nothing_or(OBJECT)}
+_NOISE: dict[str, Check] = {"mean": NUMBER, "most": NUMBER, "cells": COUNT}
+_INSIDE = {"contract": _CONTRACT, "gpu": _GPU, "trace": _TRACE}
 
 
 def checked(found: Any) -> dict[str, Any]:
     """A manifest as it may be used. Raises ValueError naming what is not of its kind."""
     said = _checked(found, _FIELDS, "manifest.json")
-    for name, fields in (("contract", _CONTRACT), ("gpu", _GPU), ("trace", _TRACE)):
+    for name, fields in _INSIDE.items():
         if name in said:
             said[name] = _checked(said[name], fields, f"manifest.json, {name}")
+    for number, load in enumerate(said.get("workloads", ())):
+        _checked(load, {"label": TEXT}, f"manifest.json, workloads[{number}]", ["label"])
+    if "fleet" in said:
+        _ensure_fleet(said["fleet"])
     if "parts" in said:
         said["parts"] = {name: checked(part) for name, part in said["parts"].items()}
     return said
 
 
+def _ensure_fleet(fleet: dict[str, Any]) -> None:
+    where = "manifest.json, fleet"
+    _checked(fleet, _FLEET, where, ["seats"])
+    for name, seat in fleet["seats"].items():
+        _checked(seat, _SEAT, f"{where}, {name}", ["rows"])
+        if seat.get("noise"):
+            _checked(seat["noise"], _NOISE, f"{where}, {name}, noise", _NOISE)
+
+
 def read(path: Path) -> dict[str, Any]:
     """The manifest in a file. Raises OSError, ValueError or RecursionError."""
-    return checked(json.loads(path.read_text(encoding="utf-8")))
+    return checked(plain.loads(path.read_text(encoding="utf-8")))

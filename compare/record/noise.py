@@ -16,7 +16,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare.record import plain
+from compare.record.fields import COUNT, NUMBER, OBJECTS, TEXT, WORDS, checked
+from compare.record.whole import put
+
 SCHEMA = 1
+_NEEDED = ("gpu", "contract", "kernel", "processes", "within", "between")
+_FIELDS = dict.fromkeys(("gpu", "contract", "kernel", "measured", "commit"), TEXT)
+_FIELDS |= {"processes": COUNT, "within": NUMBER, "between": NUMBER, "versions": WORDS, "rows": OBJECTS}
 
 
 class NotNoise(ValueError):
@@ -51,15 +58,15 @@ class Noise:
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        put(path, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
 
 def read(path: Path) -> Noise:
     """The noise floor in a file. Raises NotNoise for anything else, OSError where it cannot be read."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        return Noise(**plain | {"rows": tuple(plain.get("rows", ()))})
-    except (ValueError, TypeError, AttributeError) as error:
+        said = checked(plain.loads(path.read_text(encoding="utf-8")), _FIELDS, "noise", _NEEDED)
+        return Noise(**said | {"rows": tuple(said.get("rows", ()))})
+    except (ValueError, TypeError, RecursionError) as error:
         raise NotNoise(f"noise: found {path} with {error}, allowed what compare.run.doctor wrote") from error
 
 

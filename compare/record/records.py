@@ -10,8 +10,6 @@ import dataclasses
 import enum
 import functools
 import json
-import math
-import os
 import re
 import types
 import typing
@@ -19,6 +17,10 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from compare.record import plain
+from compare.record.sound import ensure_sound
+from compare.record.whole import put
 
 # One JSON object a line, read with suspicion: a checksum, no key twice, finite numbers, fields of their types.
 
@@ -34,35 +36,16 @@ def seal(text: str) -> str:
 def parse(line: str) -> tuple[Any, bool]:
     """(what the line says, whether it carries its checksum). Raises ValueError or RecursionError.
 
-    A checksum that is not the line's is an error, and so are NaN, infinities, numbers that are no finite floats, and a
-    key that comes twice.
+    A checksum that is not the line's is an error, and so is what `plain.loads` refuses.
     """
     line = line.strip()
-    found = json.loads(line, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_unique)
+    found = plain.loads(line)
     if not isinstance(found, dict) or found.pop("check", None) is None:
         return found, False
     text, _, _ = line.rpartition(_SEAL)
     if not text or seal(text + "}") != line:
         raise ValueError("check: the line is not the one that was written")
     return found, True
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"found {name}, allowed finite numbers")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"found {text}, allowed finite numbers")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("found a key twice in one object")
-    return found
 
 
 def ensure_typed(value: Any) -> None:
@@ -93,11 +76,12 @@ def _matches(value: Any, hint: Any) -> bool:
     if origin in (types.UnionType, typing.Union):
         return any(_matches(value, each) for each in inside)
     if origin is tuple:
-        return isinstance(value, tuple) and all(_matches(item, inside[0]) for item in value)
+        each = inside[:1] * len(value) if inside[-1] is ... and isinstance(value, tuple) else inside
+        return isinstance(value, tuple) and len(each) == len(value) and all(map(_matches, value, each))
     if origin is dict:
         pairs = value.items() if isinstance(value, dict) else [(None, None)]
         return all(_matches(key, inside[0]) and _matches(item, inside[1]) for key, item in pairs)
-    return isinstance(value, hint)
+    return value in inside if origin is typing.Literal else isinstance(value, origin or hint)
 
 
 _KERNEL = re.compile(r"[\w./:@+-]{1,200}")  # an id, or package.module:name; pages and commands have it as it is
@@ -279,8 +263,8 @@ class Record:
 
     def __post_init__(self) -> None:
         for name in ("reason", "log_tail", "command"):  # a kernel's words may hold half of a surrogate pair
-            if isinstance(text := getattr(self, name), str) and not text.isascii():
-                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+            if isinstance(text := getattr(self, name), str):
+                object.__setattr__(self, name, plain.writable(text))
         timed = [name for name in ("timing", "derived", "search") if getattr(self, name) is not None]
         if timed and self.status is not Status.OK:
             raise ValueError(f"{timed[0]}: found a time, allowed None where status is {self.status}")
@@ -322,6 +306,7 @@ class Record:
             raise ValueError("check: found no checksum")
         record = cls.from_plain(raw)
         ensure_typed(record)
+        ensure_sound(record)
         return record
 
     @classmethod
@@ -349,10 +334,5 @@ def latest(records: list[Record]) -> list[Record]:
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Write manifest.json whole or not at all: a temporary file, fsync, rename."""
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, allow_nan=False, default=str)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    """manifest.json, whole or not at all. Raises CannotWrite."""
+    put(path, json.dumps(manifest, indent=1, allow_nan=False, default=str))

@@ -100,7 +100,7 @@ def _compiled(facts: Sequence[dict[str, Any]]) -> Table | None:
 
 
 def _function(fact: dict[str, Any]) -> list[Any]:
-    held, redundant = fact["occupancy"] or {}, fact["matrix_redundancy"]
+    held, redundant = fact.get("occupancy") or {}, fact.get("matrix_redundancy")
     loop = fact["loops"][0]
     return [
         f"`{fact['competitor']}`",

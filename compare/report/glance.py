@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.analysis import summary, tables, verdict
+from compare.analysis.markup import said
 from compare.analysis.runs import RunData
 from compare.analysis.standing import KINDS, Standing, standings
 from compare.analysis.verdict import Outcome, Verdict
@@ -231,5 +232,5 @@ def _endings(run: RunData) -> Iterator[str]:
 
 def _failure(record: Record) -> str:
     reason = " ".join(record.reason.split())
-    said = tables.Said(reason if len(reason) <= 120 else reason[:119] + "…").markdown
-    return f"`{record.kernel}` on {record.workload.label}: {record.status}" + (f", {said}" if said else "")
+    words = said(reason if len(reason) <= 120 else reason[:119] + "…")
+    return f"`{record.kernel}` on {record.workload.label}: {record.status}" + (f", {words}" if words else "")

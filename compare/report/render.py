@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.analysis import tables
+from compare.analysis import markup, tables
 from compare.analysis.runs import RunData
 from compare.report import guide
 from compare.report.blocks import Section
@@ -29,7 +29,7 @@ _COLOUR = re.compile("|".join(COLOURS), re.IGNORECASE)
 _SIZE = re.compile(r'\s(?:width|height)="[\d.]+pt"')
 
 
-def inline(path: Path, prefix: str, text: str) -> str:
+def inline(path: Path, prefix: str, text: str) -> markup.Html:
     """The SVG of a file as an element of a page. prefix: of its ids. text: what it shows, for who cannot see it."""
     whole = path.read_text(encoding="utf-8")
     body = whole[whole.index("<svg") :]
@@ -45,7 +45,7 @@ def inline(path: Path, prefix: str, text: str) -> str:
     opening, rest = body.split(">", 1)
     opening = _SIZE.sub("", opening)
     label = html.escape(text, quote=True)
-    return f'{opening} role="img" aria-label="{label}">{rest}'.strip()
+    return markup.Html(f'{opening} role="img" aria-label="{label}">{rest}'.strip())
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -102,15 +102,8 @@ def overview(runs: Sequence[RunData]) -> tables.Table:
     return tables.Table(columns, body)
 
 
-def inline_markup(text: Any) -> str:
-    """`code` and **strong** as HTML, everything else escaped; all of what was `Said`."""
-    if isinstance(text, tables.Said):
-        return html.escape(text)
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))
-    return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped)
-
-
 def _environment(escapes: bool = False) -> Any:
+    """Of markdown, in which every expression becomes one line of it; or of HTML, which escapes them."""
     import jinja2
 
     found = jinja2.Environment(
@@ -120,7 +113,8 @@ def _environment(escapes: bool = False) -> Any:
         trim_blocks=escapes,
         lstrip_blocks=escapes,
         autoescape=escapes,
+        finalize=None if escapes else markup.markdown,
     )
-    found.filters |= {"inline": inline_markup, "cell": tables.cell, "words": tables.words}
+    found.filters |= {"inline": markup.page, "cell": markup.cell, "made": markup.Made, "seen": markup.seen}
     found.globals["svg"] = inline
     return found

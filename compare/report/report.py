@@ -27,6 +27,7 @@ from compare.analysis import means, merge
 from compare.analysis.diff import Incomparable
 from compare.analysis.runs import NotARun, RunData, read
 from compare.exits import NOTHING, OK, USAGE, say
+from compare.record.whole import put
 from compare.report import features, figures, glance, render, verdicts
 from compare.report.sections import build
 from compare.workloads.suites import PLAIN
@@ -47,7 +48,7 @@ class NoFolder(ValueError):
 def write(run_dir: Path) -> Path:
     """Write summary.csv, figures/, report.md and report.html into the run's folder; returns report.md's path.
 
-    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, DifferentContracts.
+    A merged folder gets one page about its parts (`merge.tables`). Raises NotARun, DifferentContracts, CannotWrite.
     """
     whole = read(run_dir)
     runs = merge.tables(whole)
@@ -58,22 +59,21 @@ def write(run_dir: Path) -> Path:
     report = whole.folder / "report.md"
     made = [build(run) for run in drawn]
     pages = [render.markdown(run, sections) for run, sections in zip(drawn, made, strict=True)]
-    report.write_text("\n".join(pages), encoding="utf-8")
-    (whole.folder / "report.html").write_text(render.page(drawn, made), encoding="utf-8")
+    put(report, "\n".join(pages))
+    put(whole.folder / "report.html", render.page(drawn, made))
     return report
 
 
 def page(run_dirs: Sequence[Path], out: Path) -> Path:
     """Write one page about several runs, whose folders stay as they are. Raises NotARun, DifferentContracts,
-    NoFolder."""
+    NoFolder, CannotWrite."""
     if not out.resolve().parent.is_dir():
         raise NoFolder(f"--out: found {out} in no folder, allowed a file in one that is there")
     runs = [part for folder in run_dirs for part in merge.tables(read(folder))]
     _ensure_one_contract(runs)
     with tempfile.TemporaryDirectory() as scratch:
         drawn = [_drawn(run, Path(scratch) / str(number)) for number, run in enumerate(runs)]
-        out.write_text(render.page(drawn, [build(run) for run in drawn]), encoding="utf-8")
-    return out
+        return put(out, render.page(drawn, [build(run) for run in drawn]))
 
 
 def _drawn(run: RunData, folder: Path) -> RunData:
@@ -105,10 +105,9 @@ def _write_csv(path: Path, runs: Sequence[RunData], note: str) -> None:
     """Empty fields are what was not measured. Comment lines (`#`) come first: a named GPU that was absent, lines that
     could not be read."""
     tables = [verdicts.rows(run).assign(run_id=run.manifest.get("run_id", "")) for run in runs]
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        for comment in filter(None, [*(run.headline for run in runs if run.absent), note]):
-            file.write(f"# {comment}\n")
-        pd.concat(tables).infer_objects().to_csv(file, index=False, float_format="%.6g")
+    comments = filter(None, [*(run.headline for run in runs if run.absent), note])
+    lines = "".join(f"# {' '.join(comment.split())}\n" for comment in comments)
+    put(path, lines + pd.concat(tables).infer_objects().to_csv(index=False, float_format="%.6g"))
 
 
 def options(new: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compare.analysis import tables
+from compare.analysis.markup import said
 from compare.analysis.runs import RunData
 from compare.report.blocks import Bullets, Section, Text
 
@@ -31,7 +32,7 @@ def section(run: RunData) -> Section | None:
         )
     blocks.append(tables.Table(columns, body))
     lost = [f"Lost: {line}." for line in fleet.get("losses", ())]
-    lost += [f"`{name}` was left out: {tables.Said(why)}." for name, why in fleet.get("unfit", {}).items()]
+    lost += [f"`{name}` was left out: {said(why)}." for name, why in fleet.get("unfit", {}).items()]
     return Section("seats", "Which GPU timed what", (*blocks, *([Bullets(tuple(lost))] if lost else [])))
 
 

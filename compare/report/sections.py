@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from common.oracle.tolerance import RULES
 from compare.analysis import summary, tables
+from compare.analysis.markup import said
 from compare.analysis.runs import RunData
 from compare.analysis.tables import Table
 from compare.record.records import Evidence, Record, Status
@@ -215,7 +216,7 @@ def failures(run: RunData) -> Section | None:
 
 
 def _failure(record: Record) -> Fold:
-    blocks: list = [Text(tables.Said(record.reason))]
+    blocks: list = [Text(said(record.reason))]
     if record.command:
         blocks.append(Code(record.command, "Repeat this cell:"))
     log = "\n".join(record.log_tail.strip().splitlines()[-LOG_LINES:])
@@ -228,7 +229,7 @@ def _failure(record: Record) -> Fold:
 def others(run: RunData) -> Section | None:
     """What was not run for a declared reason."""
     counted = Counter(
-        (f"`{r.kernel}`", str(r.status), tables.Said(r.reason))
+        (f"`{r.kernel}`", str(r.status), said(r.reason))
         for r in run.records
         if r.status is not Status.OK and not r.status.is_failure
     )

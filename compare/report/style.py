@@ -8,12 +8,15 @@ stay texts: a page can search, scale and recolour them.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from compare.analysis.markup import seen
 from compare.competitors.registry import BOUNDS, split
+from compare.record.whole import put
 
 WIDTH_IN = 9.0  # at 100 dpi 900 px: what a report's page shows
 MOST_SERIES = 8  # of a figure: more can't be told apart, and go into figures of their own
@@ -71,6 +74,7 @@ def pyplot() -> Any:
             "axes.titlesize": 10,
             "svg.hashsalt": "diptych",  # the same run gives the same file
             "svg.fonttype": "none",
+            "text.parse_math": False,  # a label may hold dollars
             "legend.frameon": False,
         }
     )
@@ -80,12 +84,12 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path) -> Path:
-    metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None  # no date, no version
-    figure.savefig(path, metadata=metadata, dpi=100)
-    if path.suffix == ".svg":
-        path.write_text(numbered(path.read_text(encoding="utf-8")), encoding="utf-8")
+    """The figure as the file that its name says, SVG or PNG. Raises CannotWrite."""
+    drawn, kind = io.BytesIO(), path.suffix[1:]
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else None  # no date, no version
+    figure.savefig(drawn, format=kind, metadata=metadata, dpi=100)
     pyplot().close(figure)
-    return path
+    return put(path, seen(numbered(drawn.getvalue().decode("utf-8"))) if kind == "svg" else drawn.getvalue())
 
 
 def label(kernel: str) -> str:

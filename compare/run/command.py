@@ -75,7 +75,8 @@ class Run:
         self.plan, self.options, self.accepted = plan, options, accepted
         named = options.resume or options.out
         former = resume.find(plan, named, begins=not options.resume) if options.resume is not None else None
-        self.folder = former.folder if former else run_folder.make(named, plan.situation.name)
+        or_else = f"; --resume {named} goes on with it"
+        self.folder = former.folder if former else run_folder.make(named, plan.situation.name, or_else)
         self.run_id = self.folder.name
         self.rows = Rows(plan, options, self.run_id)
         self.manifest = run_folder.manifest(list(options.given), self.run_id, self._facts())
@@ -84,6 +85,11 @@ class Run:
         if former:
             self._go_on(former)
         write_manifest(self.folder / "manifest.json", self.manifest)
+
+    @property
+    def left(self) -> int:
+        """How many records there will be beside those of its earlier parts."""
+        return self.plan.records - len(self.rows.done)
 
     def _go_on(self, former: resume.Former) -> None:
         """Keep the rows that still count, and say so."""
@@ -127,7 +133,7 @@ class Run:
         shown = self.options.shown
         with (
             self.keeping() as keep,
-            progress.Show(self.plan.records, quiet=shown.quiet, verbose=shown.verbose) as show,
+            progress.Show(self.left, quiet=shown.quiet, verbose=shown.verbose) as show,
             contextlib.suppress(KeyboardInterrupt),
         ):
             for record in self.rows.records(show):
@@ -247,15 +253,16 @@ def _main(options: Options) -> int:
     if not plan.cells:
         print("nothing selected", file=sys.stderr)
         return NOTHING
+    if options.against is not None:
+        _ensure_comparable(plan, options)
+    run = Run(plan, options)
     if not quiet:
-        print(duration.line(plan), flush=True)
+        print(duration.line(plan, run.rows.done), flush=True)
     for assumption in () if quiet else chosen.assumptions:
         print(f"assumed: {assumption}", flush=True)
     if now.measure and not quiet:
         print(f"timing contract {plan.contract.line}", flush=True)
-    if options.against is not None:
-        _ensure_comparable(plan, options)
-    return Run(plan, options).execute()
+    return run.execute()
 
 
 def _ensure_comparable(plan: Plan, options: Options) -> None:

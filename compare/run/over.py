@@ -178,7 +178,7 @@ class Fleet:
     def _at_once(self, plans: Mapping[str | None, Plan], busy: Sequence[Node]) -> int:
         parts = [self._part(kind, plan, busy) for kind, plan in plans.items()]
         self.parts += parts
-        shown, total, whole = self.options.shown, sum(part.run.plan.records for part in parts), False
+        shown, total, whole = self.options.shown, sum(part.run.left for part in parts), False
         with (
             contextlib.ExitStack() as stack,
             progress.Bars(total, quiet=shown.quiet, verbose=shown.verbose) as show,

@@ -10,7 +10,6 @@ their key again.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from common.serving.measured import LABEL, Table, Winner, key, stamp
 from compare.competitors import registry
 from compare.identity import plain as plain_name
 from compare.record import folder as run_folder
+from compare.record.whole import put
 from compare.tune import records
 from compare.tune.space import DEFAULT
 from compare.workloads import Workload
@@ -110,11 +110,13 @@ class Fitted:
         return min(alike, default=0.0)
 
     def _config(self, kernel: str, plain: dict[str, Any]) -> Any:
-        """The Config that a line has; None where a field of it is gone since."""
+        """The Config that a line has; None where a field of it is gone since, or is of another kind."""
         try:
-            return registry.config_from(self.family.kernel(kernel).DEFAULT, plain)
-        except (AttributeError, TypeError, ImportError):
+            like = self.family.kernel(kernel).DEFAULT
+            found = registry.config_from(like, plain)
+        except (AttributeError, TypeError, ValueError, ImportError):
             return None
+        return found if _is_like(registry.config_dict(found), registry.config_dict(like)) else None
 
     def table(self, provenance: Mapping[str, Any], sources: Mapping[str, str], before: Table | None) -> dict[str, Any]:
         """The file's content. before: the table that is there, None without one."""
@@ -144,6 +146,21 @@ class Fitted:
         return lines
 
 
+def _is_like(found: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    """Whether each value is of the kind that the default has there: a part, a number of at least 0, a text; or None."""
+    for name, value in found.items():
+        other = like[name]
+        if isinstance(other, dict) or isinstance(value, dict):
+            fits = isinstance(other, dict) and isinstance(value, dict) and _is_like(value, other)
+        elif isinstance(other, int | float) or (other is None and isinstance(value, int | float)):
+            fits = value is None or (isinstance(value, int | float) and value >= 0)
+        else:
+            fits = value is None or other is None or isinstance(value, type(other))
+        if not fits:
+            return False
+    return True
+
+
 def text(plain: Mapping[str, Any]) -> str:
     """JSON with a winner a line, as a person reads it."""
     winners = ",\n".join(f"  {json.dumps(at)}: {json.dumps(one)}" for at, one in plain["winners"].items())
@@ -152,11 +169,9 @@ def text(plain: Mapping[str, Any]) -> str:
 
 
 def write(path: Path, content: str) -> None:
-    """Whole or not at all."""
+    """Whole or not at all. Raises CannotWrite."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(content, encoding="utf-8")
-    os.replace(temporary, path)
+    put(path, content)
 
 
 def stamps(kernels: Sequence[str]) -> dict[str, str]:

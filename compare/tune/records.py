@@ -9,12 +9,37 @@ went: tensors_s and host_s (beside the others), waited_s for the GPU, device_s a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from compare.record import folder as run_folder
+from compare.record import plain
+from compare.record.fields import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    TEXT,
+    TIME,
+    WORDS,
+    checked,
+    list_of,
+    nothing_or,
+    object_of,
+)
+from compare.record.records import ensure_typed
 from compare.record.store import Lines
+from compare.workloads import Workload
+
+_KERNEL = (lambda found: isinstance(found, str) and found.count("/") == 1, "a kernel's id, as triton/auto")
+_LINE = dict.fromkeys(("arm", "row", "policy", "status", "reason"), TEXT) | {"kernel": _KERNEL, "t": NUMBER}
+_LINE |= {"config": nothing_or(OBJECT), "screen_us": TIME, "final_us": TIME, "done": FLAG}
+_ALWAYS, _CANDIDATE, _TIMED = ("arm", "row", "kernel"), ("policy", "status"), ("config", "screen_us")
+_FIELDS = dict.fromkeys(("gpu", "started", "commit", "plan"), TEXT) | {"minutes": NUMBER, "seed": COUNT}
+_FIELDS |= {"rows": list_of(OBJECT), "policies": object_of(OBJECTS), "sources": WORDS, "versions": WORDS}
+_NEEDED = ("gpu", "rows", "policies")
 
 
 class NotThisRun(run_folder.CannotWrite):
@@ -37,10 +62,49 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log. Raises NotThisRun that names the line and field which is not a tuner's."""
     if not path.exists():
         return []
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a run that was killed may leave a torn line behind
-    return [json.loads(line) for line in whole.splitlines() if line]
+    whole = path.read_bytes().rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
+    found = []
+    for number, line in enumerate(whole.split(b"\n"), 1):
+        if line.strip():
+            try:
+                found.append(_candidate(plain.loads(line.decode("utf-8"))))
+            except (ValueError, RecursionError) as error:
+                raise NotThisRun(f"{path}, line {number}: {error}") from error
+    return found
+
+
+def _candidate(said: Any) -> dict[str, Any]:
+    line = checked(said, _LINE, "candidate", _ALWAYS)
+    needed = (*_CANDIDATE * (not line.get("done")), *_TIMED * ("final_us" in line))
+    return checked(line, _LINE, "candidate", needed)
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a tuner's run. Raises NotThisRun that names the field."""
+    path = folder / "manifest.json"
+    try:
+        found = checked(plain.loads(path.read_text(encoding="utf-8")), _FIELDS, "manifest.json", _NEEDED)
+        if bad := [kernel for kernel in found["policies"] if not _KERNEL[0](kernel)]:
+            raise ValueError(f"manifest.json: found policies of {bad[0]!r:.60}, allowed {_KERNEL[1]}")
+        list(workloads(found))
+    except (ValueError, RecursionError) as error:
+        raise NotThisRun(f"fit: found {folder} with {error}, allowed a folder that tune wrote") from error
+    return found
+
+
+def workloads(of: dict[str, Any]) -> Iterator[Workload]:
+    """The rows of a manifest. Raises ValueError that names the one which is no workload."""
+    for number, row in enumerate(of["rows"]):
+        try:
+            made = Workload.from_dict(row)
+            ensure_typed(made)
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            why = f"no field {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"manifest.json: found rows[{number}] with {why}, allowed a workload") from error
+        yield made
 
 
 def done(lines: Sequence[dict[str, Any]], arm: str) -> set[tuple[str, str]]:
@@ -64,18 +128,18 @@ def together(folders: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, An
     missing = [str(folder) for folder in folders if not (folder / "manifest.json").exists()]
     if missing:
         raise NotThisRun(f"fit: found {', '.join(missing)} without manifest.json, allowed folders that tune wrote")
-    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
-    gpus = {manifest["gpu"] for manifest in manifests}
+    manifests = [manifest(folder) for folder in folders]
+    gpus = {one["gpu"] for one in manifests}
     if len(gpus) > 1:
         raise NotThisRun(f"fit: found runs of {', '.join(sorted(gpus))}, allowed runs of one GPU")
-    last = {kernel: number for number, manifest in enumerate(manifests) for kernel in manifest["policies"]}
+    last = {kernel: number for number, one in enumerate(manifests) for kernel in one["policies"]}
     lines = [
         line
         for number, folder in enumerate(folders)
         for line in read(folder / "candidates.jsonl")
-        if last[line["kernel"]] == number
+        if last.get(line["kernel"]) == number
     ]
-    rows = {row["label"]: row for manifest in manifests for row in manifest["rows"]}
+    rows = {row["label"]: row for one in manifests for row in one["rows"]}
     policies = {kernel: manifests[number]["policies"][kernel] for kernel, number in last.items()}
     named = ("commit", "minutes", "plan", "seed")
     plain = {name: list(dict.fromkeys(m[name] for m in manifests if name in m)) for name in named}

@@ -38,7 +38,8 @@ from compare.tune import arm as tune_arm
 from compare.tune import fit, rank, space
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.fit import Fitted
-from compare.tune.records import Log, NotThisRun, together
+from compare.tune.records import Log, NotThisRun, together, workloads
+from compare.tune.records import manifest as manifest_of
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload, suites
 from compare.workloads.numbers import count, positive, seed
@@ -151,8 +152,8 @@ class Tuning:
         self.manifest = self._manifest(argv)
         before = self.folder / "manifest.json"
         if before.exists():
-            found = json.loads(before.read_text())
-            if not arguments.resume or found["plan"] != self.manifest["plan"]:
+            found = manifest_of(self.folder)
+            if not arguments.resume or found.get("plan") != self.manifest["plan"]:
                 why = "another plan" if arguments.resume else "a run already; allowed a new folder, or --resume"
                 raise NotThisRun(f"out: found {self.folder}, which holds {why}")
             now = {"minutes": arguments.minutes, "resumed": [*found.get("resumed", []), self.manifest["started"]]}
@@ -203,7 +204,7 @@ def folder(out: str | None, gpu: str, what: str = "tune") -> Path:
 def write_tables(folders: Sequence[Path], install: bool) -> int:
     """The tables of runs, to the last folder and where `auto` reads them. Returns the exit code."""
     (manifest, lines), folder = together(folders), folders[-1]
-    rows = [Workload.from_dict(plain) for plain in manifest["rows"]]
+    rows = list(workloads(manifest))
     gpu, written = resolve(manifest["gpu"]), 0
     for arm in (name for name in arms(list(manifest["policies"])) if name in ("triton", "helion")):
         mine = [kernel for kernel in manifest["policies"] if kernel.split("/")[0] == arm]
@@ -211,7 +212,7 @@ def write_tables(folders: Sequence[Path], install: bool) -> int:
         if not fitted.timed:
             print(f"{arm}: on no row a kernel and its rules were timed")
             continue
-        sources = {kernel: manifest["sources"][kernel] for kernel in mine}
+        sources = {kernel: manifest.get("sources", {}).get(kernel, "") for kernel in mine}
         text = fit.text(fitted.table(_provenance(manifest), sources, fit.installed(arm, gpu)))
         name = fit.name_of(arm, gpu)
         for root in (folder, *([run_folder.ROOT] if install else [])):
@@ -222,9 +223,11 @@ def write_tables(folders: Sequence[Path], install: bool) -> int:
 
 
 def _provenance(manifest: dict[str, Any]) -> dict[str, Any]:
-    versions = manifest["versions"]
-    told = {"date": manifest["started"][:10], "commit": manifest["commit"]}
-    told["versions"] = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "helion"))
+    versions = manifest.get("versions", {})
+    told = {"date": manifest.get("started", "")[:10], "commit": manifest.get("commit", "")}
+    told["versions"] = ", ".join(
+        f"{name} {versions[name]}" for name in ("torch", "triton", "helion") if name in versions
+    )
     return told | {name: manifest[name] for name in ("minutes", "gpus", "cores", "seed", "plan") if name in manifest}
 
 

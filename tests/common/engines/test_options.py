@@ -4,12 +4,26 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import children
 import stand_in_vllm
 from common.engines import vllm
 from common.engines.options import Options, kernel_of
 from common.spec import SpecError
+
+
+@pytest.mark.parametrize("value", [None, "0"])
+def test_without_a_gpu_what_comes_too_late_to_be_interpreted_is_refused(monkeypatch, value):
+    """A launch would end in Triton's "0 active drivers"."""
+    import triton  # noqa: F401
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if value:
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+    with pytest.raises(SpecError, match=r"TRITON_INTERPRET: found .*no GPU is here.*set before triton is imported"):
+        kernel_of("triton/auto")
 
 
 @pytest.mark.parametrize(
@@ -79,3 +93,10 @@ def test_an_adapter_of_an_interpreted_process_repairs_the_interpreter_itself(ker
     """A process of its own: here the tests have repaired it."""
     environment = children.compiling(Path(__file__).resolve().parents[3], TRITON_INTERPRET="1")
     assert children.answer(["-c", _BF16.replace("KERNEL", kernel)], environment) < 0.03
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here: nothing is interpreted")
+def test_an_adapter_of_a_process_without_a_gpu_turns_the_interpreter_on():
+    environment = children.compiling(Path(__file__).resolve().parents[3])
+    environment.pop("TRITON_INTERPRET", None)
+    assert children.answer(["-c", _BF16.replace("KERNEL", "triton/auto")], environment) < 0.03

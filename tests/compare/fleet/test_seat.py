@@ -130,7 +130,7 @@ def test_nodes_with_different_versions_are_named():
 
 def test_without_ray_pip_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(NoFleet, match=r"pip install 'diptych\[fleet\]'"):
+    with pytest.raises(NoFleet, match=r"pip install '\.\[fleet\]' in a checkout, or pip install 'ray>=2.49,<3'"):
         Cluster("local")
 
 

@@ -152,18 +152,6 @@ def test_a_figures_colours_follow_the_page_and_its_words_name_it(folders, tmp_pa
     assert all(node.get("id", "x-").startswith("x-") for node in root.iter())
 
 
-@pytest.mark.parametrize(
-    ("given", "made"),
-    [
-        ("a `b` **c**", "a <code>b</code> <strong>c</strong>"),
-        ("`<i>` & 1", "<code>&lt;i&gt;</code> &amp; 1"),
-        (3, "3"),
-    ],
-)
-def test_inline_markup(given, made):
-    assert render.inline_markup(given) == made
-
-
 def verdicts(folder):
     """The lines of the first screen."""
     page = glance.section(read(folder))

@@ -1,0 +1,94 @@
+"""Where a text becomes text of a page: markdown, HTML or a figure. Nothing from a record gets there by another way.
+
+A report's texts have two marks, `code` and **strong**. Whatever else a page would read as its own is escaped here, in
+every text: labels, run ids and machines come from files that anybody may have written.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_HELD = {"`": "\ue000", "*": "\ue001"}  # of what was said: no mark of ours
+_GIVEN = {ord(held): mark for mark, held in _HELD.items()}
+_MARKS = re.compile(r"(`[^`]+`|\*\*)")
+# What no page shows, or what turns the text around it: controls and directions.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+# Of markdown and of HTML inside it, where they would mean something.
+_SPECIAL = re.compile(r"[\\`*]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])|(?<![^\W_])~|(?<![^\W_])(?<!~)_|_(?![^\W_])")
+_BLOCK = re.compile(r"^(?:[-+=#>]|\d+(?=[.)]))")
+
+
+def said(text: Any) -> str:
+    """What a kernel or a library said: its words have no marks, also inside a text of ours."""
+    return re.sub(r"[`*]", lambda match: _HELD[match[0]], str(text))
+
+
+def seen(text: Any) -> str:
+    """The text without what no page can show, as a block of code has it."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(text))
+
+
+def _parts(text: Any) -> Iterator[tuple[str, str]]:
+    """("text" | "code" | "open" | "close", words) in one line; an asterisk pair without its other is text."""
+    found = _MARKS.split(re.sub(r"\s+", " ", seen(text)))
+    pairs = sum(part == "**" for part in found) // 2
+    open_now = False
+    for part in filter(None, found):
+        if part == "**" and (open_now or pairs):
+            yield "close" if open_now else "open", part
+            pairs -= not open_now
+            open_now = not open_now
+        elif len(part) > 2 and part[0] == part[-1] == "`":
+            yield "code", part[1:-1].translate(_GIVEN)
+        else:
+            yield "text", part.translate(_GIVEN)
+
+
+class Made(str):
+    """Markdown that was made here, or is the report's own."""
+
+
+def inline(text: Any) -> Made:
+    """One line of markdown, which begins no block where it stands behind something else."""
+    if isinstance(text, Made):
+        return text
+    made = {
+        "text": lambda words: _SPECIAL.sub(r"\\\g<0>", words),
+        "code": lambda words: f"`{words.replace('`', chr(39))}`",
+        "open": str,
+        "close": str,
+    }
+    return Made("".join(made[kind](words) for kind, words in _parts(text)))
+
+
+def markdown(text: Any) -> Made:
+    """One line of markdown: a paragraph, and no other block."""
+    if isinstance(text, Made):
+        return text
+    return Made(_BLOCK.sub(lambda m: f"{m[0]}\\" if m[0].isdigit() else f"\\{m[0]}", inline(text).strip()))
+
+
+def cell(text: Any) -> Made:
+    """An entry of a markdown table."""
+    return Made(inline(text).replace("|", "\\|"))
+
+
+class Html(str):
+    """HTML that was made here; jinja asks so."""
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+def page(text: Any) -> Html:
+    """One line of HTML."""
+    made = {
+        "text": html.escape,
+        "code": lambda words: f"<code>{html.escape(words)}</code>",
+        "open": lambda _: "<strong>",
+        "close": lambda _: "</strong>",
+    }
+    return Html("".join(made[kind](words) for kind, words in _parts(text)))

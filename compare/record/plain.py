@@ -1,0 +1,79 @@
+"""JSON from outside as plain values: finite numbers of 64 bits, no key twice, texts that every page can hold.
+
+Whatever reads a file that a run left (rows, manifests, a tuner's lines) begins here, so that nothing behind it meets a
+NaN, an integer that is no float, half of a surrogate pair, or a nest that ends Python's stack.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+MOST_DEEP = 100  # of objects and lists in one another; a run's are 7
+MOST = 2**63 - 1
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError that names the field, RecursionError.
+
+    Half of a surrogate pair becomes its escape, as text. A walk over all values takes as long as the rest of reading a
+    row, and most texts show that they need none.
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_float=_float, parse_int=_int, parse_constant=_float)
+    except _Unsound:
+        return _sound(json.loads(text, object_pairs_hook=_unique), "", 0)
+    needed = text.count("{") + text.count("[") > MOST_DEEP or "\\ud" in text.lower()
+    return _sound(found, "", 0) if needed else found
+
+
+class _Unsound(Exception):
+    """A number that is none; a walk tells where."""
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _Unsound
+    return value
+
+
+def _int(text: str) -> int:
+    value = int(text)
+    if abs(value) > MOST:
+        raise _Unsound
+    return value
+
+
+def writable(text: str) -> str:
+    """The text as UTF-8 can hold it: half of a surrogate pair becomes its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        first = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{first:.60}: found it twice in one object")
+    return found
+
+
+def _sound(value: Any, at: str, deep: int) -> Any:
+    if isinstance(value, str):
+        return writable(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{at or 'value'}: found {value}, allowed finite numbers")
+    elif isinstance(value, int):
+        if abs(value) > MOST:
+            raise ValueError(f"{at or 'value'}: found an integer of {value.bit_length()} bits, allowed 63")
+    elif isinstance(value, dict | list):
+        if deep == MOST_DEEP:
+            raise ValueError(f"{at}: found a nest of {MOST_DEEP} objects and lists, allowed fewer")
+        if isinstance(value, list):
+            return [_sound(item, f"{at}[{number}]", deep + 1) for number, item in enumerate(value)]
+        dot = f"{at}." if at else ""
+        return {writable(name): _sound(item, f"{dot}{name:.60}", deep + 1) for name, item in value.items()}
+    return value

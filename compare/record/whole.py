@@ -1,0 +1,30 @@
+"""A file is written whole or not at all, and what stops that is said with its path."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+class CannotWrite(OSError):
+    """A file or the folder of a run cannot be made or written; the message names it and why."""
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    """Write the file beside its place, sync it, and put it there. Raises CannotWrite; what was there is then kept."""
+    temporary = path.with_name(path.name + ".tmp")
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        why = error.strerror or error
+        kept = "rows of cells.jsonl are kept, and `report` writes pages and figures again"
+        raise CannotWrite(f"{path}: found `{why}` when it was to be written; {kept}") from error
+    return path
