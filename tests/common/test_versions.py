@@ -1,5 +1,6 @@
 """Which versions will do, who says so and how often; everything that states one agrees with common/tested.toml."""
 
+import importlib.util
 import json
 import os
 import re
@@ -39,7 +40,21 @@ def test_the_extras_begin_and_end_at_the_sets_that_passed():
     assert asked["cpu"] == [versions.requirement("torch", "cpu"), versions.requirement("triton", "cpu")]
     assert asked["cuda"] == [versions.requirement("torch"), versions.requirement("triton")]
     assert asked["helion"] == [versions.requirement("helion")]
-    assert all("diptych[helion]" in EXTRAS[extra] for extra in ("cpu", "cuda"))
+    assert all("diptych[compare,helion]" in EXTRAS[extra] for extra in ("cpu", "cuda"))
+
+
+def test_the_libraries_of_the_command_are_those_of_its_extra_and_said_where_they_are_absent(installed, monkeypatch):
+    assert set(versions.LIBRARIES["compare"]) == {one.partition(">=")[0] for one in EXTRAS["compare"]}
+    installed()
+    versions.ensure("compare")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("pandas", "elftools") else real(name)
+    )
+    with pytest.raises(versions.Unsuitable, match=r"^pandas, pyelftools: found none, needed .*'\.\[compare\]'"):
+        versions.ensure("compare")
+    for who in ("check", "triton"):
+        versions.ensure(who)
 
 
 def test_the_newest_of_each_package_are_one_set():
