@@ -209,7 +209,7 @@ def test_the_first_lines_of_the_readme_and_of_the_engines_page_run_from_a_wheel(
     assert "<function forward" in run_beside([beside / "python", "-c", adapter], tmp_path).stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/engines.md", "docs/features.md", "docs/conformance.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/engines.md", "docs/conformance.md"])
 def test_who_uses_it_imports_by_the_name_that_a_wheel_has_too(page):
     assert not {name for block in blocks(page) for name in imports(block)} & set(PACKAGES)
 
