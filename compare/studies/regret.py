@@ -95,13 +95,13 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
 
 def run_of(folder: Path) -> tuple[str, str, int]:
     """When a run began (ISO 8601), its GPU, its seed."""
-    manifest = records.manifest(folder)
+    manifest = records.manifest(folder, ["gpu"])
     return manifest.get("started", ""), manifest["gpu"], manifest.get("seed", 0)
 
 
 def judged(folder: Path) -> list[Row]:
     """The rows of a run that count. Raises FileNotFoundError for a folder that holds none."""
-    manifest = records.manifest(folder)
+    manifest = records.manifest(folder, ["rows"])
     kinds = {plain["label"]: Workload.from_dict(plain).kind for plain in manifest["rows"]}
     lines = records.read(folder / "candidates.jsonl")
     found = []

@@ -61,8 +61,9 @@ class Log:
         self._kept.close()
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log. Raises NotThisRun that names the line and field which is not a tuner's."""
+def read(path: Path, fits: bool = False) -> list[dict[str, Any]]:
+    """The lines of a log. fits: what was timed has what a fit asks for. Raises NotThisRun that names the line and field
+    which is not a tuner's."""
     if not path.exists():
         return []
     whole = path.read_bytes().rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
@@ -70,24 +71,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.split(b"\n"), 1):
         if line.strip():
             try:
-                found.append(_candidate(plain.loads(line.decode("utf-8"))))
+                found.append(_candidate(plain.loads(line.decode("utf-8")), fits))
             except (ValueError, RecursionError) as error:
                 raise NotThisRun(f"{path}, line {number}: {error}") from error
     return found
 
 
-def _candidate(said: Any) -> dict[str, Any]:
+def _candidate(said: Any, fits: bool) -> dict[str, Any]:
     line = checked(said, _LINE, "candidate", _ALWAYS)
-    needed = (*_CANDIDATE * (not line.get("done")), *_TIMED * ("final_us" in line))
+    needed = (*_CANDIDATE * (not line.get("done")), *_TIMED * (fits and "final_us" in line))
     return checked(line, _LINE, "candidate", needed)
 
 
-def manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a tuner's run. Raises NotThisRun that names the field."""
+def manifest(folder: Path, needed: Sequence[str] = _NEEDED) -> dict[str, Any]:
+    """The manifest of a tuner's run. Raises NotThisRun that names the field; OSError where there is none."""
     path = folder / "manifest.json"
     try:
-        found = checked(plain.loads(path.read_text(encoding="utf-8")), _FIELDS, "manifest.json", _NEEDED)
-        if bad := [kernel for kernel in found["policies"] if not _KERNEL[0](kernel)]:
+        found = checked(plain.loads(path.read_text(encoding="utf-8")), _FIELDS, "manifest.json", needed)
+        if bad := [kernel for kernel in found.get("policies", ()) if not _KERNEL[0](kernel)]:
             raise ValueError(f"manifest.json: found policies of {bad[0]!r:.60}, allowed {_KERNEL[1]}")
         list(workloads(found))
     except (ValueError, RecursionError) as error:
@@ -97,7 +98,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 def workloads(of: dict[str, Any]) -> Iterator[Workload]:
     """The rows of a manifest. Raises ValueError that names the one which is no workload."""
-    for number, row in enumerate(of["rows"]):
+    for number, row in enumerate(of.get("rows", ())):
         try:
             made = Workload.from_dict(row)
             ensure_typed(made)
@@ -136,7 +137,7 @@ def together(folders: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, An
     lines = [
         line
         for number, folder in enumerate(folders)
-        for line in read(folder / "candidates.jsonl")
+        for line in read(folder / "candidates.jsonl", fits=True)
         if last.get(line["kernel"]) == number
     ]
     rows = {row["label"]: row for one in manifests for row in one["rows"]}
