@@ -33,8 +33,9 @@ EVERY_DAY = tuple(case for case in levels.SMOKE if case in set.union(*EXPECTED.v
 @pytest.mark.parametrize("cases", [EVERY_DAY, pytest.param(levels.SMOKE, marks=pytest.mark.slow)], ids=len)
 def test_a_right_callable_passes(cases, child):
     kit = kit_of("right", child)
-    wrong = [result for case in cases if (result := kit.run(case)).status != "ok"]
-    assert not wrong
+    results = [kit.run(case) for case in cases]
+    assert not [result for result in results if result.status != "ok" and not result.declared]
+    assert sum(result.status == "ok" for result in results) >= len(cases) * 2 // 3, "or too little was asked"
 
 
 def test_an_lse_of_other_bits_in_the_last_call_is_nondeterministic(child):
