@@ -17,6 +17,7 @@ from compare.identity import FOLDER, plain
 FILES = (
     *("spec/paged_batch.py", "spec/features.py", "spec/feature_rules.py", "spec/validation.py", "spec/refusals.py"),
     *("spec/metadata.py", "spec/kernel.py", "spec/precision.py", "spec/cache.py", "spec/states.py", "spec/quantise.py"),
+    *("spec/plain.py", "spec/overlap.py", "spec/ranges.py"),
     *("oracle/reference.py", "oracle/visibility.py", "oracle/tolerance.py", "oracle/rounding.py"),
     *("oracle/rows.py", "oracle/bias.py", "oracle/integrity.py", "oracle/cache.py", "cases/batch.py"),
 )
