@@ -56,7 +56,7 @@ def processes(text: str) -> int:
 
 # name -> (default, type, what it is)
 OPTIONS: dict[str, tuple[object, object, str]] = {
-    "level": ("smoke", str, "smoke, or full: every case in three dtypes, and random ones"),
+    "level": (None, str, "first, smoke or full; else first for a kernel that is interpreted, and smoke for others"),
     "seed": (SEED, seed, "of the values (default 0); random: drawn, and printed"),
     "adapter": ("auto", str, "paged, flash_attn_varlen, flash_attn_kvcache or protocol; auto looks at the parameters"),
     "device": ("auto", str, "cuda, cpu or auto"),

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ NO_ANSWER = "nothing was judged: no answer came in time"
 MOST_LATE = 5  # cases in a row without an answer, before any was judged: the others are not asked
 MOST_PROCESSES, SHARE = 4, 8  # where none are asked for: processes, and the least cases of each
 NO_REPORT = "report: not written"
-TAKES = {"full": "; a plain-torch kernel takes about ten minutes"}
+TAKES = {"first": ": few that find most", "full": ": a plain-torch kernel takes about ten minutes"}
 SHOWN = {"adapter": "auto", "device": "auto", "interpret": "auto", "time-limit": None, "supports": None, "limits": None}
 CHOICES = {"level": levels.LEVELS, "interpret": ("auto", "on", "off"), "device": ("auto", "cpu", "cuda")}
 CHOICES |= {"adapter": ("auto", "paged", "flash_attn_varlen", "flash_attn_kvcache", "protocol")}
@@ -55,7 +55,7 @@ def _misused(config: pytest.Config) -> str:
     if not config.getoption("--kernel"):
         return "--kernel: found none, allowed package.module:name"
     for name, allowed in CHOICES.items():
-        if (found := config.getoption(f"kit_{name}")) not in allowed:
+        if (found := config.getoption(f"kit_{name}")) not in (*allowed, *[None] * (name == "level")):
             return f"--{name}: found {found!r:.60}, allowed {', '.join(allowed)}"
     if config.getoption("kit_device") == "cuda" and not torch.cuda.is_available():
         return "--device: found cuda, and torch finds no GPU here; allowed cpu, auto"
@@ -89,8 +89,43 @@ def _outside(config: pytest.Config) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _cases(config: pytest.Config) -> list[str]:
-    return config.getoption("--case") or list(levels.level(config.getoption("kit_level"), seed_of(config)))
+@dataclass(frozen=True)
+class Plan:
+    """What a run asks: cases, in the words of its first line, and a kit for each process."""
+
+    cases: list[str]
+    words: str
+    kits: list[Kit]
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Plan:
+        """Seals the judge before there is a child. Raises Unavailable."""
+        given, level, why, kits = config.getoption("--case"), config.getoption("kit_level"), "", []
+        if not (config.getoption("kit_list") and (given or level)):
+            seal()
+            kits = make(config)
+        if level is None and not given:
+            interpreted = kits[0].declared.interpreted
+            level, why = ("first", "; its kernels are interpreted here") if interpreted else ("smoke", "")
+        cases = given or list(levels.level(level, seed_of(config)))
+        if config.getoption("kit_processes") is None:
+            kits = kits[: max(1, len(cases) // SHARE)]
+        words = "the given" if given else f"level {level}{TAKES.get(level, '')}{why}"
+        return cls(cases, words, kits)
+
+
+PLAN = pytest.StashKey[Plan | str]()
+
+
+def _plan(config: pytest.Config) -> Plan | str:
+    """The plan of a run, made once; or why there is none, said by the fixture: an exit while tests are collected loses
+    its exit code."""
+    if PLAN not in config.stash:
+        try:
+            config.stash[PLAN] = _misused(config) or Plan.of(config)
+        except Unavailable as error:
+            config.stash[PLAN] = str(error)
+    return config.stash[PLAN]
 
 
 def seed_of(config: pytest.Config) -> int:
@@ -101,14 +136,12 @@ def seed_of(config: pytest.Config) -> int:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if _misused(metafunc.config):  # said by the fixture: an exit while tests are collected loses its exit code
-        metafunc.parametrize("case", ["options"])
-        return
-    cases = _cases(metafunc.config)
+    plan = _plan(metafunc.config)
+    cases = ["options"] if isinstance(plan, str) else plan.cases
     metafunc.parametrize("case", cases, ids=cases)
 
 
-def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
+def make(config: pytest.Config) -> list[Kit]:
     """A kit a process, of one seed and one pace; the first knows what the kernel declares. Raises Unavailable."""
 
     def option(name: str) -> Any:
@@ -117,7 +150,7 @@ def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
     device = option("device")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    processes = _processes(config, cases, device)
+    processes = _processes(config, device)
     interpret = (option("interpret") == "on" or (option("interpret") == "auto" and device == "cpu")) and _has_triton()
     limits = Limits() if device == "cpu" else Limits(memory=0)
     assumed = pace.ON_GPU if device == "cuda" else pace.INTERPRETED if interpret else pace.PLAIN
@@ -140,12 +173,11 @@ def make(config: pytest.Config, cases: list[str]) -> list[Kit]:
     return [kit, *(kit.beside(child) for child in others)]
 
 
-def _processes(config: pytest.Config, cases: list[str], device: str) -> int:
+def _processes(config: pytest.Config, device: str) -> int:
     """How many run cases at once. Cases that were given stay in one: one may fail behind another alone."""
     if (asked := config.getoption("kit_processes")) is not None:
         return asked
-    shared = not config.getoption("--case") and device == "cpu"
-    return max(1, min(cores(), MOST_PROCESSES, len(cases) // SHARE)) if shared else 1
+    return 1 if config.getoption("--case") or device != "cpu" else min(cores(), MOST_PROCESSES)
 
 
 def _has_triton() -> bool:
@@ -283,7 +315,8 @@ class Summary:
             return _short(self.spoiled)
         if failed:
             one = self.smallest or failed[0]
-            return _short(f"WRONG in {len(failed)} of {self.asked.cases} cases; {one.case}: {one.reason}")
+            cause = f", and equals what {one.cause} would give" if one.cause else ""
+            return _short(f"WRONG in {len(failed)} of {self.asked.cases} cases{cause}; {one.case}: {one.reason}")
         cases, late = self.asked.cases, len(self.late)
         if not cases:
             return f"{NO_ANSWER} in any of {late} cases" if late else NOTHING
@@ -361,23 +394,15 @@ Refused.__module__, Refused.__qualname__ = "builtins", "diptych-check"
 
 @pytest.fixture(scope="module")
 def run(request: pytest.FixtureRequest):
-    if why := _misused(request.config):
-        raise Refused(why)
-    option = request.config.getoption
-    cases, level = _cases(request.config), option("kit_level")
-    seal()
-    try:
-        kit, *others = kits = make(request.config, cases)
-    except Unavailable as error:
-        raise Refused(str(error)) from None
-    named = "the given" if option("--case") else f"level {level}"
-    at_once = f", {len(kits)} at once" if others else ""
-    takes = "" if option("--case") else TAKES.get(level, "")
-    _say(request.config, f"{len(cases)} cases ({named}){at_once}, seed {kit.seed}{takes}")
+    if isinstance(plan := _plan(request.config), str):
+        raise Refused(plan)
+    option, kit, cases = request.config.getoption, plan.kits[0], plan.cases
+    at_once = f", {len(plan.kits)} at once" if len(plan.kits) > 1 else ""
+    _say(request.config, f"{len(cases)} cases ({plan.words}){at_once}, seed {kit.seed}")
     of = {"strict": option("kit_strict"), "minimise": not option("kit_no-minimise")}
     found = Summary(kit, option("kit_report"), len(cases), partial(_say, request.config), **of)
     request.config.pluginmanager.register(found, "diptych-summary")
-    lanes = Lanes(kits, cases)
+    lanes = Lanes(plan.kits, cases)
     yield found, lanes
     lanes.close()
     found.close()

@@ -76,6 +76,7 @@ class Declared:
     contract: Precision
     supports_given: bool
     without_lse: bool = True
+    interpreted: bool = False
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Declared:
@@ -92,6 +93,7 @@ class Declared:
             Precision.of(said["contract"]),
             given,
             bool(said.get("without_lse", True)),
+            bool(said.get("interpreted", False)),
         )
 
     def refusal(self, case: Case, batch: PagedBatch, features: Features) -> str:

@@ -103,6 +103,19 @@ def without_lse(target: Any, adapter: str) -> bool:
     return parameter is None or parameter.default is None
 
 
+COMPILED = ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics", "Kernel")  # of Triton, and of Helion
+_OTHERS = ("triton", "helion", "torch", "diptych_interpreter")  # packages whose own kernels are not asked about
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs here, and a module that was imported holds a kernel of Triton or Helion."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return False
+    theirs = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in _OTHERS]
+    kinds = {type(value) for module in theirs for value in list(getattr(module, "__dict__", {}).values())}
+    return any(k.__module__.partition(".")[0] in _OTHERS[:2] and k.__name__ in COMPILED for k in kinds)
+
+
 def describe(kernel: str, adapter: str) -> dict[str, Any]:
     """Plain values: adapter, supports, limits, contract, version."""
     return described(kernel, load(kernel), adapter)
@@ -120,6 +133,7 @@ def described(kernel: str, target: Any, adapter: str) -> dict[str, Any]:
         "supports": _plain(supports),
         "limits": {} if limits is None else _plain(limits),
         "contract": {} if contract is None else _plain(contract),
+        "interpreted": interpreted(),
         "torch": torch.__version__,
     }
 

@@ -8,17 +8,20 @@ The reference is computed in this process, on its CPU, after the child has answe
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from common.cases.calls import calls
 from common.cases.case import Case, build, outputs
+from common.kit.causes import Found, explained, not_written, said
 from common.kit.declared import Declared
 from common.kit.fitting import fitted
 from common.kit.isolate import Isolated, Reply
@@ -42,13 +45,15 @@ class Unavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case. case: its expression. declared: an `unsupported` that the kernel announced."""
+    """What became of one case. case: its expression. declared: an `unsupported` that the kernel announced. cause: the
+    mistake that explains it, where one was looked for and found."""
 
     case: str
     status: str
     reason: str = ""
     declared: bool = False
     repro: str = ""
+    cause: str = ""
 
     @property
     def failed(self) -> bool:
@@ -63,9 +68,9 @@ class Result:
 class _Wrong(Exception):
     """A call that was not right: a status and one sentence."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, cause: str = "") -> None:
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.cause = status, reason, cause
 
 
 @dataclass
@@ -86,6 +91,8 @@ class Kit:
     _declared: Declared | None = None
     _before: str = ""  # the case that the child ran last
     _stopped: bool = False
+    _why: str | None = None  # of the case that runs: which mistake is looked for
+    _earlier: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # what its calls gave
 
     def close(self) -> None:
         self.child.close()
@@ -135,15 +142,17 @@ class Kit:
         lines = [(expression,), (before, expression)] if before else [(expression,)]
         for cases in lines:
             self.child.close()
-            again = [self.once(case) for case in cases][-1]
+            again = [self.once(case, "") for case in cases][-1]
             if again.failed:
-                return Result(again.case, again.status, again.reason, repro=self.repro(*cases))
+                return replace(again, repro=self.repro(*cases))
         reason = f"{result.reason}; not again alone in a fresh process: only behind the cases before it"
         whole = shlex.join([self.command, self.kernel, "--seed", str(self.seed), *self.options])
         return Result(result.case, result.status, reason, repro=whole)
 
-    def once(self, expression: str) -> Result:
-        """One case in the child that is there."""
+    def once(self, expression: str, why: str | None = None) -> Result:
+        """One case in the child that is there. why: which mistake is looked for behind a failure: "" for any of
+        `common.kit.causes`, else this one; None for none."""
+        self._why, self._earlier = why, {}
         case = self._fitting(expression)
         name = write(case)
         if case.large and self.device == "cpu":
@@ -164,7 +173,7 @@ class Kit:
             if case.name == ELSEWHERE:
                 self._elsewhere(run, batch, features, guards, first)
         except _Wrong as wrong:
-            return Result(name, wrong.status, wrong.reason)
+            return Result(name, wrong.status, wrong.reason, cause=wrong.cause)
         return Result(name, "ok")
 
     def _fitting(self, expression: str) -> Case:
@@ -192,6 +201,7 @@ class Kit:
             poison = OTHER if call.again else math.nan
             found = self._judged(case, call.batch, call.features, guards, poison, call.name)
             first = found if first is None else first
+            self._earlier[call.name] = found
             status, why = call.unlike(first, found, self.declared.limits.get("deterministic", True))
             if why:
                 raise _Wrong(status, why)
@@ -210,10 +220,38 @@ class Kit:
             raise _Wrong("incorrect", f"{which}: {'; '.join(damaged)}")
         contract = self.declared.contract
         verdict = check(out, lse, batch, features, contract, expected, structured=case.structured)
-        if not verdict.ok:
-            raise _Wrong("incorrect", f"{which}: {verdict.reason}")
         written = {"out": out} | ({} if lse is None else {"lse": lse})
-        return {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
+        written = {name: tensor[: expected.num_tokens].clone() for name, tensor in written.items()}
+        if not verdict.ok:
+            found = Found(out, lse, batch, features, contract, case.structured)
+            more, cause = "", ""
+            if self._why is not None:
+                again = partial(self._call, case, batch, features, guards)
+                more, cause = self._because(found, written, poison, again)
+            raise _Wrong("incorrect", f"{which}: {verdict.reason}{more}", cause)
+        return written
+
+    def _because(
+        self, found: Found, written: dict[str, torch.Tensor], poison: float, again: Callable[[float], Any]
+    ) -> tuple[str, str]:
+        """What explains a wrong result, to be said behind the reason, and the mistake alone. again: the same call onto
+        outputs that are filled with another number."""
+        if self._why:
+            return (said([self._why]), self._why) if explained(found, self._why) else ("", "")
+        if names := explained(found):
+            return said(names), names[0]
+        for name, earlier in self._earlier.items():
+            alike = earlier["out"].shape == written["out"].shape and written["out"].numel()
+            if alike and not differing({"out": earlier["out"]}, {"out": written["out"]}):
+                return f"; its bits are those of {name.partition(',')[0]}, whose values were others", ""
+        other = math.nan if poison == OTHER else OTHER
+        with contextlib.suppress(_Wrong):
+            out, lse, _ = again(other)
+            tokens = len(written["out"])
+            for name, tensor in (("out", out), ("lse", lse)):
+                if name in written and (more := not_written(name, written[name], tensor[:tokens], poison, other)):
+                    return more, ""
+        return "", ""
 
     def _call(
         self, case: Case, batch: PagedBatch, features: Features, guards: Guards, poison: float
@@ -249,7 +287,7 @@ class Kit:
     def smallest(self, expression: str, note: Callable[[str], None] = lambda _: None) -> Result:
         """The smallest case, found by leaving things out, that still fails as this one does; alone in a fresh child.
         After SHRINK_S seconds the smallest that was found."""
-        best, calls, begun = self.once(expression), 0, time.monotonic()
+        best, calls, begun = self.once(expression, ""), 0, time.monotonic()
         improved = best.failed
         while improved and calls < SHRINK_CALLS:
             improved = False
@@ -258,15 +296,15 @@ class Kit:
                     break
                 calls += 1
                 try:
-                    found = self.once(write(candidate))
+                    found = self.once(write(candidate), best.cause or None)
                 except SpecError:  # without that one thing it is no case
                     continue
-                if found.failed and found.status == best.status:
+                if found.failed and (found.status, found.cause) == (best.status, best.cause):
                     best, improved = found, True
                     note(best.case)
                 if improved or calls >= SHRINK_CALLS:
                     break
-        return Result(**asdict(best) | {"repro": self.repro(best.case)})
+        return replace(best, repro=self.repro(best.case))
 
 
 def _named(reply: Reply) -> tuple[str, str]:

@@ -8,19 +8,22 @@ word, dtype or lengths.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from common.cases import layouts
 from common.cases.ask import PLAIN
 from common.cases.by_axes import axes_case, drawn_case, num_axes, num_drawn, num_smoke
 from common.cases.case import FIELDS, Case, decodes, named
-from common.cases.fills import planted
+from common.cases.fills import FILLS, planted
 from common.cases.named import CASES
 from common.cases.random_cases import num_pairs, random_case
 from common.cases.signed import OFTEN, SIGNED
@@ -58,13 +61,19 @@ SMOKE = (
     "values-seen-nan", "values-seen-inf", "keys-seen-nan", "fp8-values-seen-nan",
     *(case.name for case in OFTEN),
 )  # fmt: skip
-LEVELS = ("smoke", "full")
+LEVELS = ("first", "smoke", "full")
+# Cases that `compare study first` chose, each by its fields: it stays itself, whatever becomes of the axes.
+CHOSEN: dict[str, Any] = json.loads((Path(__file__).parent / "first.json").read_text(encoding="utf-8"))
 
 
 def level(name: str, seed: int = 0) -> Iterator[str]:
-    """The expressions of a level. smoke: named cases, and those of the axes that hold every value and the pairs of
-    masks. full: every case that is not one to refuse, in all three dtypes, and the random cases and those of the axes
-    that hold every pair of values of two axes. Both: those of the values that `seed` draws."""
+    """The expressions of a level. first: a few that reject most wrong kernels a second. smoke: named cases, and those
+    of the axes that hold every value and the pairs of masks. full: every case that is not one to refuse, in all three
+    dtypes, and the random cases and those of the axes that hold every pair of values of two axes. The last two: those
+    of the values that `seed` draws."""
+    if name == "first":
+        yield from CHOSEN["cases"]
+        return
     if name == "smoke":
         yield from SMOKE
         yield from (f"axes-{number}" for number in range(num_smoke()))
@@ -151,6 +160,29 @@ def _value(field: str, text: str) -> Any:
 _DRAWN = re.compile(r"([0-9]{1,18})-([0-9]{1,6})")
 _FIXED = {"name", "numbers", "layout", "large", "refused"}
 _FIELDS = [name for name in FIELDS if name not in _FIXED]
+_PLAIN = named("plain")
+_FILLS = FILLS | {"planted": planted}
+
+
+def frozen(case: Case) -> dict[str, str]:
+    """The fields of a case that are not plain, as words; `thawed` is the inverse. Raises KeyError for a fill or an
+    arrangement without a name."""
+    told = {}
+    for field in (name for name in _FIELDS if case.value(name) != _PLAIN.value(name)):
+        value = case.value(field)
+        if field == "fill":
+            told[field] = {fill: name for name, fill in _FILLS.items()}[value]
+        else:
+            told[field] = value.__name__ if field == "arrange" else _text(value, field)
+    return told
+
+
+def thawed(name: str, told: dict[str, str]) -> Case:
+    """The case of a name and the words of `frozen`."""
+    values = {field: _value(field, text) for field, text in told.items() if field not in ("fill", "arrange")}
+    values |= {"fill": _FILLS[told["fill"]]} if "fill" in told else {}
+    values |= {"arrange": getattr(layouts, told["arrange"])} if "arrange" in told else {}
+    return replace(_PLAIN, name=name).but(**values)
 
 
 def _base(name: str) -> Case:
@@ -158,6 +190,8 @@ def _base(name: str) -> Case:
     a name of none."""
     if name in BY_NAME:
         return BY_NAME[name]
+    if told := CHOSEN["cases"].get(name):
+        return thawed(name, told)
     kind, _, number = name.partition("-")
     whole = number.isascii() and number.isdecimal() and len(number) < 19
     if kind == "random" and whole:

@@ -6,7 +6,7 @@ Beside the result it delivers the sums that the checker's budgets are made of (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -54,7 +54,19 @@ def _logits(at: Rows, scale: float, softcap: float | None) -> tuple[Tensor, Tens
     return logits.masked_fill(hidden, -math.inf), logit_size, bias_size
 
 
-def attend(at: Rows, scale: float, softcap: float | None) -> dict[str, Tensor]:
+def softmax(logits: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P [heads, group, rows, keys], the sum of e^(s - max), and that max; sink: one logit more of each row, -inf for
+    none."""
+    peak = torch.maximum(logits.amax(-1), sink)
+    weights = torch.exp(logits - peak[..., None])
+    denominator = weights.sum(-1) + torch.exp(sink - peak)
+    return weights / denominator[..., None], denominator, peak
+
+
+Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+def attend(at: Rows, scale: float, softcap: float | None, weigh: Weigh = softmax) -> dict[str, Tensor]:
     """The fields of `Expected` for some rows and KV heads, with the group axis where they have query heads.
 
     A NaN or Inf in V becomes NaN in the rows that owe it (`OWED`) and, unlike 0 * NaN in a matmul, in no other.
@@ -65,11 +77,9 @@ def attend(at: Rows, scale: float, softcap: float | None) -> dict[str, Tensor]:
     logits, logit_size, bias_size = _logits(at, scale, softcap)
     sink = at.query.new_full((heads, group), -math.inf) if at.sinks is None else at.sinks
     sink = sink[:, :, None].expand(heads, group, rows)
-    peak = torch.maximum(logits.amax(-1), sink)
-    weights = torch.exp(logits - peak[..., None])
-    owed = (weights >= OWED).view(heads, group * rows, -1) if bool(bad.any()) else None
-    denominator = weights.sum(-1) + torch.exp(sink - peak)
-    weights = (weights / denominator[..., None]).view(heads, group * rows, -1)
+    weights, denominator, peak = weigh(logits, sink)
+    weights = weights.view(heads, group * rows, -1)
+    owed = weights * denominator.view(heads, group * rows, 1) >= OWED if bool(bad.any()) else None
 
     def by_token(array: Tensor) -> Tensor:  # [heads, group * rows, size] -> [rows, heads, group, size]
         return array.view(heads, group, rows, -1).permute(2, 0, 1, 3)
@@ -270,7 +280,9 @@ def _unsaid(expected: Expected, seq: _Sequence) -> Tensor | None:
     return unsaid
 
 
-def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _Sequence, limit: int) -> None:
+def _sequence(
+    expected: Expected, batch: PagedBatch, features: Features, seq: _Sequence, limit: int, weigh: Weigh
+) -> None:
     """Fill in the rows of one sequence."""
     sight, shape = seq.sight, batch.shape
     scale = batch.softmax_scale * (1.0 if features.query_scale is None else float(features.query_scale))
@@ -278,15 +290,22 @@ def _sequence(expected: Expected, batch: PagedBatch, features: Features, seq: _S
         at = _rows(batch, features, seq, rows, heads)
         tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
         expected.num_visible[tokens] = at.seen.sum(-1)
-        found = attend(at, scale, features.softcap) if at.seen.shape[1] else {}
+        found = attend(at, scale, features.softcap, weigh) if at.seen.shape[1] else {}
         _store(expected, tokens, heads, _scaled(found, features))
 
 
-def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 30) -> Expected:
+def reference(
+    batch: PagedBatch,
+    features: Features,
+    *,
+    chunk_bytes: int = 1 << 30,
+    sight: type[Sight] = Sight,
+    weigh: Weigh = softmax,
+) -> Expected:
     """Attention over one batch, on its device, with about `chunk_bytes` of logits at most, beside inputs and result.
 
     Tokens past query_start_loc[-1] are absent from the result: NaN. Expects a validated batch; reads its lengths on
-    the host.
+    the host. sight, weigh: another mask or softmax, for what a kernel with a known mistake would give.
     """
     expected = _blank(batch)
     scales = features.key_scale, features.value_scale
@@ -295,9 +314,8 @@ def reference(batch: PagedBatch, features: Features, *, chunk_bytes: int = 1 << 
         if query_len:
             pages = batch.block_table[number]
             rows = [gather(c, pages, seq_len, s) for c, s in zip(batch.by_token(), scales, strict=True)]
-            sight = Sight.of(features, number, query_len, seq_len)
-            sequence = _Sequence(begin, sight, *rows)
-            _sequence(expected, batch, features, sequence, chunk_bytes)
+            sequence = _Sequence(begin, sight.of(features, number, query_len, seq_len), *rows)
+            _sequence(expected, batch, features, sequence, chunk_bytes, weigh)
             expected = replace(expected, unsaid=_unsaid(expected, sequence))
         begin += query_len
     return expected

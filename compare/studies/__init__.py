@@ -22,6 +22,7 @@ NAMED = {
     "dies": "compare.studies.dies",
     "alarms": "compare.studies.alarms",
     "bias": "compare.studies.bias",
+    "first": "compare.studies.first",
     "fleet": "compare.studies.fleet",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",

@@ -36,6 +36,7 @@ DEATHS = "deaths.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
 WHOLES = 40  # cases that are asked without limits: they tell which are wrong there at all
+LEVELS = ("smoke", "full")
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
 
 
@@ -214,7 +215,7 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--axes", type=int, default=400, help="kernels that are wrong at one value; default 400")
     new.add_argument("--seed", type=int, default=1, help="of their drawing; default 1")
     new.add_argument("--draw", type=int, default=0, help="the kit's seed, which draws values of axes; default 0")
-    new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="default smoke")
+    new.add_argument("--level", choices=LEVELS, default="smoke", help="default smoke")
     new.add_argument("--kills", action="store_true", help="each case on all kernels, the dead too")
     new.add_argument("--jobs", type=at_least_one, default=2, help="processes; default 2")
 
@@ -227,7 +228,7 @@ def main(asked: argparse.Namespace) -> int:
     kernels = kernels_of(asked.count, asked.axes, asked.seed)
     cases: dict[str, set[str]] = {}
     everyone = (lambda: [number for number in range(lives.total) if number not in lives.never]) if asked.kills else None
-    for level in levels.LEVELS[: levels.LEVELS.index(asked.level) + 1]:
+    for level in LEVELS[: LEVELS.index(asked.level) + 1]:
         names = in_turn(level, asked.draw)
         run(lives, names, asked.jobs, everyone)
         cases[level] = set(names).union(*cases.values())

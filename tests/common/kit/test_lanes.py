@@ -5,12 +5,15 @@ import threading
 import pytest
 
 from common import conformance
-from common.kit import pace
+from common.conformance import Plan
+from common.kit import levels, pace
+from common.kit.declared import Declared
 from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit, Result
 from common.kit.lanes import Lanes
 from common.kit.levels import read
 from common.kit.pace import Pace, work
+from common.spec.precision import Precision
 
 
 class Counted:
@@ -87,7 +90,7 @@ def test_a_call_that_is_late_is_told_by_what_it_did(name, words):
 
 class Options:
     def __init__(self, **asked):
-        self._asked = {"kit_processes": None, "--case": []} | asked
+        self._asked = {"kit_processes": None, "--case": [], "kit_list": False, "kit_seed": 0} | asked
 
     def getoption(self, name):
         return self._asked[name]
@@ -95,9 +98,33 @@ class Options:
 
 def test_how_many_processes(monkeypatch):
     monkeypatch.setattr(conformance, "cores", lambda: 2)
-    many = [str(n) for n in range(40)]
-    assert conformance._processes(Options(), many, "cpu") == 2
-    assert conformance._processes(Options(), many, "cuda") == 1
-    assert conformance._processes(Options(), many[:9], "cpu") == 1
-    assert conformance._processes(Options(**{"--case": many}), many, "cpu") == 1  # one may fail behind another alone
-    assert conformance._processes(Options(kit_processes=3), many[:2], "cuda") == 3
+    assert conformance._processes(Options(), "cpu") == 2
+    assert conformance._processes(Options(), "cuda") == 1
+    assert conformance._processes(Options(**{"--case": ["batch-1"]}), "cpu") == 1  # one may fail behind another alone
+    assert conformance._processes(Options(kit_processes=3), "cuda") == 3
+
+
+def kit_of(interpreted):
+    declared = Declared("paged", frozenset({"causal"}), {}, Precision(), True, interpreted=interpreted)
+    return Kit("somebody:kernel", 3, Isolated(), _declared=declared)
+
+
+@pytest.mark.parametrize(("interpreted", "level"), [(True, "first"), (False, "smoke")])
+def test_a_kernel_that_is_interpreted_has_a_first_level(monkeypatch, interpreted, level):
+    monkeypatch.setattr(conformance, "seal", lambda: None)
+    monkeypatch.setattr(conformance, "make", lambda config: [kit_of(interpreted)] * 4)
+    plan = Plan.of(Options(kit_level=None))
+    assert plan.cases == list(levels.level(level)) and plan.words.startswith(f"level {level}")
+    assert len(plan.kits) == 4
+    assert Plan.of(Options(kit_level="full")).words.startswith("level full")
+    few = Plan.of(Options(kit_level=None, **{"--case": ["batch-1"]}))
+    assert (few.cases, few.words, len(few.kits)) == (["batch-1"], "the given", 1)
+
+
+@pytest.mark.usefixtures("kernels_are_importable")
+@pytest.mark.parametrize(("kernel", "interpreted"), [("kit_triton:right", True), ("kit_callables:right", False)])
+def test_the_kit_sees_what_needs_the_interpreter(kernel, interpreted):
+    child = Isolated(interpret=True, threads=1)
+    kit = Kit(kernel, 7, child)
+    assert kit.declared.interpreted is interpreted
+    kit.close()

@@ -71,7 +71,7 @@ def test_the_same_kernel_put_right_passes(stranger):
     [
         (("their_kernel:nothing",), 2, "has no attribute 'nothing'"),
         (("their_kernel:attention", "--case", "no-such-case"), 2, "allowed a named case"),
-        (("their_kernel:attention", "--level", "half"), 2, "allowed smoke, full"),
+        (("their_kernel:attention", "--level", "half"), 2, "allowed first, smoke, full"),
         (("their_kernel:attention", "--case", "window-page"), 5, "1 declared unsupported"),
         (("their_kernel:attention", "--case", "window-page", "--supports", "causal,sliding_window"), 1, "incorrect"),
         (("their_kernel:attention", "--limits", "no-such-file"), 2, "allowed a JSON file"),
