@@ -143,7 +143,7 @@ def _long_queries_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, value_size)
+            m, l, acc = softmax_init(f, head, live, 0, q, value_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )

@@ -22,7 +22,6 @@ HEADROOM = 2.0**15  # P in fp16, at most 1, may be so much larger: its smallest 
 
 _FIELDS = (
     "non_causal",
-    "cross",
     "sliding_window",
     "softcap",
     "sinks",  # float [num_query_heads]
@@ -51,8 +50,6 @@ def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.cons
     f = dict.fromkeys(_FIELDS)
     if not features.causal:
         f["non_causal"] = 1
-    if features.cross:
-        f["cross"] = 1
     if features.sliding_window is not None:
         f["sliding_window"] = min(features.sliding_window, WIDEST)
     for name in ("softcap", "sinks", "alibi_slopes", "tree_bias", "query_scale", "out_scale"):

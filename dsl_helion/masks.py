@@ -12,8 +12,8 @@ from dsl_helion.arithmetic import cdiv, div, int32
 def visible(query_pos, key_pos, seq_len, f, r):
     """bool [block_m, tile_size]: may the query at absolute position q see the key at k. `kv_tile_range` must agree.
 
-    Flags and spans move the ends of what a row sees, one interval around its own key: a comparison each, as without.
-    Without causality the row has no say but by its shape; a row of a cross attention may have a negative position.
+    Flags and spans move the ends of what a row sees, one interval around its own place: a comparison each, as without.
+    q is negative where a sequence has fewer keys than queries.
     """
     q = query_pos.unsqueeze(1)
     k = key_pos.unsqueeze(0)
@@ -29,10 +29,8 @@ def visible(query_pos, key_pos, seq_len, f, r):
         if f["spans"] is not None or f["causal_per_sequence"] is not None:
             last = torch.minimum(last, seq_len - 1)
         seen = k <= last.unsqueeze(1)
-    elif f["cross"] is None:
-        seen = (k < seq_len) & (q >= 0)
     else:
-        seen = (k < seq_len) & (q < seq_len)
+        seen = k < seq_len
     if f["spans"] is not None:
         if f["sliding_window"] is not None:
             first = torch.minimum(query_pos - f["sliding_window"] + 1, r["span_first"])
@@ -128,7 +126,7 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
         full_end = torch.minimum(full_end, seq_len)
     if f["tree_bias"] is not None:  # the context is at least so long, or the first row is none of the tree's
         full_end = torch.minimum(full_end, first_pos - f["tree_size"] + 1)
-    # a sequence without keys has negative positions: nothing is visible, every range is empty
+    # rows of negative positions alone, before the first key: nothing is visible, every range is empty
     end_key = torch.maximum(torch.minimum(end_key, seq_len), zero)
     full_end = torch.maximum(full_end, zero)
     hi = cdiv(end_key, tile_size)

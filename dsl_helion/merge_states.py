@@ -37,7 +37,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def load_state(out, lse, token, head, live):
-    """A state's rows, float32 [block_rows, value_size], and base-2 LSE; -inf where it saw no key, +inf being that."""
+    """A state's rows, float32 [block_rows, value_size], and base-2 LSE; -inf where it saw nothing, as is +inf."""
     x = load_rows(out, token, head, live).to(torch.float32)
     at = [token.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
     lse = hl.load(lse, at, extra_mask=live.unsqueeze(1)).squeeze(1)

@@ -181,7 +181,7 @@ def _segments_kernel(
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
                 q, r = query_operand(q, r, key_cache)
-                m, l, acc = softmax_init(f, head, live, segment, seq_len, q, value_size)
+                m, l, acc = softmax_init(f, head, live, segment, q, value_size)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,

@@ -115,7 +115,7 @@ def _attend_pieces_kernel(
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache, f, few_rows)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 1 - begins, seq_len, q, value_size)
+            m, l, acc = softmax_init(f, head, live, 1 - begins, q, value_size)
             for j_left in hl.grid(start, full_start):
                 m, l, acc = attend_tile(
                     j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,

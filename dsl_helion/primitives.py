@@ -71,7 +71,7 @@ def cut(x, dtype):
 
 
 def store_lse(tensor, row, head, live, m, l):
-    """Natural-log LSE, float32; -inf for a row that saw nothing. Nothing where the caller did not ask (None)."""
+    """Natural-log LSE, float32; -inf for a row of neither key nor sink. Nothing where nobody asked (None)."""
     if tensor is not None:
         lse = (m + torch.log2(l)) * LN2
         at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
@@ -89,18 +89,18 @@ def store_partial(partial, segment, row, head, live, m, l, acc):
         hl.store(to_l, at, l.unsqueeze(1), extra_mask=keep)
 
 
-def softmax_init(f, head, live, segment, seq_len, q, value_size):
+def softmax_init(f, head, live, segment, q, value_size):
     """m [block_m], l [block_m], acc [block_m, product_lanes] before any key; q as `query_operand` left it.
 
-    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
-    so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
+    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1, whether or not
+    a key follows; once per row, so only the first of several segments has it.
     """
     block_m = q.size(0)
     m = hl.full([block_m], float("-inf"), dtype=torch.float32)
     l = hl.zeros([block_m], dtype=torch.float32)
     if f["sinks"] is not None:
         logit = hl.load(f["sinks"], [head], extra_mask=live).to(torch.float32) * LOG2E
-        m = torch.where(live & (segment == 0) & (seq_len > 0), logit, m)
+        m = torch.where(live & (segment == 0), logit, m)
         l = torch.where(m > float("-inf"), 1.0, l)
     acc = hl.zeros([block_m, binding.product_lanes(value_size, q.size(1), q.dtype)], dtype=torch.float32)
     return m, l, acc

@@ -136,7 +136,7 @@ def _prefill_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, lanes[1])
+            m, l, acc = softmax_init(f, head, live, 0, q, lanes[1])
 
             # the context, which every row sees but for a window; all keys where the new ones are in pages alone
             cached = seq_len
@@ -161,25 +161,27 @@ def _prefill_kernel(
                     r, key_cache, value_cache, block_table, lanes, block_size, page_rows, gather, tile_size, x, True,
                 )  # fmt: skip
 
-            if key is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
+            if key is not None:  # the new tokens, counted from the first that has a key
                 new_len = torch.minimum(query_len, seq_len)
+                keyless = query_len - new_len
+                new_start = query_start + keyless
                 new_key, new_end, new_lo, new_full_lo, new_full_hi, new_hi = kv_tile_range(
-                    seq, first, last, new_len, f, tile_size
+                    seq, first - keyless, last - keyless, new_len, f, tile_size
                 )
                 for n_left in hl.grid(new_lo, new_full_lo):
                     m, l, acc = attend_new_tile(
-                        n_left, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
-                        key, value, query_start, lanes, tile_size, True,
+                        n_left, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, new_start, lanes, tile_size, True,
                     )  # fmt: skip
                 for n_full in hl.grid(new_full_lo, new_full_hi):
                     m, l, acc = attend_new_tile(
-                        n_full, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
-                        key, value, query_start, lanes, tile_size, False,
+                        n_full, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, new_start, lanes, tile_size, False,
                     )  # fmt: skip
                 for n_right in hl.grid(new_full_hi, new_hi):
                     m, l, acc = attend_new_tile(
-                        n_right, q, m, l, acc, token, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
-                        key, value, query_start, lanes, tile_size, True,
+                        n_right, q, m, l, acc, token - keyless, new_len, new_key, new_end, kv_head, softmax_scale, f, r,
+                        key, value, new_start, lanes, tile_size, True,
                     )  # fmt: skip
             total = finished(narrow(acc, lanes[1]), value_cache, f, r)
             store_rows(out, query_start + token, head, live, normalise(total, l, kv_head, f))
@@ -219,7 +221,7 @@ def _decode_kernel(
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, lanes[1])
+            m, l, acc = softmax_init(f, head, live, 0, q, lanes[1])
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, seq_len - 1, seq_len - 1, seq_len, f, tile_size
             )

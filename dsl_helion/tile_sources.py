@@ -86,18 +86,18 @@ def attend_paged_tile(
 
 def attend_new_tile(
     j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
-    key, value, query_start, lanes, tile_size, masked,
+    key, value, new_start, lanes, tile_size, masked,
 ):  # fmt: skip
-    """attend_tile over a sequence's new tokens, counted from the first: rows query_start on of K and V
+    """attend_tile over a sequence's new tokens, counted from the first that has a key: rows new_start on of K and V
     [num_tokens, num_kv_heads, head_size].
 
     Rows that are not wanted belong to other sequences, or lie past the tensors: K reads the first instead.
     """
     key_pos = j * tile_size + hl.arange(tile_size)
     wanted = (key_pos >= first_key) & (key_pos < end_key)
-    row = query_start + key_pos
+    row = new_start + key_pos
     if masked:
-        row = torch.where(wanted, row, query_start)
+        row = torch.where(wanted, row, new_start)
     row = row.to(torch.int64).unsqueeze(1)
     at = [row, torch.zeros_like(row) + kv_head, hl.arange(lanes[0]).unsqueeze(0)]
     k = dequantise(hl.load(key, at), q.dtype)

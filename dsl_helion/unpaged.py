@@ -195,7 +195,7 @@ def _unpaged_kernel(
             query_pos = context_len + token
             last_pos = context_len + torch.minimum(first + int32(block_q), query_len) - 1
             r = row_operands(f, seq, kv_head, token, head, real, context_len)
-            m, l, acc = softmax_init(f, head, real, segment, seq_len, q, value_size)
+            m, l, acc = softmax_init(f, head, real, segment, q, value_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )

@@ -11,7 +11,8 @@ import triton.language as tl
 def visible(query_pos, key_pos, seq_len, f, r):
     """bool [BLOCK_M, TILE_SIZE]: may the query at absolute position q see the key at k. `kv_tile_range` must agree.
 
-    Flags and spans move the ends of what a row sees, one interval around its own key: a comparison each, as without.
+    Flags and spans move the ends of what a row sees, one interval around its own place: a comparison each, as without.
+    q is negative where a sequence has fewer keys than queries.
     """
     q = tl.expand_dims(query_pos, 1)
     k = tl.expand_dims(key_pos, 0)
@@ -124,7 +125,7 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, TILE_SIZE: tl.constexpr,
         full_end = tl.minimum(full_end, seq_len)
     if f.tree_bias is not None:  # the context is at least so long, or the first row is none of the tree's
         full_end = tl.minimum(full_end, first_pos - f.tree_size + 1)
-    # a sequence without keys has negative positions: nothing is visible, every range is empty
+    # rows of negative positions alone, before the first key: nothing is visible, every range is empty
     end_key = tl.maximum(tl.minimum(end_key, seq_len), 0)
     full_end = tl.maximum(full_end, 0)
     hi = tl.cdiv(end_key, TILE_SIZE)

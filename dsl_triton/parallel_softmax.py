@@ -154,7 +154,7 @@ def _segments_kernel(
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
             q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE)
+            m, l, acc = softmax_init(f, head, live, segment, q, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start, full_start):
                 m, l, acc = attend_runs(

@@ -99,7 +99,7 @@ def _attend_pieces_kernel(
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         full_start, full_stop = join_loops(full_start, full_stop, stop, key_cache_ptr, f, BLOCK_M)
         q, r = query_operand(q, r, key_cache_ptr)
-        m, l, acc = softmax_init(f, head, live, 1 - begins, seq_len, q, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 1 - begins, q, VALUE_SIZE)
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
         for j in range(start, full_start):
             m, l, acc = attend_runs(

@@ -64,25 +64,25 @@ def cut(x, DTYPE: tl.constexpr):
 
 @triton.jit
 def store_lse(ptr, strides, row, head, live, m, l):
-    """Natural-log LSE, float32; -inf for a row that saw nothing. Nothing where the caller did not ask (ptr is None)."""
+    """Natural-log LSE, float32; -inf for a row of neither key nor sink. Nothing where nobody asked (ptr is None)."""
     if ptr is not None:
         lse = (m + tl.log2(l)) * LN2
         tl.store(ptr + row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1], lse, mask=live)
 
 
 @triton.jit
-def softmax_init(f, head, live, segment, seq_len, q, VALUE_SIZE: tl.constexpr):
+def softmax_init(f, head, live, segment, q, VALUE_SIZE: tl.constexpr):
     """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, product_lanes] before any key; q as `query_operand` left it.
 
-    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1; once per row,
-    so only the first of several segments has it, and none where the sequence has no key: there LSE is -inf.
+    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1, whether or not
+    a key follows; once per row, so only the first of several segments has it.
     """
     BLOCK_M: tl.constexpr = q.shape[0]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     if f.sinks is not None:
         sink = tl.load(f.sinks + head, mask=live, other=float("-inf")).to(tl.float32) * LOG2E
-        m = tl.where((segment == 0) & (seq_len > 0), sink, m)
+        m = tl.where(segment == 0, sink, m)
         l = tl.where(m > float("-inf"), 1.0, l)
     acc = tl.zeros([BLOCK_M, product_lanes(VALUE_SIZE, q.shape[1], BLOCK_M, q.dtype)], tl.float32)
     return m, l, acc

@@ -109,7 +109,7 @@ def _q_block_kernel(
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         q, r = query_operand(q, r, key_cache_ptr)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, q, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )

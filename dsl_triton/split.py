@@ -127,7 +127,7 @@ def _prefill_kernel(
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, context_len)
         q, r = query_operand(q, r, key_cache_ptr)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, q, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
 
         # the context, which every row sees but for a window; all keys where the new ones are in pages alone
         cached = seq_len
@@ -156,23 +156,27 @@ def _prefill_kernel(
                 HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, X, MASKED=True,
             )  # fmt: skip
 
-        if key_ptr is not None:  # the new tokens, counted from the first of them; none in a sequence of length 0
+        if key_ptr is not None:  # the new tokens, counted from the first that has a key
             new_len = tl.minimum(query_len, seq_len)
-            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(seq, first, last, new_len, f, TILE_SIZE)
+            keyless = query_len - new_len
+            new_start = query_start + keyless
+            first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
+                seq, first - keyless, last - keyless, new_len, f, TILE_SIZE
+            )
             for j in range(lo, full_lo):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
+                    j, q, m, l, acc, token - keyless, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                    key_ptr, value_ptr, new_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
             for j in range(full_lo, full_hi):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=False,
+                    j, q, m, l, acc, token - keyless, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                    key_ptr, value_ptr, new_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=False,
                 )  # fmt: skip
             for j in range(full_hi, hi):
                 m, l, acc = attend_new_tile(
-                    j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_ptr, value_ptr, query_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
+                    j, q, m, l, acc, token - keyless, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
+                    key_ptr, value_ptr, new_start, new_strides, HEAD_SIZE, TILE_SIZE, MASKED=True,
                 )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
@@ -205,7 +209,7 @@ def _decode_kernel(
         q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
         r = row_operands(f, seq, kv_head, token, head, live, seq_len - 1)
         q, r = query_operand(q, r, key_cache_ptr)
-        m, l, acc = softmax_init(f, head, live, 0, seq_len, q, VALUE_SIZE)
+        m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
         first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
             seq, seq_len - 1, seq_len - 1, seq_len, f, TILE_SIZE
         )

@@ -168,7 +168,7 @@ def _attend_items_kernel(
             q = load_rows(query_ptr, query_strides, row, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
             r = row_operands(f, seq, kv_head, token, head, live, seq_len - query_len)
             q, r = query_operand(q, r, key_cache_ptr)
-            m, l, acc = softmax_init(f, head, live, from_slot - begin, seq_len, q, VALUE_SIZE)
+            m, l, acc = softmax_init(f, head, live, from_slot - begin, q, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
             for j in range(start_tile, full_start):
                 m, l, acc = attend_runs(

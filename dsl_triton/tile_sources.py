@@ -90,19 +90,19 @@ def attend_paged_tile(
 @triton.jit
 def attend_new_tile(
     j, q, m, l, acc, token, new_len, first_key, end_key, kv_head, softmax_scale, f, r,
-    key_ptr, value_ptr, query_start, strides,
+    key_ptr, value_ptr, new_start, strides,
     HEAD_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """attend_tile over a sequence's new tokens, counted from the first: rows query_start on of K and V
+    """attend_tile over a sequence's new tokens, counted from the first that has a key: rows new_start on of K and V
     [num_tokens, num_kv_heads, HEAD_SIZE]; strides are those of a cache that holds all of them in one page.
 
     Rows that are not wanted belong to other sequences, or lie past the tensors: K reads the first instead.
     """
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     wanted = (key_pos >= first_key) & (key_pos < end_key)
-    row = query_start + key_pos
+    row = new_start + key_pos
     if MASKED:
-        row = tl.where(wanted, row, query_start)
+        row = tl.where(wanted, row, new_start)
     page = tl.zeros_like(row)
     k = load_kv_tile(key_ptr, strides, page, row.to(tl.int64), kv_head, wanted, HEAD_SIZE, q.dtype, False)
     s = logits(products(q, k), 0, token, key_pos, new_len, softmax_scale, f, r, MASKED)

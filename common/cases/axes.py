@@ -27,6 +27,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "context": (
         "some", 0, 1, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 1023, 1025, 2049, 4095, 4097, 8193,
         16385, 40001, "few", "many", "most", "page - 1", "page", "page + 1", "to a whole page",
+        "fewer keys",
     ),
     "sequences": (1, 2, 3, 5, 16, 17, 65, 129, 257, 600),
     "mix": ("decodes", "prompts", "mixed", "empty", "long", "padded", "last empty"),
@@ -84,7 +85,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 # Of what concerns masks, few values whose triples are all asked: in one case many features are on.
 MASKS: dict[str, tuple[Any, ...]] = {
     "query": (1, 3, 17, 65),
-    "context": (0, 5, 64, 129, 700, "page", 4200),
+    "context": (0, 5, 64, 129, 700, "page", 4200, "fewer keys"),
     "causal": (True, False),
     "window": (None, 1, 16, 33, 150),
     "softcap": (None, 0.77, 7.3),
@@ -170,7 +171,7 @@ POSSIBLE: tuple[Rule, ...] = (
 )
 RULES = (*(Rule(one, other, _past(most)) for (one, other), most in _MOST.items()), *POSSIBLE)
 # A span in the context needs one.
-MASK_RULES = (*RULES, both("spans", {"before"}.__contains__, "context", lambda context: context in (0, 5)))
+MASK_RULES = (*RULES, both("spans", {"before"}.__contains__, "context", {0, 5, "fewer keys"}.__contains__))
 MASKED = PLAIN | BESIDE | MASKS
 
 

@@ -95,12 +95,12 @@ def owned_slots(lens: Lens, tables: list[torch.Tensor], num_blocks: int, block_s
 
 
 def _new_slots(batch: PagedBatch, lens: Lens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """int64 row of query, page and slot of each new token that has a key: those of a sequence of length 0 have none."""
+    """int64 row of query, page and slot of each new token that has a key: those before the first key have none."""
     block_size = batch.shape.block_size
     rows, positions, seqs, begin = [], [], [], 0
     for seq, (query_len, seq_len) in enumerate(lens):
-        count = query_len if seq_len else 0
-        rows += range(begin, begin + count)
+        count = min(query_len, seq_len)
+        rows += range(begin + query_len - count, begin + query_len)
         positions += range(seq_len - count, seq_len)
         seqs += [seq] * count
         begin += query_len
@@ -181,8 +181,8 @@ def make_batches(
     Deterministic in `seed` on one device type.
     fill: False leaves query, K and V uninitialised, for a compiler that needs no values: gigabytes then cost nothing
     on a CPU.
-    new_kv: also the step's new K and V, contiguous, bit for bit what the pages hold; rows of padding and of sequences
-    without keys are NaN, and all beside quantised pages.
+    new_kv: also the step's new K and V, contiguous, bit for bit what the pages hold; rows of padding and of tokens
+    before the first key are NaN, and all beside quantised pages.
     layout: X_PACKED pages lie in one way; `style` is of paged ones.
     """
     guards = guards or Guards(device)

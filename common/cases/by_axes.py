@@ -284,7 +284,8 @@ def _companions(count: int, mix: str, rng: random.Random) -> list[tuple[int, int
 def _lens(values: Values, rng: random.Random) -> list[tuple[int, int]]:
     page = values["page"]
     query, context = (_drawn(values[axis], page, rng) for axis in ("query", "context"))
-    keys = -(-max(query, 1) // page) * page if context == "to a whole page" else query + context
+    words = {"to a whole page": -(-max(query, 1) // page) * page, "fewer keys": random_cases.fewer_keys(query)}
+    keys = words[context] if context in words else query + context
     lens = _companions(values["sequences"] - 1, values["mix"], rng)
     lens.insert({"first": 0, "last": len(lens), "middle": len(lens) // 2}[values["place"]], (query, keys))
     return lens

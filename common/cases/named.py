@@ -202,6 +202,11 @@ def _fp8_query(name: str, dtype: torch.dtype, fp8: torch.dtype, **options: objec
     return named(f"fp8-query-{name}", 97, dtype=dtype, fp8_query=fp8, **{"lens": _QUANTISED} | options)
 
 
+def _fewer(name: str, **options: object) -> Case:
+    lens = ((20, 3), (5, 40), (33, 16), (4, 1), (2, 0))
+    return named(f"fewer-keys-{name}", **{"lens": lens, "heads": (2, 1)} | options)
+
+
 _BIASES: tuple[Case, ...] = (
     _alibi("slopes-of-4-heads"),
     _alibi("slopes-of-32-heads", lens=((1, 40), (3, 20)), heads=(32, 8), dtype=H),
@@ -324,7 +329,20 @@ _CACHES: tuple[Case, ...] = (
     named("fp8-out-many-keys", lens=((1, 700), (2, 300)), heads=ONE_HEAD, out_dtype=FN, out_scale=0.004),
 )  # fmt: skip
 
-FEATURE_CASES: tuple[Case, ...] = (*_BIASES, *_MASKS, *_SIZES, *_CACHES)
+_KEYLESS: tuple[Case, ...] = (
+    # fewer keys than queries: the first queries lie before the first key
+    _fewer("causal", dtype=H),
+    _fewer("non-causal", causal=False),
+    _fewer("to-both-sides", lens=((90, 60), (20, 3), (40, 7), (2, 0)), causal=False, sliding_window=24, dtype=F),
+    _fewer("per-sequence-window", non_causal=(0, 2), sliding_window=7, sinks="near"),
+    _fewer("tree", lens=((8, 3), (12, 30), (8, 8), (20, 5)), tree=_TREE, dtype=H),
+    _fewer("new-kv", lens=((20, 3), (18, 18), (5, 2), (20, 45), (33, 16)), new_kv=True),
+    # a row of a sink alone has its logit as LSE, of -inf among them
+    _fewer("sinks-fp8-query", fp8_query=FN, scales="one", sinks="some"),
+    named("sinks-without-keys", 93, 94, lens=((1, 0), (3, 0), (20, 0), (0, 0), (1, 30)), sinks="some", dtype=F),
+)  # fmt: skip
+
+FEATURE_CASES: tuple[Case, ...] = (*_BIASES, *_MASKS, *_SIZES, *_CACHES, *_KEYLESS)
 
 
 _TWO = decodes(45, 20)

@@ -148,6 +148,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "query": (1, 0, 2, 3, 5, 9, 15, 16, 17, 33),
     "context": (
         0, 1, 63, 64, 65, 130, "page - 1", "page", "page + 1", "to a whole page", "to 128 keys", "no keys",
+        "fewer keys",
     ),
     "companions": ("none", "decodes", "prompts", "mixed", "empty"),
     "ratio": (2, 1, 3, 4, 5, 6, 7, 8, 12, 16, 17),
@@ -282,14 +283,19 @@ def values_of(seed: int) -> Values:
     return {axis: values[axis] for axis in ALL_AXES}
 
 
+def fewer_keys(query: int) -> int:
+    """Of a sequence with fewer keys than queries."""
+    return query // 3
+
+
 def _in_pages(value: Any, page: int) -> Any:
     return {"page - 1": page - 1, "page": page, "page + 1": page + 1}.get(value, value)
 
 
 def _sequence(query: int, context: Any, page: int) -> tuple[int, int]:
     """(query_len, seq_len)."""
-    if context == "no keys":
-        return query, 0
+    if context in ("no keys", "fewer keys"):
+        return query, fewer_keys(query) if context == "fewer keys" else 0
     if context in ("to a whole page", "to 128 keys"):
         edge = page if context == "to a whole page" else 128
         return query, -(-max(query, 1) // edge) * edge

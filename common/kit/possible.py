@@ -68,8 +68,6 @@ def _lengths(case: Case) -> None:
     for query_len, seq_len in case.lens:
         if not (0 <= query_len <= 2**24 and 0 <= seq_len <= 2**24):
             _refuse("lens", f"{query_len}/{seq_len}", "lengths from 0 to 16777216")
-        if seq_len and seq_len < query_len and not case.ask.cross:
-            _refuse("lens", f"{query_len}/{seq_len}", "a sequence of length 0, or of at least its query length")
 
 
 def _per_sequence(case: Case) -> None:

@@ -369,8 +369,7 @@ def _sequence(at: At, edits: Edits, out: Tensor, lse: Tensor | None) -> None:
     edits.store(at, out, rows.transpose(0, 1))
     if lse is not None:
         natural = (state.m + torch.log2(state.l)) / LOG2E
-        blind = torch.full_like(natural, -math.inf)  # also where a sink is all there is
-        lse[at.tokens] = edits.lse(at, natural if at.seq_len else blind).transpose(0, 1)
+        lse[at.tokens] = edits.lse(at, natural).transpose(0, 1)
 
 
 def emulate(

@@ -168,6 +168,47 @@ class CrossIsCausal(Edits):
         return seen & (key <= query.clamp(min=0))
 
 
+@mutant("all", _on("fewer-keys-non-causal"))
+class NonCausalAsksForAPosition(Edits):
+    """Rows before the first key see nothing, as if the attention were causal."""
+
+    def visible(self, at, query, key, seen):
+        return seen & (query >= 0)
+
+
+@mutant("all", _on("fewer-keys-causal", dtype=torch.bfloat16))
+class FirstQueryAtTheFirstKey(Edits):
+    """The mask begins at the first key instead of ending at the last, as FlashAttention's did before 2.1."""
+
+    def visible(self, at, query, key, seen):
+        return key <= query - min(at.context_len, 0)
+
+
+@mutant("all", _on("fewer-keys-to-both-sides", dtype=torch.bfloat16))
+class WindowOfARowBeforeTheKeysAtTheFirst(Edits):
+    """A negative position taken as 0 sees a window of keys that are too far from it."""
+
+    def visible(self, at, query, key, seen):
+        return seen | ((query < 0) & (key < at.features.sliding_window))
+
+
+@mutant("all", _on("sinks-without-keys", dtype=torch.bfloat16))
+class SinkWithoutKeysDropped(Edits):
+    """LSE -inf, though the sink is a part of the sum: a merge by LSE then gives the other part too much."""
+
+    def sink(self, at, sinks):
+        return super().sink(at, sinks) if at.seq_len else torch.full_like(sinks, -torch.inf)
+
+
+@mutant("all", _on("fewer-keys-sinks-fp8-query"))
+class SinkOfABlindRowDropped(Edits):
+    """The same of a row that the mask hides all keys from."""
+
+    def lse(self, at, lse):
+        position = torch.arange(at.context_len, at.seq_len)
+        return torch.where(position < 0, -torch.inf, lse)
+
+
 # --- sizes, scales and fp8 --------------------------------------------------------------------------------------------
 
 

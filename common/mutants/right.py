@@ -163,10 +163,9 @@ class Dense:
         if f.out_scale is not None:
             most = torch.finfo(out.dtype).max
             found = (found / f.out_scale).clamp(-most, most)
-        out[rows] = found.to(out.dtype)
+        out[rows] = (found + 0.0).to(out.dtype)  # 0 * -v of a row that sees no key is -0.0
         if lse is not None:
-            total = torch.logsumexp(with_sink, 2) if length else torch.full(scores.shape[:2], -math.inf)
-            lse[rows] = total.t().float()
+            lse[rows] = torch.logsumexp(with_sink, 2).t().float()
 
     def attend(self, scores: Tensor, v: Tensor, dtype: torch.dtype, value_scale: Tensor | None) -> Tensor:
         """[rows, heads, size] of logits whose last column is the sink's."""
@@ -199,11 +198,11 @@ class Dense:
             scores = scores + f.alibi_slopes.to(self.wide)[:, None, None] * away
         if f.tree_bias is not None:
             size, bias = f.tree_bias.shape[0], torch.zeros(rows, length, dtype=self.wide)
-            new = range(max(0, length - rows), length)
-            most = min(size, rows, len(new))
-            first = length - rows
-            if first >= 0:
-                bias[:most, first : first + most] = f.tree_bias[:most, :most].to(self.wide)
+            first = length - rows  # the key of the first query; before the sequence's where it is negative
+            most = min(size, rows)
+            if first + most > 0:
+                skipped = max(0, -first)
+                bias[:most, first + skipped : first + most] = f.tree_bias[:most, skipped:most].to(self.wide)
             scores = scores + bias
         causal = f.causal and (f.causal_per_sequence is None or bool(f.causal_per_sequence[seq]))
         seen = (k <= q) if causal else torch.ones(rows, length, dtype=torch.bool)

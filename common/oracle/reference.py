@@ -124,12 +124,14 @@ class Expected:
     With P the softmax of one row (token, query head), its sink included in the denominator:
 
     out          [num_tokens, num_query_heads, value size] sum of P V; 0 where a row sees no key
-    lse          [num_tokens, num_query_heads]             natural log of the denominator; -inf where a row sees no key
+    lse          [num_tokens, num_query_heads]             natural log of the denominator: of a row that sees no
+                 key the logit of its sink, or -inf
     weighted     [num_tokens, num_query_heads, value size] sum of P |V|
     weighted_rms [num_tokens, num_query_heads, value size] sqrt(sum of P^2 V^2)
     visible      [num_tokens, num_kv_heads, value size]    sum of |V| over the visible keys
     visible_rms  [num_tokens, num_kv_heads, value size]    sqrt(sum of V^2 over the visible keys)
-    denominator  [num_tokens, num_query_heads]             sum of e^(s - max), at least 1; inf where a row sees no key
+    denominator  [num_tokens, num_query_heads]             sum of e^(s - max), at least 1; inf where a row has neither
+                 key nor sink
     logit_size   [num_tokens, num_query_heads]             largest |logit| of the visible ones, before any bias; or,
                  where that is more, norm(q) norm(k) scale / sqrt(head_size) of the longest visible key: a logit that is
                  near 0 because its products cancel carries no smaller error than its neighbours
@@ -224,17 +226,21 @@ def _chunks(query_len: int, seq_len: int, kv_heads: int, group: int, limit: int)
             yield slice(first_row, min(first_row + rows, query_len)), slice(first_head, first_head + heads)
 
 
-def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Tensor]) -> None:
-    """Write the fields that `attend` found for some tokens and KV heads, then those of tokens that see no key."""
+def _store(expected: Expected, tokens: slice, heads: slice, found: dict[str, Tensor], sinks: Tensor | None) -> None:
+    """Write the fields that `attend` found for some tokens and KV heads, then those of tokens that see no key.
+
+    sinks: float64 [num_query_heads] or None.
+    """
     kv_heads = expected.visible.shape[1]
     for name, values in found.items():
         store = getattr(expected, name)[tokens]
         grouped = store if name.startswith("visible") else store.unflatten(1, (kv_heads, -1))
         grouped[:, heads] = values
     blind = expected.num_visible[tokens] == 0
-    for name in FLOATS:  # no key: output 0, LSE -inf (a sink alone is no key), and no budget at all
-        empty = {"lse": -math.inf, "denominator": math.inf}.get(name, 0.0)
-        getattr(expected, name)[tokens][blind] = empty
+    alone = expected.lse.new_full((expected.lse.shape[1],), -math.inf) if sinks is None else sinks
+    empty = {"lse": alone, "denominator": torch.ones_like(alone).masked_fill(alone == -math.inf, math.inf)}
+    for name in FLOATS:  # no key: output 0 without a budget, and of the softmax's sum what the sink is
+        getattr(expected, name)[tokens][blind] = empty.get(name, 0.0)
 
 
 def _scaled(found: dict[str, Tensor], features: Features) -> dict[str, Tensor]:
@@ -291,7 +297,8 @@ def _sequence(
         tokens = slice(seq.begin + rows.start, seq.begin + rows.stop)
         expected.num_visible[tokens] = at.seen.sum(-1)
         found = attend(at, scale, features.softcap, weigh) if at.seen.shape[1] else {}
-        _store(expected, tokens, heads, _scaled(found, features))
+        sinks = None if features.sinks is None else features.sinks.double()
+        _store(expected, tokens, heads, _scaled(found, features), sinks)
 
 
 def reference(

@@ -36,8 +36,8 @@ the contract is weaker elsewhere, nor rows that see fewer than 10 keys (there A 
 row rule no head size under 32. Where V has a scale per token, few of many keys may weigh: rows with norm(A)^2 < 10
 norm(B)^2 count as such.
 
-Exact: rows that see no key hold +0.0 and LSE -inf; an element is finite where, and only where, the reference is, but
-for those of `Expected.unsaid`, which need not be.
+Exact: rows that see no key hold +0.0, and without a sink LSE -inf; an element is finite where, and only where, the
+reference is, but for those of `Expected.unsaid`, which need not be.
 """
 
 from __future__ import annotations
@@ -177,9 +177,8 @@ def _across(rows: Rows, r: Rounding, norm: Tensor) -> tuple[Tensor, Tensor]:
 def _lse_part(lse: Tensor, expected: Expected, tokens: slice, budget: Tensor) -> Tensor:
     """[tokens, heads]: the error of the LSE as a part of its budget, which is 2^-22 of it more."""
     wanted, found = expected.lse[tokens], lse[tokens].double()
-    blind = expected.num_visible[tokens, None] == 0
     finite = wanted.isfinite()
-    broken = (finite != found.isfinite()) | (blind & (found != -math.inf))
+    broken = (finite != found.isfinite()) | ((wanted == -math.inf) & (found != -math.inf))
     error = (found - wanted).abs().masked_fill(~finite, 0.0)
     return _part(error, budget + 2.0**-22 * wanted.abs().clamp(min=1.0), broken)
 
@@ -204,7 +203,7 @@ def times(part: float) -> str:
 def _exact(index: tuple[int, ...], found: Tensor, expected: Expected) -> str:
     """Which exact rule a number breaks."""
     if int(expected.num_visible[index[0]]) == 0:
-        return "breaks an exact rule: a row that sees no key is +0.0, and its LSE -inf"
+        return "breaks an exact rule: a row that sees no key is +0.0, and its LSE its sink's logit, or -inf"
     finite = bool(found[index].float().isfinite())
     return "breaks an exact rule: " + ("it must not be finite" if finite else "it must be finite")
 

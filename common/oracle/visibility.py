@@ -31,7 +31,7 @@ class Sight:
 
     @property
     def context_len(self) -> int:
-        """Position of the first query; negative where a cross attention has more queries than keys."""
+        """Position of the first query; negative where there are more queries than keys."""
         return self.seq_len - self.query_len
 
     @property

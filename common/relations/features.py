@@ -32,11 +32,10 @@ def _chunks_as_sequences(batch: PagedBatch, features: Features) -> list[Part]:
     expect(features.chunk is not None and features.chunk_lookback == 0, "chunks that do not look back")
     pieces, base, token = [], [], 0
     for each, (query_len, seq_len) in zip(unpack(batch), lens(batch), strict=True):
-        positions = range(seq_len - query_len, seq_len) if seq_len else range(0)
-        for chunk in sorted({position // features.chunk for position in positions}):
+        context = seq_len - query_len  # of rows before the first key nothing is said
+        for chunk in sorted({position // features.chunk for position in range(max(0, context), seq_len)}):
             begin, end = chunk * features.chunk, min((chunk + 1) * features.chunk, seq_len)
-            first = max(begin, positions.start)
-            rows = slice(first - positions.start, end - positions.start)
+            rows = slice(max(begin, context) - context, end - context)
             pieces.append(Sequence(each.query[rows], each.key[begin:end], each.value[begin:end]))
             base += range(token + rows.start, token + rows.stop)
         token += query_len
@@ -61,6 +60,7 @@ def _span_of_everything(batch: PagedBatch, features: Features) -> list[Part]:
     """Causal, but for one span over the whole sequence."""
     _expect_plain_mask(features)
     expect(not features.causal, "attention that is not causal")
+    expect(all(n == 0 or n >= q for q, n in lens(batch)), "no row before the first key, which no span holds")
     spans = torch.tensor([[[0, max(1, n - 1)]] for _, n in lens(batch)], dtype=torch.int32, device=batch.device)
     return [Part(batch, replace(features, causal=True, spans=spans))]
 

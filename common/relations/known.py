@@ -59,6 +59,15 @@ def visible_range(position: int, seq_len: int, features: Features) -> range:
     return range(first, min(last, seq_len - 1) + 1)
 
 
+def _counts(lens: Lens, features: Features) -> list[int]:
+    """How many keys each row sees."""
+    return [
+        len(visible_range(seq_len - query_len + row, seq_len, features))
+        for query_len, seq_len in lens
+        for row in range(query_len)
+    ]
+
+
 def probes(visible: range, seq_len: int, edges: Iterable[int]) -> list[int]:
     """Keys worth pointing at: the first two and last two visible, and those around every multiple of every edge.
 
@@ -113,8 +122,10 @@ def needle(
         pages, slots = _slots(batch, seq, seq_len)
         for cache, rows in zip(batch.by_token(), (codes, values), strict=True):
             cache[pages, slots] = rows.view(-1, *cache.shape[2:])
-        for row in range(query_len if seq_len else 0):
+        for row in range(query_len):
             choice = probes(visible_range(seq_len - query_len + row, seq_len, features), seq_len, edges)
+            if not choice:
+                continue
             heads = torch.arange(shape.num_query_heads)
             key = torch.tensor(choice)[(turn + heads) % len(choice)].to(batch.device)
             kv_head = (heads // shape.queries_per_kv).to(batch.device)
@@ -140,11 +151,7 @@ def census(lens: Lens, shape: AttentionShape, features: Features, *, seed: int =
     batch = make_batch(lens, shape, seed=seed, **options)
     num_tokens = sum(query_len for query_len, _ in lens)
     batch.query[:num_tokens] = 0
-    counts = [
-        len(visible_range(seq_len - query_len + row, seq_len, features)) if seq_len else 0
-        for query_len, seq_len in lens
-        for row in range(query_len)
-    ]
+    counts = _counts(lens, features)
     wanted = torch.tensor(counts, device=batch.device)[:, None].expand(-1, shape.num_query_heads)
 
     def mistakes(out: Tensor, lse: Tensor | None = None) -> list[str]:
@@ -173,7 +180,7 @@ def constant(
     owned = ~batch.value_cache.isnan()
     batch.value_cache[owned] = value
     fill_new_tokens([batch])
-    sees = torch.tensor([seq_len > 0 for query_len, seq_len in lens for _ in range(query_len)], device=batch.device)
+    sees = torch.tensor(_counts(lens, features), device=batch.device) > 0
     units = 8 if shape.dtype == torch.float32 else 1
     slack = units * torch.finfo(shape.dtype).eps * 2.0 ** math.floor(math.log2(abs(value)))
 

@@ -183,7 +183,7 @@ def _chunks(size: int, batch: PagedBatch, features: Features) -> list[Part]:
     for seq, (query_len, seq_len) in enumerate(lens(batch)):
         for first in range(0, query_len, size):
             count = min(size, query_len - first)
-            cut.append((count, seq_len - query_len + first + count if seq_len else 0))
+            cut.append((count, max(0, seq_len - query_len + first + count)))
             rows.append(seq)
     starts = torch.tensor([0, *torch.tensor([q for q, _ in cut]).cumsum(0).tolist()], dtype=torch.int32)
     lengths = torch.tensor([n for _, n in cut], dtype=torch.int32)

@@ -46,7 +46,7 @@ def _eighths(batch: PagedBatch) -> PagedBatch:
 
 def _offset_values(batch: PagedBatch, features: Features) -> list[Part]:
     expect(features.sinks is None, "no sinks, which take their share of an offset")
-    expect(all(seq_len or not query_len for query_len, seq_len in lens(batch)), "rows that see a key")
+    expect(all(seq_len >= query_len for query_len, seq_len in lens(batch)), "rows that see a key")
     return [Part(batch.replace(value_cache=batch.value_cache + OFFSET), features, shift=OFFSET)]
 
 
@@ -63,17 +63,17 @@ def _split_values(batch: PagedBatch, features: Features) -> list[Part]:
 def _expect_every_key_seen(batch: PagedBatch, features: Features) -> None:
     one = all(query_len <= 1 for query_len, _ in lens(batch))
     expect(features.sliding_window is None and (one or not features.causal), "rows that see all keys")
-    expect(features.sinks is None, "no sinks")
 
 
 def _keys_twice(batch: PagedBatch, features: Features) -> list[Part]:
     _expect_every_key_seen(batch, features)
+    expect(features.sinks is None, "no sinks")
     twice = [replace(s, key=torch.cat([s.key] * 2), value=torch.cat([s.value] * 2)) for s in unpack(batch)]
     return [Part(pack(twice, batch), features, lse_shift=math.log(2.0))]
 
 
 def _keys_split(ways: int, batch: PagedBatch, features: Features) -> list[Part]:
-    """Ranges of keys, one launch each; the last range of every second sequence is empty."""
+    """Ranges of keys, one launch each; the last range, which has the sink, is empty in every second sequence."""
     _expect_every_key_seen(batch, features)
     expect(all(seq_len >= ways * max(query_len, 1) for query_len, seq_len in lens(batch)), "keys for every part")
     parts = []
@@ -84,7 +84,8 @@ def _keys_split(ways: int, batch: PagedBatch, features: Features) -> list[Part]:
             bounds = [len(each.key) * i // count for i in range(count + 1)] + [len(each.key)] * ways
             keys = slice(bounds[way], bounds[way + 1])
             cut.append(Sequence(each.query, each.key[keys], each.value[keys]))
-        parts.append(Part(pack(cut, batch), replace(features, causal=False)))
+        sinks = features.sinks if way == ways - 1 else None
+        parts.append(Part(pack(cut, batch), replace(features, causal=False, sinks=sinks)))
     return parts
 
 
@@ -136,7 +137,7 @@ def _heads_expanded(batch: PagedBatch, features: Features) -> list[Part]:
 
 def _window_of_all_keys(batch: PagedBatch, features: Features) -> list[Part]:
     expect(features.sliding_window is None, "no window")
-    longest = max((seq_len for _, seq_len in lens(batch)), default=1)
+    longest = max((max(each) for each in lens(batch)), default=1)  # a key lies at most so far from a row
     return [Part(batch, replace(features, sliding_window=max(1, longest) + more)) for more in (0, 1000)]
 
 

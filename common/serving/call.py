@@ -68,10 +68,9 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
     allowed = f"0 first, then never less than the entry before, at most the {batch.num_tokens} rows of query"
     found = [("query_start_loc", bad, starts, allowed)]
     if batch.num_seqs:
-        query_lens = starts[1:] - starts[:-1]
         pages = (lens - 1) // block_size + 1  # 2^31 - 1 + (block_size - 1) would be negative
-        bad = (False if features.cross else (lens != 0) & (lens < query_lens)) | (lens < 0) | (pages > width)
-        allowed = f"0, or at least the query length and at most {width} pages of {block_size}"
+        bad = (lens < 0) | (pages > width)
+        allowed = f"at least 0, and at most {width} pages of {block_size}"
         found.append(("seq_lens", bad, lens, allowed))
         used = torch.arange(width, device=table.device).unsqueeze(0) < pages.unsqueeze(1)
         if table.numel():

@@ -233,7 +233,8 @@ class FlashAttention:
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """q [total_q, heads, head_size] over the paged caches k, v [num_blocks, block_size, kv_heads, head_size].
 
-        Returns out, or (out, lse float32 [heads, total_q]); a row that sees no key has lse -inf. Reads no device value.
+        Returns out, or (out, lse float32 [heads, total_q]); a row that sees no key has out 0 and lse -inf, or its sink.
+        A sequence may have fewer keys than queries: the last query is at the last key. Reads no device value.
         Raises SpecError, UnsupportedFeature naming the argument, TypeError for an argument that nobody knows.
         """
         _refuse("flash_attn_varlen_func", others)

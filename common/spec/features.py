@@ -30,12 +30,16 @@ _PLAIN |= dict.fromkeys(("sliding_window", "chunk", "chunk_lookback"), (int, int
 class Features:
     """What is asked beyond plain causal attention; a feature that is off is None, or False.
 
-    A query at position q of its sequence and the key at k; q counts from the sequence's first token.
+    A query at position q of its sequence and the key at k, which counts from the sequence's first. The last query is at
+    the last key, so q is negative for the first queries where they are more than the keys: under a causal mask those
+    see no key, without it every key, and in a window to both sides the keys up to q + W - 1. A row that sees no key has
+    output 0 and LSE -inf, or its sink's logit.
 
     causal: key k is visible when k <= q (False: every key of the sequence).
     sliding_window: W counts the query's own token: keys q - W + 1 .. q; when not causal also up to q + W - 1.
     softcap: x > 0: logits become x * tanh(logit / x), after the scale and before the mask.
-    sinks: float [num_query_heads]: one extra logit per head, neither scaled nor soft-capped, whose value is zero.
+    sinks: float [num_query_heads]: one extra logit per head, neither scaled nor soft-capped, whose value is zero; alone
+        in a row it is the LSE; -inf is no sink.
     alibi_slopes: float32 [num_query_heads]: logit + slope * (k - q). vLLM's kernel adds slope * (k - context length),
         the same but for a constant of the row, which `out` does not show (sinks and LSE do).
     alibi_sqrt: with slopes: logit - slope * sqrt(q - k) instead; nothing is added for k > q.
@@ -44,7 +48,7 @@ class Features:
         whose queries see all their keys, beside what the masks above let them see. One with first >= last is none;
         those of one sequence do not overlap.
     causal_per_sequence: int32 or bool [num_seqs]: 0: this sequence is not causal. `causal` is True beside it.
-    cross: the keys are those of another sequence (an encoder's): not causal, and any number of keys, 0 included.
+    cross: the keys are those of another sequence (an encoder's): not causal, and nothing that speaks of positions.
     tree_bias: float [N, N]: logit + bias[i, k - context length] for the i-th query token of a sequence and its keys
         from the context length on, both below N; -inf hides a key (a draft tree's other branches).
     key_scale, value_scale: float32, what a stored element of a quantised cache is multiplied by: [1], [num_kv_heads] or

@@ -1,8 +1,9 @@
 """The paged-attention interface: names, shapes, dtypes. What makes a batch well formed is in `common.spec.validation`.
 
-One batch holds `num_seqs` sequences. A sequence has `seq_len` tokens in pages of a KV cache; its last `query_len`
-tokens are the queries of this step, packed one sequence after another in `query`.
-`context_len = seq_len - query_len` (paper 4.2).
+One batch holds `num_seqs` sequences. A sequence has `seq_len` keys in pages of a KV cache; its `query_len` tokens of
+this step, packed one sequence after another in `query`, end with its last key. `context_len = seq_len - query_len`
+(paper 4.2) is the first one's position: negative where there are fewer keys than queries, and then the tokens before
+the first key have none of their own.
 
 Order of the math, everywhere: `common.spec.features`.
 """
@@ -161,14 +162,13 @@ class PagedBatch:
     block_table      int32 or int64 [num_seqs, max_blocks], rows contiguous, any distance between them; entries past
                      ceil(seq_len / block_size) are garbage
     query_start_loc  int32 [num_seqs + 1], monotone, starts at 0
-    seq_lens         int32 [num_seqs]: 0 (rows see nothing) or at least the sequence's query length; any number of keys
-                     where the attention is `Features.cross`
+    seq_lens         int32 [num_seqs]: the sequence's keys, 0 and fewer than its query tokens included
     softmax_scale    multiplies q.k
     stats            host integers that a scheduler knows; hints: they choose a config, never the result
     key, value       this step's new K and V, also in the cache: [num_tokens, num_kv_heads, head_size], any strides but
                      a contiguous last dimension, at multiples of 16 bytes, in the query's dtype; rows of padding and of
-                     a sequence of length 0 hold anything; or both None. Beside quantised caches they are as they were
-                     before they were quantised, and the caches count
+                     tokens before the first key hold anything; or both None. Beside quantised caches they are as they
+                     were before they were quantised, and the caches count
     """
 
     query: torch.Tensor

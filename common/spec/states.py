@@ -54,8 +54,8 @@ def _check(name: str, tensor: Tensor, like: Tensor) -> None:
 
 
 def merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, in float64: out and lse. An LSE of +inf counts as -inf, a state that saw no key; of two such
-    states the result is 0 and -inf."""
+    """The definition, in float64: out and lse. An LSE of +inf counts as -inf, a state that saw nothing; of two such
+    states the result is 0 and -inf. One of a sink alone has the sink's logit as LSE, and `out` 0."""
     lses = [torch.where(lse == math.inf, -math.inf, lse.double()) for lse in (lse_a, lse_b)]
     lse = torch.logaddexp(*lses)
     top = torch.where(lse == -math.inf, 0.0, lse)

@@ -117,14 +117,10 @@ def _validate_new_tokens(batch: PagedBatch, shape: AttentionShape) -> None:
             raise SpecError(name, f"an address {behind} bytes behind a multiple of {ALIGNMENT}", "such a multiple")
 
 
-def _validate_sequence(
-    batch: PagedBatch, cross: bool, seq: int, query_len: int, seq_len: int, table: torch.Tensor
-) -> None:
-    """One sequence's lengths, and the page ids that a launch would follow."""
+def _validate_sequence(batch: PagedBatch, seq: int, seq_len: int, table: torch.Tensor) -> None:
+    """One sequence's number of keys, and the page ids that a launch would follow."""
     num_blocks, block_size = batch.by_token()[0].shape[:2]
-    least = 0 if cross else max(query_len, 0)
-    allowed = f"0, or at least its query length {query_len}"
-    expect(seq_len == 0 or seq_len >= least, f"seq_lens[{seq}]", seq_len, allowed)
+    expect(seq_len >= 0, f"seq_lens[{seq}]", seq_len, "at least 0")
     used, width = -(-seq_len // block_size), table.shape[1]
     allowed = f"at most {width} pages of {block_size} = {width * block_size}"
     expect(used <= width, f"seq_lens[{seq}]", seq_len, allowed)
@@ -141,7 +137,7 @@ def _validate_values(batch: PagedBatch, features: Features) -> None:
     allowed = f"at most the {batch.num_tokens} rows of query"
     expect(starts[-1] <= batch.num_tokens, f"query_start_loc[{batch.num_seqs}]", starts[-1], allowed)
     for seq, seq_len in enumerate(lens):
-        _validate_sequence(batch, features.cross, seq, starts[seq + 1] - starts[seq], seq_len, table)
+        _validate_sequence(batch, seq, seq_len, table)
     for name, bad, values, allowed in value_conditions(batch, features):
         expect(not bool(bad.any()), name, f"{values[bad][:1].tolist()}", allowed)
 

@@ -106,7 +106,7 @@ def _barrier_kernel(
                 row = query_start + token
                 q = load_rows(query, row, head, live)  # [block_m, head_size]
                 r = row_operands(f, seq, kv_head, token, head, live, context_len)
-                m, l, acc = softmax_init(f, head, live, segment, seq_len, q, head_size)
+                m, l, acc = softmax_init(f, head, live, segment, q, head_size)
                 for j_left in hl.grid(start, full_start):
                     m, l, acc = attend_tile(
                         j_left, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,

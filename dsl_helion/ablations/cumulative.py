@@ -85,7 +85,7 @@ def _cumulative_kernel(
             last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
             q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
             r = row_operands(f, seq, kv_head, token, head, live, context_len)
-            m, l, acc = softmax_init(f, head, live, 0, seq_len, q, head_size)
+            m, l, acc = softmax_init(f, head, live, 0, q, head_size)
             first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                 seq, context_len + first, last_pos, seq_len, f, tile_size
             )

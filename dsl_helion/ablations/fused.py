@@ -134,7 +134,7 @@ def _fused_kernel(
                 query_pos_d = context_len + token_d
                 last_pos_d = context_len + torch.minimum(first + (decode_m // queries_per_kv), query_len) - 1
                 q_d = load_rows(query, query_start + token_d, head_d, live_d)  # [decode_m, head_size]
-                m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, seq_len, q_d, head_size)
+                m_d, l_d, acc_d = softmax_init(f, head_d, live_d, 0, q_d, head_size)
                 first_key_d, end_key_d, lo_d, full_lo_d, full_hi_d, hi_d = kv_tile_range(
                     seq, context_len + first, last_pos_d, seq_len, f, decode_tile
                 )
@@ -164,7 +164,7 @@ def _fused_kernel(
                 query_pos = context_len + token
                 last_pos = context_len + torch.minimum(first + block_q, query_len) - 1
                 q = load_rows(query, query_start + token, head, live)  # [block_m, head_size]
-                m, l, acc = softmax_init(f, head, live, 0, seq_len, q, head_size)
+                m, l, acc = softmax_init(f, head, live, 0, q, head_size)
                 first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
                     seq, context_len + first, last_pos, seq_len, f, tile_size
                 )

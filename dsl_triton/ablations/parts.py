@@ -49,7 +49,7 @@ def attend_q_block(
     last_pos = context_len + tl.minimum(first + BLOCK_M // QUERIES_PER_KV, query_len) - 1
     q = load_rows(query_ptr, query_strides, query_start + token, head, live, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
     r = row_operands(f, seq, kv_head, token, head, live, context_len)
-    m, l, acc = softmax_init(f, head, live, 0, seq_len, q, HEAD_SIZE)
+    m, l, acc = softmax_init(f, head, live, 0, q, HEAD_SIZE)
     first_key, end_key, lo, full_lo, full_hi, hi = kv_tile_range(
         seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
     )

@@ -221,7 +221,7 @@ def _limits(
     m = gl.full([64], float("-inf"), gl.float32, LAYOUT)
     l = gl.zeros([64], gl.float32, LAYOUT)
     if FEATURES.sinks:
-        sink = gl.load(sinks_ptr + head, mask=live & (part <= 0) & (last_key >= 0), other=float("-inf"))
+        sink = gl.load(sinks_ptr + head, mask=live & (part <= 0), other=float("-inf"))
         m = sink.to(gl.float32) * LOG2E
         l = gl.where(m > float("-inf"), 1.0, l)
     return (last_key, lowest_key, query_pos, slope), m, l, masked, unmasked

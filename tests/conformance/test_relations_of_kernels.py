@@ -8,7 +8,19 @@ from common.relations.numbers import RELATIONS
 from common.relations.relation import Precondition, broken
 from common.spec.kernel import asked_of
 from compare.competitors import registry
-from relation_batches import CAPPED, CHUNKED, DECODES, FULL, MIXED, QUANTISED, SHARED, WINDOW, interpreted, problem
+from relation_batches import (
+    CAPPED,
+    CHUNKED,
+    DECODES,
+    FULL,
+    MIXED,
+    QUANTISED,
+    SHARED,
+    SUNK,
+    WINDOW,
+    interpreted,
+    problem,
+)
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("a GPU is here: tests/gpu runs the relations on it", allow_module_level=True)
@@ -17,7 +29,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 # bits depend on the place: those are held to tolerance by their kind.
 ELSEWHERE = {
     "keys-left-of-the-window": WINDOW, "unseen-slots-poisoned": WINDOW, "pages-private": SHARED, "keys-twice": DECODES,
-    "keys-in-2-parts-merged": DECODES, "keys-in-3-parts-merged": FULL, "hints-wrong": CAPPED,
+    "keys-in-2-parts-merged": SUNK, "keys-in-3-parts-merged": FULL, "hints-wrong": CAPPED,
     "span-of-everything": FULL, "cross-as-non-causal": FULL, "chunks-as-sequences": CHUNKED,
     **dict.fromkeys(
         ("scales-of-one", "value-scale-doubled", "key-scale-as-softmax-scale", "caches-of-floats"), QUANTISED

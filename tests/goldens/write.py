@@ -33,5 +33,6 @@ def main(names: list[str]) -> None:
 
 if __name__ == "__main__":
     os.environ |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}  # before anything imports torch
-    sys.path[:1] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+    tests = Path(__file__).parents[1]
+    sys.path[:1] = [str(tests.parent), str(tests), str(tests / "support")]
     main(sys.argv[1:])

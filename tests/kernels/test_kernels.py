@@ -123,12 +123,38 @@ def test_any_number_of_segments_is_right(dsl, segments: int, window: int | None,
     judge(kernel, make_batch(LENS, SHAPE), Features(sliding_window=window), config)
 
 
-@pytest.mark.parametrize("name", [*map(slow_in_helion, ("q_block", "parallel_softmax", "split"))])
-def test_a_sink_without_keys_leaves_minus_infinity(dsl, name: str) -> None:
-    batch = make_batch([(2, 0), (1, 9)], SHAPE)
-    out, lse = run(dsl.module(name), batch, Features(sinks=torch.full((8,), 2.0)))
+NO_KEY = {"of no keys": [(2, 0), (1, 9)], "before the first key": [(4, 2), (1, 9)]}  # two rows first
+
+
+@pytest.mark.parametrize("name", ["q_block", *map(slow_in_helion, ("parallel_softmax", "split"))])
+@pytest.mark.parametrize("lens", NO_KEY.values(), ids=NO_KEY)
+def test_a_sink_alone_is_the_lse_of_a_row_that_sees_no_key(dsl, name: str, lens: list) -> None:
+    sinks = torch.linspace(-3.0, 4.0, 8)
+    sinks[5] = -torch.inf
+    out, lse = run(dsl.module(name), make_batch(lens, SHAPE), Features(sinks=sinks))
     assert torch.equal(out[:2], torch.zeros_like(out[:2]))
-    assert bool((lse[:2] == float("-inf")).all())
+    torch.testing.assert_close(lse[:2], sinks.expand(2, -1), rtol=2.0**-22, atol=2.0**-22)
+
+
+MASKS = {
+    "causal": Features(),
+    "non-causal": Features(causal=False),
+    "to-both-sides": Features(causal=False, sliding_window=3),
+}
+
+
+@pytest.mark.parametrize("name", ["q_block", *map(slow_in_helion, ("naive", "parallel_softmax", "split"))])
+@pytest.mark.parametrize("features", MASKS.values(), ids=MASKS)
+def test_fewer_keys_than_queries(dsl, name: str, features: Features) -> None:
+    """The last query is at the last key; those before the first key see what the mask lets them see."""
+    judge(dsl.module(name), make_batch([(7, 2), (20, 17), (1, 0), (40, 1)], SHAPE), features)
+
+
+@pytest.mark.slow_in_helion
+def test_new_tokens_before_the_first_key_have_none(dsl) -> None:
+    batch = make_batch([(7, 2), (20, 45), (20, 17)], SHAPE, new_kv=True)
+    assert batch.key[:5].isnan().all() and not batch.key[5:7].isnan().any()
+    judge(dsl.module("split"), batch, Features(causal=False, sliding_window=19))
 
 
 @pytest.mark.parametrize("grid", ["tokens", slow_in_helion("sequences")])

@@ -102,6 +102,24 @@ def test_rows_of_a_program_change_no_bit(dsl, sizes):
     assert torch.equal(*outs)
 
 
+@pytest.mark.slow_in_helion
+def test_the_part_with_the_sink_may_have_no_key(dsl):
+    """Keys and sinks as two states: merged, they are attention with sinks."""
+    shape, sinks = AttentionShape(4, 2, 32, 16, torch.float32), torch.tensor([0.0, 2.0, -math.inf, 1.0])
+    whole = make_batch([(1, 20), (3, 9)], shape)
+    kernel, merge_states = dsl.module("q_block"), dsl.module("merge_states").merge_states
+    found = []
+    for batch, features in ((whole.replace(seq_lens=whole.seq_lens * 0), Features(sinks=sinks)), (whole, Features())):
+        out, lse = torch.empty_like(whole.query), torch.empty(4, 4)
+        kernel.launch(batch, features, out, kernel.DEFAULT, None, lse=lse)
+        found += [out, lse]
+    out, lse = torch.empty_like(whole.query), torch.empty(4, 4)
+    merge_states(*found, out, lse)
+    expected = reference(whole, Features(sinks=sinks))
+    torch.testing.assert_close(out, expected.out.float(), rtol=0, atol=2.0**-18)
+    torch.testing.assert_close(lse, expected.lse.float(), rtol=0, atol=2.0**-18)
+
+
 def test_the_definition_merges_a_prefix_and_the_rest_into_the_whole():
     """The last token's keys cut in two: each half is a sequence of its own, which an encoder's rows see whole."""
     shape, cross = AttentionShape(4, 2, 32, 8, torch.float32), Features(causal=False, cross=True)

@@ -23,7 +23,12 @@ EMPTY = MIXED.but(name="relations-empty", lens=((3, 21), (0, 0), (2, 0), (1, 9),
 FLOAT = MIXED.but(name="relations-float", dtype=torch.float32)
 CHUNKED = MIXED.but(name="relations-chunks", lens=((3, 40), (1, 30), (20, 50)), chunk=12)
 QUANTISED = MIXED.but(name="relations-fp8", kv_dtype=torch.float8_e4m3fn)
-CASES: tuple[Case, ...] = (MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT, CHUNKED, QUANTISED)
+SUNK = DECODES.but(name="relations-decodes-with-sinks", sinks="near")
+FEWER = MIXED.but(name="relations-fewer-keys", lens=((20, 3), (1, 30), (9, 40), (17, 16)), sinks="some")
+FEWER_FULL = FEWER.but(name="relations-fewer-keys-full", causal=False, sinks=None)
+CASES: tuple[Case, ...] = (
+    MIXED, DECODES, WINDOW, FULL, CAPPED, SHARED, EMPTY, FLOAT, CHUNKED, QUANTISED, SUNK, FEWER, FEWER_FULL,
+)  # fmt: skip
 
 
 def problem(case: Case) -> tuple[PagedBatch, Features]:

@@ -40,17 +40,12 @@ class Attention:
             rows = slice(starts[seq], starts[seq + 1])
             if rows.start == rows.stop:
                 continue
-            if seq_len == 0:
-                out[rows] = 0
-                if lse is not None:
-                    lse[rows] = -torch.inf
-                continue
             tables = self.pages(block_table[seq, : -(-seq_len // key_cache.shape[1])].long())
             key, value = (cache[tables].flatten(0, 1)[:seq_len] for cache in (key_cache, value_cache))
             mask = self.mask(rows.stop - rows.start, seq_len, causal, sliding_window)
             logits = (query[rows].float() * softmax_scale, softcap)
             m, total, acc = self.rows(*logits, key, value, mask, sinks)
-            out[rows] = (acc / total[..., None]).transpose(0, 1).to(out.dtype)
+            out[rows] = (acc / torch.where(total > 0.0, total, 1.0)[..., None]).transpose(0, 1).to(out.dtype)
             if lse is not None:
                 lse[rows] = self.natural(m + torch.log(total)).transpose(0, 1)
         return out
@@ -77,13 +72,13 @@ class Attention:
             m = s.amax(-1)
             p = torch.exp(s - torch.where(m.isinf(), 0.0, m)[..., None])
             parts.append((m, p.sum(-1), torch.einsum("hqk,khd->hqd", p.to(v.dtype).float(), v.float())))
-        if sinks is not None:
-            sink = sinks[:, None].expand(-1, query.shape[0])
-            parts.append((sink, torch.where(sink.isinf(), 0.0, 1.0), torch.zeros_like(parts[0][2])))
+        sink = torch.full((query.shape[1],), -torch.inf) if sinks is None else sinks
+        sink, acc = sink[:, None].expand(-1, query.shape[0]), torch.zeros(*query.shape[1::-1], value.shape[-1])
+        parts.append((sink, torch.where(sink.isinf(), 0.0, 1.0), acc))
         top = torch.stack([m for m, _, _ in parts]).amax(0)
-        total, acc = torch.zeros_like(top), torch.zeros_like(parts[0][2])
+        total = torch.zeros_like(top)
         for m, part, weighted in self.merge(parts):
-            weight = torch.exp(m - top)
+            weight = torch.exp(m - torch.where(top.isinf(), 0.0, top))
             total, acc = total + weight * part, self.accumulator(acc + weight[..., None] * weighted)
         return top, total, acc
 

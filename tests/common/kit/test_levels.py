@@ -73,7 +73,6 @@ IMPOSSIBLE = {
     "window-page@head_size=7": "head_size",
     "window-page@head_size=-8": "head_size=-8",
     "window-page@lens=-1/20": "lens='-1/20'",
-    "window-page@lens=5/3": "at least its query length",
     "window-page@lens=1/99999999": "lens=",
     "window-page@lens=9000/1000000@cross=true@causal=false@sliding_window=none": "logits=",
     "window-page@heads=3/2": "num_query_heads",

@@ -182,6 +182,17 @@ def test_exact_rules_of_lse(case, token, value):
     assert not verdict.ok and math.isinf(verdict.lse)
 
 
+@pytest.mark.parametrize(("found", "ok"), [(2.0, True), (2.0 + 1e-4, False), (-math.inf, False), (math.nan, False)])
+def test_a_sink_alone_is_the_lse(found, ok):
+    features = Features(sinks=torch.tensor([2.0, -math.inf, 0.0, 1.0]))
+    batch = make_batch([(3, 0), (1, 20)], SHAPE)
+    case = batch, reference(batch, features)
+    lse = case[1].lse.float()
+    assert lse[1].tolist() == [2.0, -math.inf, 0.0, 1.0]
+    lse[1, 0] = found
+    assert judge(case, lse=lse, features=features).ok is ok
+
+
 def test_finite_where_the_reference_is_not_is_wrong():
     batch = make_batch([(20, 20)], SHAPE)
     batch.value_cache[batch.block_table[0, 0].long(), 3, 1, 4] = math.nan

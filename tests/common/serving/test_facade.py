@@ -56,13 +56,13 @@ def keys_of(batch: PagedBatch, cache: torch.Tensor, seq: int) -> torch.Tensor:
 def dense(batch: PagedBatch, left: int, right: int) -> torch.Tensor:
     """FlashAttention's words: query i sees keys i + sk - sq - left .. i + sk - sq + right of its sequence; -1: all."""
     outs = []
-    for seq, (query_len, seq_len) in enumerate(LENS):
-        begin = int(batch.query_start_loc[seq])
-        query = batch.query[begin : begin + query_len].transpose(0, 1)
+    for seq, seq_len in enumerate(batch.seq_lens.tolist()):
+        begin, end = batch.query_start_loc[seq : seq + 2].tolist()
+        query_len, query = end - begin, batch.query[begin:end].transpose(0, 1)
         logits = query @ keys_of(batch, batch.key_cache, seq).mT * batch.softmax_scale
         distance = torch.arange(seq_len) - (torch.arange(query_len) + seq_len - query_len)[:, None]
         hidden = ((distance > right) & (right >= 0)) | ((distance < -left) & (left >= 0))
-        weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        weights = logits.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)  # of a row that sees no key
         outs.append((weights @ keys_of(batch, batch.value_cache, seq)).transpose(0, 1))
     return torch.cat(outs)
 
@@ -80,8 +80,9 @@ def dense(batch: PagedBatch, left: int, right: int) -> torch.Tensor:
         (False, None, (-1, -1)),
     ],
 )
-def test_windows_mean_what_they_mean_to_flash_attention(causal: bool, window, as_flash: tuple[int, int]) -> None:
-    batch = make_batch(LENS, SHAPE)
+@pytest.mark.parametrize("lens", [LENS, [(5, 2), (3, 1), (1, 9)]], ids=["context", "fewer-keys"])
+def test_windows_mean_what_they_mean_to_flash_attention(causal: bool, window, as_flash, lens: list) -> None:
+    batch = make_batch(lens, SHAPE)
     found = FLASH.flash_attn_varlen_func(**words(batch) | {"causal": causal, "window_size": window})
     torch.testing.assert_close(found, dense(batch, *as_flash))
 

@@ -222,13 +222,24 @@ def test_short_queries_are_split_where_units_are_left(lens, segments):
         (AttentionShape(), PLAIN, 1, 8 + 16 + 16 + 8),
         (AttentionShape(32, 2, 128, 8, torch.float16), PLAIN, 3, 8 + 16 + 16 + 8),
         (AttentionShape(6, 2, 128, 24), PLAIN, 1, 8 + 16 + 16 + 8),
+        (AttentionShape(), Ask(sinks="some"), 3, 8 + 16 + 16 + 8),
         (AttentionShape(14, 2, 64), Ask(sliding_window=1000), 3, 4 + 3 * (4 + 8) + 8),
         (AttentionShape(32, 8, 96, 16, torch.bfloat16), PLAIN, 1, 6 + 22 + 22 + 16),
         (AttentionShape(32, 8, 256, 16, torch.bfloat16), PLAIN, 1, 16 + 24 + 24 + 8),
         (AttentionShape(10, 1, 160, 16, torch.bfloat16), PLAIN, 1, 10 + 18 + 18 + 8),
         (AttentionShape(32, 8, 128, 16, torch.bfloat16, None, E4M3), Ask(scales="heads"), 1, 8 + 16 + 16 + 8),
     ],
-    ids=["llama", "16-heads-in-parts", "3-heads", "7-heads-window-parts", "head-96", "head-256", "10-heads-160", "fp8"],
+    ids=[
+        "llama",
+        "16-heads-in-parts",
+        "3-heads",
+        "sinks-in-parts",
+        "7-heads-window-parts",
+        "head-96",
+        "head-256",
+        "10-heads-160",
+        "fp8",
+    ],
 )
 def test_it_compiles_for_sm90_and_its_loop_keeps_everything_in_registers(shape, ask, segments, products):
     prefill = dataclasses.replace(native.DEFAULT.prefill, num_segments=segments)

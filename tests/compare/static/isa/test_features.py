@@ -18,6 +18,8 @@ GROUPS = (
     "spans",
     "per-sequence",
     "cross",
+    "fewer-keys",
+    "sinks",
     "fp8-scales",
     "fp8-query",
     "fp8-out",
