@@ -113,7 +113,8 @@ def interpreted() -> bool:
         return False
     theirs = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in _OTHERS]
     kinds = {type(value) for module in theirs for value in list(getattr(module, "__dict__", {}).values())}
-    return any(k.__module__.partition(".")[0] in _OTHERS[:2] and k.__name__ in COMPILED for k in kinds)
+    # A class that has a `__module__` for its objects has a descriptor there, and no text.
+    return any(str(k.__module__).partition(".")[0] in _OTHERS[:2] and k.__name__ in COMPILED for k in kinds)
 
 
 def describe(kernel: str, adapter: str) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Several processes at once, how long a call may take, and what is no verdict."""
 
+import sys
 import threading
+import types
 
 import pytest
 
 from common import conformance
 from common.conformance import Plan
-from common.kit import levels, pace
+from common.kit import isolated, levels, pace
 from common.kit.declared import Declared
 from common.kit.isolate import Isolated, Limits
 from common.kit.kit import Kit, Result
@@ -128,3 +130,11 @@ def test_the_kit_sees_what_needs_the_interpreter(kernel, interpreted):
     kit = Kit(kernel, 7, child)
     assert kit.declared.interpreted is interpreted
     kit.close()
+
+
+def test_a_class_without_a_text_for_its_module_is_no_kernel(monkeypatch):
+    described = type("Described", (), {"__module__": property(lambda self: "triton")})
+    monkeypatch.setitem(sys.modules, "somebodys", types.ModuleType("somebodys"))
+    monkeypatch.setattr(sys.modules["somebodys"], "value", described(), raising=False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert isolated.interpreted() is False
