@@ -61,6 +61,13 @@ def markdown(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]])
     return Table(columns, body).markdown
 
 
+def of_page(columns: Sequence[tuple[str, bool]], body: Sequence[Sequence[Any]]) -> str:
+    """The Table of a committed page, whose entries are markdown of ours."""
+    return markdown(
+        [(Made(title), right) for title, right in columns], [[Made(entry) for entry in row] for row in body]
+    )
+
+
 _COLUMNS = (
     ("kernel", False), ("status", False), ("evidence", False), ("µs", True), ("spread", True), ("to best", True),
     ("× FA3", True), ("verdict, 99% interval", False), ("GB/s", True), ("TFLOP/s", True), ("of floor", True),

@@ -23,7 +23,6 @@ from typing import Any
 from compare.analysis import tables
 from compare.analysis.runs import read
 from compare.analysis.summary import FA3
-from compare.analysis.tables import Table
 from compare.pages import add_write, settle
 from compare.record.folder import ROOT
 from compare.report import paper
@@ -350,7 +349,7 @@ def page(runs: Runs) -> str:
     said = {item.id: MEASURES[item.id](runs) if item.id in MEASURES else None for item in items}
     columns = (("row", False), ("what", False), ("where it is from", False), ("state", False))
     index = [[f"[{i.id}](#{i.anchor})", i.what, i.source, i.state(said[i.id])] for i in items]
-    parts = ["# The paper, row by row", introduction, Table(columns, index).markdown]
+    parts = ["# The paper, row by row", introduction, tables.of_page(columns, index)]
     for group in groups:
         parts += [f"## {group.title}"]
         for item in group.items:

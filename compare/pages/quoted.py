@@ -189,7 +189,7 @@ def classes(figures: Table) -> str:
             body.append(row)
     names = [title for title, _, _ in COLUMNS]
     header = ["", "rows", *names[:2], "FA3", *names[2:], "Triton's worst row"]
-    return tables.markdown([(name, 0 < i < len(header) - 1) for i, name in enumerate(header)], body)
+    return tables.of_page([(name, 0 < i < len(header) - 1) for i, name in enumerate(header)], body)
 
 
 def groups(figures: Table) -> str:
@@ -211,7 +211,7 @@ def groups(figures: Table) -> str:
         ("worst", True),
         ("worst row", False),
     ]
-    return tables.markdown(columns, body)
+    return tables.of_page(columns, body)
 
 
 def sources(_: Table) -> str:
@@ -222,7 +222,7 @@ def sources(_: Table) -> str:
     for name, group in groups["group"].items():
         runs = [f"[{run}]({where}/{run}/report.md)" for run in group["runs"]]
         body.append([name, group["about"], ", ".join(runs)])
-    return tables.markdown([("group", False), ("rows", False), ("measured in", False)], body)
+    return tables.of_page([("group", False), ("rows", False), ("measured in", False)], body)
 
 
 def summary(figures: Table) -> str:
@@ -275,7 +275,7 @@ def regrets(figures: Table) -> str:
     if not body:
         return regret(figures)
     words = (("GPU", False), ("seed", True), ("auto", False), ("class", False), ("rows", True))
-    return tables.markdown([*words, ("mean", True), ("worst", True), ("worst row", False)], body)
+    return tables.of_page([*words, ("mean", True), ("worst", True), ("worst row", False)], body)
 
 
 def _newest(figures: Table, seeds: int) -> Iterator[tuple[str, str, str, str, Figure]]:

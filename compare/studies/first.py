@@ -92,10 +92,10 @@ def kills(name: str, told: dict[str, str] | None, kernels: dict[str, Any]) -> di
     from common.kit.fitting import fitted
     from common.kit.inside import Asked
     from common.mutants import emulation
-    from compare.studies.mutation.worker import LIMIT_S, SUPPORTS, _late, launcher
+    from compare.studies.mutation.worker import LIMIT_S, SUPPORTS, late, launcher
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, _late)
+    signal.signal(signal.SIGALRM, late)
     case = read(name, told)
     case = case if told is None else fitted(case, SUPPORTS, {})
     found: dict[str, Any] = {"case": name, "seconds": round(seconds(case), 2), "kills": []}

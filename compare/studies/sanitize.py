@@ -30,6 +30,7 @@ from common.process import Lost
 from compare.competitors import registry, sources
 from compare.exits import USAGE, say
 from compare.record import folder as run_folder
+from compare.record.fields import FLAG, NUMBER, TEXT, checked, object_of
 from compare.record.store import Busy
 from compare.tune.records import Log
 from compare.tune.space import of_default
@@ -51,6 +52,7 @@ CASES = (
 TOOLS = {"memcheck": 8, "racecheck": 2}  # cases of CASES that each tool sees
 LIMIT_S = 240.0  # of a process
 VERDICTS = "verdicts.jsonl"
+_LINE = {"tool": TEXT, "clean": FLAG, "commit": TEXT, "seconds": NUMBER, "set": TEXT, "kernels": object_of(TEXT)}
 
 
 def fitting(kernel_id: str, name: str) -> Any:
@@ -129,6 +131,10 @@ def _said(output: str) -> str:
     return "".join(line for line in output.splitlines(keepends=True) if line.strip())
 
 
+def _verdict(said: Any) -> dict[str, Any]:
+    return checked(said, _LINE, "verdict", ("tool", "clean", "kernels"))
+
+
 class Kept:
     """What a folder holds of earlier calls: logs, and a verdict a process. Without a folder nothing is kept.
 
@@ -139,7 +145,7 @@ class Kept:
         self._folder, self._verdicts, self.changes = folder, None, changes
         if folder is not None:
             run_folder.ensure_writable(folder)
-            self._verdicts = Log(folder / VERDICTS)
+            self._verdicts = Log(folder / VERDICTS, _verdict)
 
     def close(self) -> None:
         if self._verdicts:

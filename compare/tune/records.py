@@ -9,7 +9,8 @@ went: tensors_s and host_s (beside the others), waited_s for the GPU, device_s a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,14 @@ class NotThisRun(run_folder.CannotWrite):
 
 
 class Log:
-    """Appends lines to a JSONL file, each on the disk before `add` returns; reads what an earlier run left."""
+    """Appends lines to a JSONL file, each on the disk before `add` returns; reads what an earlier run left.
 
-    def __init__(self, path: Path) -> None:
+    check: a line as it was read, or ValueError that names its field; a tuner's candidates where it is None.
+    """
+
+    def __init__(self, path: Path, check: Callable[[Any], dict[str, Any]] | None = None) -> None:
         self._kept = Lines(path)
-        self.lines: list[dict[str, Any]] = read(path)
+        self.lines: list[dict[str, Any]] = read(path, check=check)
 
     def add(self, **fields: Any) -> None:
         self._kept.append(json.dumps(fields))
@@ -61,9 +65,10 @@ class Log:
         self._kept.close()
 
 
-def read(path: Path, fits: bool = False) -> list[dict[str, Any]]:
-    """The lines of a log. fits: what was timed has what a fit asks for. Raises NotThisRun that names the line and field
-    which is not a tuner's."""
+def read(path: Path, fits: bool = False, check: Callable[[Any], dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """The lines of a log. fits: what was timed has what a fit asks for. check: as Log has it. Raises NotThisRun that
+    names the line and field which is not one of such a log."""
+    check = check or partial(_candidate, fits=fits)
     if not path.exists():
         return []
     whole = path.read_bytes().rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
@@ -71,7 +76,7 @@ def read(path: Path, fits: bool = False) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.split(b"\n"), 1):
         if line.strip():
             try:
-                found.append(_candidate(plain.loads(line.decode("utf-8")), fits))
+                found.append(check(plain.loads(line.decode("utf-8"))))
             except (ValueError, RecursionError) as error:
                 raise NotThisRun(f"{path}, line {number}: {error}") from error
     return found

@@ -133,7 +133,12 @@ def test_who_is_run_by_name_is_the_command_the_verb_run_and_the_children():
     found = [path for package in ("common", "compare") for path in (ROOT / package).rglob("*.py")]
     started = {str(path.relative_to(ROOT)) for path in found if _runs(path)}
     children = {f"{module.replace('.', '/')}.py" for module in CHILDREN}
-    assert started == children | {"common/kit/isolated.py", "compare/__main__.py", "compare/run/__main__.py"}
+    assert started == children | {
+        "common/kit/enter.py",
+        "common/kit/isolated.py",
+        "compare/__main__.py",
+        "compare/run/__main__.py",
+    }
 
 
 def _runs(path: Path) -> bool:

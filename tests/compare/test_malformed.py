@@ -74,7 +74,7 @@ tune --fit /nowhere
 tune --minutes none
 explain
 explain 3x
-explain 1q1s10 --gpu h20
+explain 1q1s10 --gpu h20x
 explain 1q1s10 --kernels x
 doctor --frob
 doctor --gpu xx

@@ -24,7 +24,7 @@ from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
 from kernel_cases import lacking
 
-SMOKE, FULL = levels.LEVELS
+SMOKE, FULL = "smoke", "full"
 NOBODY_MAY_MISS = frozenset({
     "query-15-16-17", "all-sequences-empty", "cache-without-pages", "batch-0", "no-tokens", "no-tokens-but-padding",
     "page-1", "cache-x-packed", "everything-at-once", "new-kv-mixed",

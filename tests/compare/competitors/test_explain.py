@@ -97,7 +97,7 @@ def test_the_command_prints_both_dsls(capsys):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["q1s2k", "--gpu", "h20"], "h200"), (["q1x2k"], "q1x2k"), (["q1s2k", "--dtype", "fp4"], "fp4")],
+    [(["q1s2k", "--gpu", "h200x"], "h200"), (["q1x2k"], "q1x2k"), (["q1s2k", "--dtype", "fp4"], "fp4")],
     ids=["gpu", "batch", "dtype"],
 )
 def test_what_cannot_be_read_is_exit_2_and_names_it(options, said, capsys):

@@ -33,7 +33,7 @@ def kernels(*names):
 
 
 BAD = {
-    "gpu": (["--gpu", "h20O"], "did you mean h200"),
+    "gpu": (["--gpu", "h200x"], "did you mean h200"),
     "kernel": (["--kernels", "triton/qblock"], "did you mean triton/q_block"),
     "suite": (["--suite", "smoek"], "did you mean smoke"),
     "row": (["--suite", "peers", "--workload", "q1s32"], "did you mean q1s32k"),

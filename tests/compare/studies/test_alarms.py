@@ -24,7 +24,7 @@ def test_there_are_twenty_and_each_meets_as_many_cases():
 
 
 def test_cases_are_of_the_whole_level():
-    names, every = spread(2000, 2), list(levels.level("full"))
+    names, every = spread(2000, 2, 0), list(levels.level("full", 0))
     assert len(names) == len(set(names)) == -(-2000 * 2 // len(RIGHT))
     places = [every.index(name) for name in names]
     assert places == sorted(places) and places[0] < 50 and places[-1] > len(every) - 50

@@ -222,7 +222,7 @@ def test_the_page_has_the_newest_versions_first_what_failed_and_what_was_left_ou
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["--kernels", "triton/nothing"], USAGE), (["--gpu", "h20"], USAGE), (["--workload", "x"], USAGE), ([], NO_GPU)],
+    [(["--kernels", "triton/nothing"], USAGE), (["--gpu", "h2000"], USAGE), (["--workload", "x"], USAGE), ([], NO_GPU)],
 )
 def test_what_the_command_refuses(words, code, monkeypatch):
     monkeypatch.setattr(stress.gpus, "detect", lambda: None)
