@@ -13,6 +13,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,16 +152,31 @@ class Command:
             print(f"\n{report.longreprtext}", file=sys.stderr)
 
 
+def admit(versions: dict[str, Any], of_kernel: list[str]) -> None:
+    """Raise Unsuitable unless what judges, and what the kernel's process will import, will both do.
+
+    The judge's goes first: what metadata imports when it is first asked is then here, and is not looked for on the
+    kernel's path."""
+    versions["ensure"]("check")
+    versions["here"].cache_clear()
+    of_judge, sys.path[:] = list(sys.path), of_kernel
+    try:
+        versions["admit"]("check")
+    finally:
+        sys.path[:] = of_judge
+
+
 def main(words: list[str] | None = None) -> int:
     """The suite by its path, with Diptych's own `common` and no plugins of the folder that it is called in."""
     asked = vars(parser().parse_args(words))
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]  # a kernel's, perhaps
+    of_kernel = list(sys.path)
     sys.path.sort(key=lambda path: path in given)
     sys.path.insert(0, str(HERE))
     sys.modules.setdefault("diptych_check", sys.modules[__name__])
     versions = runpy.run_path(str(COMMON / "versions.py"))  # its source: what is compiled may be a kernel's
     try:
-        versions["admit"]("check")
+        admit(versions, of_kernel)
     except versions["Unsuitable"] as error:
         print(error, file=sys.stderr)
         return 2
