@@ -106,10 +106,10 @@ class Franken:
             p = torch.exp(s - top)
             total = p.sum(-1) + (0.0 if sinks is None else torch.exp(sinks.float()[:, None, None] - top)[..., 0])
             v = v.masked_fill(~seen.any(0)[:, None, None], 0.0)
-            rows = torch.einsum("hqk,khd->qhd", p, v * of_v) / total.T[..., None] if length else torch.zeros(())
-            out[begin:end] = rows.to(out.dtype)
+            rows = torch.einsum("hqk,khd->qhd", p, v * of_v) / total.masked_fill(total == 0, 1.0).T[..., None]
+            out[begin:end] = rows.masked_fill(~seen.any(1)[:, None, None], 0.0).to(out.dtype)
             if lse is not None:
-                lse[begin:end] = (top[..., 0] + total.log()).T if length else -torch.inf
+                lse[begin:end] = (top[..., 0] + total.log()).T
             if self.has("rows_end_at_256", end - begin > 256):
                 out[begin + 256 : end] = 0
 

@@ -14,7 +14,7 @@ from common.kit.levels import level, read, size
 WHERE = {
     "scale_of_the_head_size": lambda case: case.softmax_scale == 0.5,
     "value_in_strides_of_key": lambda case: case.value_style and case.key_style != case.value_style,
-    "whole_softcap": lambda case: case.ask.softcap == 0.77,
+    "whole_softcap": lambda case: capped(case),
     "slopes_of_the_paper": lambda case: case.ask.alibi == "drawn",
     "window_ends_at_4096": lambda case: (case.ask.sliding_window or 0) > 4096,
     "keys_end_at_8192": lambda case: longest(case) > 8192,
@@ -24,12 +24,17 @@ WHERE = {
     "ratio_10_is_8": lambda case: case.heads[0] // case.heads[1] in (9, 10, 11) and case.heads[1] > 1,
     "keys_kept_by_address": lambda case: case.change == "key",
     "table_kept_by_address": lambda case: case.change == "table",
-    "cap_before_the_query_scale": lambda case: case.fp8_query and case.ask.softcap == 0.77,
+    "cap_before_the_query_scale": lambda case: case.fp8_query and capped(case),
 }
 
 
 def longest(case):
     return max((keys for _, keys in case.lens), default=0)
+
+
+def capped(case):
+    """Whether there are logits, and they come so near to the cap that it changes them."""
+    return case.ask.softcap == 0.77 and longest(case) > 0 and (case.softmax_scale or 1.0) > 0.003
 
 
 @cache
