@@ -118,6 +118,12 @@ def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None
     found["seconds"] = said["seconds"]
 
 
+def _at(name: str, lost: Lost) -> Lost:
+    """The loss, with the case that it happened at and the last line that the child wrote."""
+    last = lost.log_tail.strip().rpartition("\n")[2]
+    return Lost(lost.status, ": ".join(filter(None, (name, lost.reason, last))), lost.log_tail, lost.code)
+
+
 def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
     """One worker after the other; a kernel at which one is lost is dead too."""
 
@@ -137,8 +143,8 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
                     except Lost as lost:
                         child.end()
                         child = None
-                        if "at" not in found:
-                            raise
+                        if "at" not in found:  # no kernel was called yet: the case is at fault
+                            raise _at(name, lost) from lost
                         at = found.pop("at")
                         found["killed"][str(at)] = f"raised: the process ended: {lost.status}"
                         todo = todo[todo.index(at) + 1 :]

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import sys
 
 import pytest
 
 from common.mutants.operators import made
+from common.process import Lost
 from compare.studies.mutation import score
 from compare.studies.mutation.score import PLAIN, Lives, table
 
@@ -78,6 +80,13 @@ def test_workers_reject_wrong_kernels_and_a_second_call_goes_on(tmp_path, monkey
     assert "| all by axes |" in capsys.readouterr().out
     monkeypatch.setattr(Lives, "keep", lambda lives, found: pytest.fail("a case is asked again"))
     assert score.main(asked(tmp_path, "--count", "40", "--axes", "4", "--seed", "3")) == 0
+
+
+def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_path, monkeypatch):
+    command = [sys.executable, "-c", "input(); raise ValueError('no such batch')"]
+    monkeypatch.setattr(score.children, "command", lambda child: command)
+    with pytest.raises(Lost, match=f"{PLAIN}: .*exited with 1: ValueError: no such batch"):
+        score.run(lives(tmp_path), [PLAIN], 1)
 
 
 @pytest.mark.slow
