@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from common.mutants.emulation import At, Edits, Schedule, emulate, tf32
+from common.oracle.rows import carried
 from common.spec import Features, PagedBatch, is_per_token
 from common.spec.paged_batch import E4M3, FP8
 from common.spec.precision import Precision
@@ -234,16 +235,18 @@ class ByTorch(Dense):
 @dataclass(frozen=True)
 class Right:
     """A right kernel of a name, and what it declares. any_scale: V may have a scale for each token, which P would be
-    multiplied by: past the range of an fp8."""
+    multiplied by: past the range of an fp8. A running sum of 16 bits takes as many keys as it carries."""
 
     name: str
     launch: Launch
     contract: Precision = _DEFAULT
     any_scale: bool = True
 
-    def takes(self, features: Features) -> bool:
-        """Whether it does not refuse these features."""
-        return self.any_scale or not is_per_token(features.value_scale)
+    def takes(self, batch: PagedBatch, features: Features) -> bool:
+        """Whether it does not refuse these sequences and features."""
+        sums = self.contract.sums
+        fits = sums == torch.float32 or max(batch.seq_lens.tolist(), default=0) <= carried(sums)
+        return fits and (self.any_scale or not is_per_token(features.value_scale))
 
 
 def _emulated(name: str, schedule: Schedule, edits: Edits | None = None, contract: Precision | None = None) -> Right:

@@ -16,7 +16,8 @@ allowed   what roundings have in common, the weighted mean of:
           sum of P  0 where it is rounded at random, else `sum_error`
           float32   2^-20, and for an LSE 2^-22 max(1, |lse|)
 noise     the root of the weighted mean square, over independent rows, of what is uniform to either side, hence of a
-          third of the squares of: (u_s + sigma) `along`; eta |o|.W2 / o.o, as if all lanes were off together; half a
+          third of the squares of: (u_s + sigma) `along`, and where lanes are left out, for `along` is of all, (u_s +
+          sigma) |o|.B / o.o, which is no less; eta |o|.W2 / o.o, as if all lanes were off together; half a
           step of `out` in each lane by itself; in a sum of P of 16 bits u_sum sqrt(tiles / 3 + 1); in an LSE delta of
           the products times sqrt(sum P^2)
 steps     what the rounding of `out` adds where its lanes lie alike on the steps of its type, as those of long rows do
@@ -122,7 +123,8 @@ def _of_out(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding) ->
     of_p = (rows.common + r.u / rows.denominator).clamp(max=r.u)
     allowed = of_p + r.sums * r.u_acc * along(rows.a) + _logits(rows, errors, r) + FLOAT32
     half = r.u_out * o.abs() + r.eta_out
-    noise = ((r.u_s + rows.sigma) * rows.along).square() + (r.eta * along(rows.w2)).square()
+    independent = torch.where(kept.all(-1), rows.along, along(rows.b))
+    noise = ((r.u_s + rows.sigma) * independent).square() + (r.eta * along(rows.w2)).square()
     noise = (noise + (o * half).square().sum(-1) / square.square()) / 3.0
     off = (error * o).sum(-1) / square
     return Signed(off, allowed, noise, _steps(o, dtype, r, square), valid), _running_sum(rows, r)

@@ -109,7 +109,7 @@ def attend(at: Rows, scale: float, softcap: float | None, weigh: Weigh = softmax
 
 
 # P as a part of the row's largest, from which on a NaN or Inf in V must show: it is no zero in any declared type of P,
-# the narrowest of which, e4m3fn and e4m3fnuz, round to zero what is under 2^-18.
+# the narrowest of which, e4m3fn and e4m3fnuz, round to zero what is under 2^-17 where a maximum was rounded up.
 OWED = 2.0**-16
 LIVE_COPIES = (
     6  # logits-sized float64 arrays alive at once: logits, their magnitude, e^s, P, P squared, and one in a matmul; a

@@ -3,9 +3,11 @@ features.
 
 u, eta of P: of the dtype in which it enters P.V (`probabilities_of`). In fp8 P is multiplied by 256 (e4m3fn) or 128
 (e4m3fnuz) first, so its smallest subnormal is worth that much less. u_o, eta_o: of `out`.
+P is relative to a row's maximum, or to that rounded up to a whole number of base 2, so that to fade is to subtract
+exponents: then the largest P is more than 1/2, and beside it each subnormal weighs up to twice (`SHIFTED`). u stays.
 A bf16 query over a cache of 8 bits may be multiplied in fp16, which holds such a cache exactly, with P times 2^15: u
-stays that of bf16, eightfold, but P under 2^-39 of a row's largest is lost, so eta is 2^-40. Without it a lane of V
-that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
+stays that of bf16, eightfold, but P under 2^-39 of what it is relative to is lost, so eta is 2^-40, and twice that.
+Without it a lane of V that is 0 in every heavy key would have to be right to 2^-8 of itself at 1e-13.
 eps: of the products. fp32 operands declared as tf32 have 10 bits.
 
 Sums of fp8 products. Hopper's tensor cores keep about 14 bits of such a sum, truncated, of 32 products at a time
@@ -58,6 +60,7 @@ FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
 FP8_SPREAD = 4.0 * FP8_SUM_ROUNDOFF  # of the four sums of 32 lanes
 PROMOTED = 128  # keys, or lanes, of fp8 products that one short sum may hold
 FLUSHED = torch.finfo(torch.float32).tiny  # 2^-126: GPUs flush P, and P V, below it to 0 (random-1838 on an H200)
+SHIFTED = 2.0  # what P is relative to, over e^maximum
 HALF_ETA = 2.0**-40  # half of fp16's smallest subnormal, of P times 2^15
 EXP2_POLYNOMIAL, FAST_TANH = 2.0**-13, 2.0**-16
 SUMMED_TILE = 64  # keys to each rounding of a running sum
@@ -89,7 +92,7 @@ def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> f
     eta = max(half_subnormal(probabilities) / P_FACTOR.get(probabilities, 1.0), FLUSHED)
     half = probabilities == torch.bfloat16 and batch.query.dtype == torch.bfloat16
     quantised = batch.shape.cache_dtype.itemsize == 1 and not is_per_token(features.value_scale)
-    return max(eta, HALF_ETA) if half and quantised else eta
+    return SHIFTED * (max(eta, HALF_ETA) if half and quantised else eta)
 
 
 @dataclass(frozen=True)

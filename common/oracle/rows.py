@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.oracle.reference import Expected
-from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding
+from common.oracle.rounding import NARROW, SUMMED_TILE, Rounding, unit_roundoff
 from common.spec import Features, is_per_token
 from common.spec.paged_batch import FP8
 
@@ -150,6 +150,12 @@ def _sunk(lse: Tensor, features: Features) -> Tensor:
     return (features.sinks.double() - lse.double()).exp().nan_to_num(nan=0.0).clamp(max=1.0)
 
 
+def carried(sums: torch.dtype) -> int:
+    """Keys that a running sum of this dtype carries, whatever their values: u * tiles, its worst case, is QUARTER, and
+    one of these roundings is that of a merge or a sink."""
+    return SUMMED_TILE * (int(QUARTER / unit_roundoff(sums)) - 1)
+
+
 def sum_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
     """[tokens, heads]: what a running sum of P is off by, as a part of it, after its `tiles` roundings; 0 in float32.
 
@@ -162,7 +168,8 @@ def sum_error(rows: Rows, r: Rounding, statistical: bool) -> Tensor:
     begins with a sink of a part p of L: a tile under half of l's last place is lost, one after the other, up to u p L
     each; and no more is lost than the keys are, (1 - p) L. A sum that lost a part x is off by x / (1 - x), and a tile
     that is rounded up instead gains no more than that.
-    Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on.
+    Past QUARTER a result is wrong, whatever its kernel declares: without it zeros would pass from 256 tiles on. So such
+    a sum carries `carried` keys.
     """
     tiles = rows.tiles
     if not statistical:

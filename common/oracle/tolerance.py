@@ -1,7 +1,8 @@
 """Is a result right? Every element and row against what the declared precision may cost, and against the exact rules.
 
 The budgets are sums of the float64 reference (`Expected`), so they shrink as the context grows: a fault in one key of
-8,192 is as visible as one in eight. u is the unit roundoff of P, eta half its smallest subnormal, `_o` those of `out`:
+8,192 is as visible as one in eight. u is the unit roundoff of P, eta what half its smallest subnormal may weigh, u_o
+and eta_o the unit roundoff of `out` and half its smallest subnormal:
 
 S  random inputs    element  |e| <= u_o |o| + 3 (u_s + sigma) B + 3 eta W2 + common |o| + L A + eta_o + tau |o|
                     row      ||e|| <= sqrt(N^2 + M^2) + tau ||o||, N = ||(u_o o, (u_s + sigma) B, eta W2, eta_o)||

@@ -41,7 +41,8 @@ class Precision:
     exp2: "polynomial" of degree 3 with a relative error of at most 2^-13, as FlashAttention 4 has it.
     tanh: "fast" in a soft cap, with a relative error of at most 2^-16, as tanh.approx.f32 of PTX.
     sums: dtype of the running sum of P; in bf16 rounded once a tile, of at least 64 keys. Such a sum stands still where
-        tiles are under 2^-9 of it; one that lost a quarter, as from some 8,000 keys on, is wrong under any contract.
+        tiles are under 2^-9 of it; one that lost a quarter is wrong under any contract, as values can make it past
+        4,032 keys (`common.oracle.rows.carried`): a kernel leaves out the cases of more.
     Raises SpecError for what is not in ALLOWED.
     """
 

@@ -49,7 +49,7 @@ def judged(expression: str, kernels: list[Right], seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {"case": expression, "asked": [], "alarms": {}}
     case = asked(expression, seed)
     for kernel in kernels if case else ():
-        if not kernel.takes(case.features):
+        if not kernel.takes(case.batch, case.features):
             continue
         found["asked"].append(kernel.name)
         if why := _why(case, kernel):

@@ -47,7 +47,7 @@ def runs(first: int, count: int) -> Iterator[Run]:
         if case is None:
             continue
         trial = Trial.of(case)
-        if kernel.takes(trial.features):
+        if kernel.takes(trial.batch, trial.features):
             kernel.launch(trial.batch, trial.features, trial.out, trial.lse)
             yield Run(kernel, case, trial.judge(kernel.contract).verdict)
 
