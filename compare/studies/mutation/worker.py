@@ -9,7 +9,6 @@ is rejected, {"differs": number} for each that is not, though it gives other bit
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ import torch
 
 from common.kit.fitting import fitted
 from common.kit.inside import Asked
+from common.kit.isolated import limit_memory
 from common.kit.levels import is_made, read
 from common.mutants import emulation
 from common.mutants.emulation import At, Schedule
@@ -33,7 +33,7 @@ SUPPORTS = frozenset({
 })  # fmt: skip
 TILE, SEGMENTS = 64, 2  # of the emulation
 LIMIT_S = 20.0  # of a kernel on a case
-MEMORY = 8 << 30  # bytes of address space
+MEMORY = 8 << 30  # bytes beyond what the imports took: a torch with CUDA takes gigabytes of address space
 
 
 class Late(Exception):
@@ -126,7 +126,7 @@ def serve(request: dict[str, Any]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, late)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory(MEMORY)
     for line in sys.stdin:
         serve(json.loads(line))
 

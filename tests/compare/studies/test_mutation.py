@@ -1,14 +1,16 @@
 """The mutation score: who dies of what is kept, gone on with and counted; and the score itself, which takes long."""
 
 import argparse
+import io
 import json
+import resource
 import sys
 
 import pytest
 
 from common.mutants.operators import made
 from common.process import Lost
-from compare.studies.mutation import score
+from compare.studies.mutation import score, worker
 from compare.studies.mutation.score import PLAIN, Lives, table
 
 CASES = [PLAIN, "everything-at-once", "sinks-near-the-mass"]
@@ -87,6 +89,16 @@ def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_pa
     monkeypatch.setattr(score.children, "command", lambda child: command)
     with pytest.raises(Lost, match=f"{PLAIN}: .*exited with 1: ValueError: no such batch"):
         score.run(lives(tmp_path), [PLAIN], 1)
+
+
+def test_a_worker_has_its_memory_beyond_what_its_imports_took(monkeypatch):
+    limits = {}
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.update({kind: limit[0]}))
+    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    worker.main()
+    assert limits[resource.RLIMIT_AS] > worker.MEMORY
 
 
 @pytest.mark.slow
