@@ -74,7 +74,7 @@ class Attention:
             parts.append((m, p.sum(-1), torch.einsum("hqk,khd->hqd", p.to(v.dtype).float(), v.float())))
         sink = torch.full((query.shape[1],), -torch.inf) if sinks is None else sinks
         sink, acc = sink[:, None].expand(-1, query.shape[0]), torch.zeros(*query.shape[1::-1], value.shape[-1])
-        parts.append((sink, torch.where(sink.isinf(), 0.0, 1.0), acc))
+        parts.insert(0, (sink, torch.where(sink.isinf(), 0.0, 1.0), acc))
         top = torch.stack([m for m, _, _ in parts]).amax(0)
         total = torch.zeros_like(top)
         for m, part, weighted in self.merge(parts):

@@ -55,7 +55,7 @@ def test_a_wrong_callable_fails_and_its_line_fails_again(name, child):
         asked = diptych_check.parser().parse_args(words[1:])
         assert words[0] == "diptych-check" and (asked.kernel, asked.seed) == (kit.kernel, SEED)
         again = [Kit(asked.kernel, asked.seed, child).once(case) for case in asked.case][-1]
-        assert (again.status, again.reason) == (result.status, result.reason)
+        assert again.status == result.status and result.reason.startswith(again.reason)
 
 
 @pytest.mark.parametrize(
