@@ -11,7 +11,7 @@ what the number's square may come to. A mean may be, as a part of itself,
 allowed   what roundings have in common, the weighted mean of:
           P         drift + 0.15 u^2 / deviation where P are spread, else u; and, up to u, u / denominator: where P is
                     relative to a maximum, the largest of every row is rounded alike, and is at most 1 / denominator
-          sums      sums u_acc |o|.A / o.o: in fp8 what four truncated sums of a tile lose; next to nothing in float32
+          sums      L |o|.A / o.o: in fp8 what four truncated sums of a tile lose, and what tensor cores cut a step
           logits    spread S, or 2 delta of products in float32; 2 delta of what follows the products
           sum of P  0 where it is rounded at random, else `sum_error`
           float32   2^-20, and for an LSE 2^-22 max(1, |lse|)
@@ -121,7 +121,7 @@ def _of_out(rows: Rows, errors: LogitErrors, dtype: torch.dtype, r: Rounding) ->
         return (o.abs() * x.masked_fill(~kept, 0.0)).sum(-1) / square
 
     of_p = (rows.common + r.u / rows.denominator).clamp(max=r.u)
-    allowed = of_p + r.sums * r.u_acc * along(rows.a) + _logits(rows, errors, r) + FLOAT32
+    allowed = of_p + rows.lost * along(rows.a) + _logits(rows, errors, r) + FLOAT32
     half = r.u_out * o.abs() + r.eta_out
     independent = torch.where(kept.all(-1), rows.along, along(rows.b))
     noise = ((r.u_s + rows.sigma) * independent).square() + (r.eta * along(rows.w2)).square()

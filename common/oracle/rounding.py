@@ -30,6 +30,10 @@ What a contract may have instead of float32 (`common.spec.precision`):
 without the factor sqrt(lanes) + 8 of a worst case. tf32: operands that are cut to 10 bits lose 2^-11 each on
 average, a factor of 1 - 2^-10 of the logit, and 0.41 * 2^-10 of the norm of its products around that: 1.5 * 2^-10 S.
 
+Tensor cores cut the float32 sum that they add to, by up to 2^-23 of it, once a step of 16 keys (8 in tf32): over n keys
+n / 16 * 2^-23 of A, `cut` a key. An H200 lost 0.78 of that over 131,072 keys of one sum, 7.6e-4 of `out`. L of
+`common.oracle.tolerance` is this and sums * u_acc.
+
 `drift` is what the roundings of many P have in common, as a part of them. Rounding to nearest is wrong by nothing on
 average within a step, but steps double at a power of two, where it is too small by 3/32 of a step squared for each P
 that lies there: 0.15 u^2 of P whose standard deviation is that of their mean, and the more the nearer they lie
@@ -56,6 +60,7 @@ from common.spec.paged_batch import FP8
 from common.spec.precision import Precision
 
 TF32_ROUNDOFF = 2.0**-9  # 10 explicit bits of mantissa, and the hardware may truncate: 2^-10 in P and 2^-10 in V
+STEP_CUT = 2.0**-23  # of a float32 sum of tensor cores
 FP8_SUM_ROUNDOFF = 2.0**-13  # 14 bits, truncated
 FP8_SPREAD = 4.0 * FP8_SUM_ROUNDOFF  # of the four sums of 32 lanes
 PROMOTED = 128  # keys, or lanes, of fp8 products that one short sum may hold
@@ -97,7 +102,7 @@ def _eta(probabilities: torch.dtype, batch: PagedBatch, features: Features) -> f
 
 @dataclass(frozen=True)
 class Rounding:
-    """u, u_s, eta, u_out, eta_out, u_acc, eps, drift: as above. statistical: whether S may judge. lanes: that one
+    """u, u_s, eta, u_out, eta_out, u_acc, cut, eps, drift: as above. statistical: whether S may judge. lanes: that one
     sum of products of Q and K holds.
 
     bias, scales: roundings of 2^-24 that a logit costs beside products, in units of its bias and of its size.
@@ -117,6 +122,7 @@ class Rounding:
     lanes: int
     drift: float
     u_s: float
+    cut: float
     bias: float = 12.0
     scales: float = 0.0
     sums: float = 4.0
@@ -150,6 +156,7 @@ class Rounding:
             lanes=min(head_size, PROMOTED) if fp8 else head_size,
             drift=max(0.3 * u_p**2, cut / 2),
             u_s=max(u_p, cut / 2),
+            cut=STEP_CUT / (8 if tf32 else 16) if u >= NARROW else 0.0,
             scales=3.0 if scaled else 0.0,
             sums=8.0 if ends_scaled else 4.0,
             spill=1.0 + unit_roundoff(out) if out in FP8 else 1.0,

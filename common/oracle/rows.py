@@ -71,6 +71,7 @@ class Rows:
     along: Tensor  # [tokens, heads]
     deviation: Tensor  # [tokens, heads]: of P from their mean, as a part of it; 0 where few keys weigh, or a cap holds
     common: Tensor  # [tokens, heads]: what the roundings of its P have in common, as a part of them
+    lost: Tensor  # [tokens, 1]: what a float32 sum of its products is off by, as a part of A
 
     @classmethod
     def of(
@@ -112,6 +113,7 @@ class Rows:
             along=expected.along[tokens].nan_to_num(nan=0.0, posinf=0.0),
             deviation=deviation,
             common=_common(deviation, rounding),
+            lost=(rounding.sums * rounding.u_acc + rounding.cut * expected.num_visible[tokens].double())[:, None],
         )
 
 

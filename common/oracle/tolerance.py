@@ -9,7 +9,7 @@ S  random inputs    element  |e| <= u_o |o| + 3 (u_s + sigma) B + 3 eta W2 + com
                              M = common ||o|| + L ||A||, and where V do not cancel + 3 (u_s + sigma) along ||o||
                     ||e - (e.o / o.o) o|| <= (1 + tau) (N + common ||o|| + L ||A||)
                     mean     signed errors of o and of the LSE over rows: `common.oracle.bias`
-W  any inputs       |e| <= u_o |o| + (u + 2 delta + 4 * 2^-24) A + eta W1 + eta_o + tau |o|
+W  any inputs       |e| <= u_o |o| + (u + 2 delta + L) A + eta W1 + eta_o + tau |o|
 LSE                 |e| <= delta + 2^-22 max(1, |lse|) + tau
 with delta, the error of a logit, = eps S (sqrt(lanes) + 8) + 2^-24 (8 (softcap + |sink|) + 12 |bias| + 3 S)
 
@@ -20,11 +20,11 @@ by one factor, so its error lies along o: what lies across o is held to N, times
 keys: 13 of 2,605 are 7% of a row, nearly all of it across o, where P in e4m3 has 6.25% and tau 6% more along it.
 
 common is what the roundings of a row's P share (`drift`, or u where P lie within a few steps), u_s is u, or half of it
-in tf32, which cuts; L A, 4 * 2^-24 A, or 4 * 2^-13 A in fp8, is what the sum of a tile may lose to one side. Without
-them rows of many keys whose V do not cancel are rejected; there all lanes err together too, and N, which is of lanes
-that do not, is no bound of a row.
+in tf32, which cuts; L A is what sums may lose to one side: 4 * 2^-24, or 4 * 2^-13 of a tile in fp8, and what tensor
+cores cut, `cut` a key. Without them rows of many keys whose V do not cancel are rejected; there all lanes err together
+too, and N, which is of lanes that do not, is no bound of a row.
 
-3 S is of scaled caches and queries alone, and there 4 * 2^-24 becomes 8 * 2^-24; an `out` of fp8 multiplies all before
+3 S is of scaled caches and queries alone, and there 4 * 2^-24 of L becomes 8 * 2^-24; an `out` of fp8 multiplies all before
 its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
 
 o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_rms`, `logit_size` and `bias_size` of
@@ -109,7 +109,7 @@ def _part(error: Tensor, budget: Tensor, broken: Tensor) -> Tensor:
 
 def _worst_case(rows: Rows, r: Rounding) -> Tensor:
     """The W budget of every element."""
-    u = r.u + 2 * rows.delta[..., None] + r.sums * r.u_acc
+    u = r.u + 2 * rows.delta[..., None] + rows.lost[..., None]
     off = sum_error(rows, r, False)[..., None]
     return r.u_out * rows.o.abs() + r.spill * (u * rows.a + r.eta * rows.w1 + off * rows.o.abs()) + r.eta_out
 
@@ -139,7 +139,7 @@ def _parts(rows: Rows, r: Rounding, statistical: bool) -> dict[str, Tensor]:
     if statistical:
         ub = (r.u_s + rows.sigma[..., None]) * rows.b
         summed = sum_error(rows, r, True)[..., None] * rows.o.abs()
-        lasting = rows.common[..., None] * rows.o.abs() + r.sums * r.u_acc * rows.a
+        lasting = rows.common[..., None] * rows.o.abs() + rows.lost[..., None] * rows.a
         budget = output + r.spill * (3 * (ub + r.eta * rows.w2) + summed + lasting) + r.eta_out
         parts["element"] = _part(error, budget, broken).masked_fill(rows.few[..., None], 0.0)
         if rows.o.shape[-1] >= SMALL_HEAD:
@@ -153,7 +153,7 @@ def _row(rows: Rows, r: Rounding, error: Tensor, terms: Tensor, summed: Tensor, 
     """[tokens, heads]: the error of a row as a part of its budget; of what lies across o by itself, where a sum may be
     off along it."""
     norm, o, a = terms.sum(-1).sqrt(), *(_norm(x.masked_fill(~x.isfinite(), 0.0)) for x in (rows.o, rows.a))
-    lasting = r.spill * (rows.common * o + r.sums * r.u_acc * a)
+    lasting = r.spill * (rows.common * o + rows.lost * a)
     together = 3.0 * r.spill * (r.u_s + rows.sigma) * rows.along * o
     along = lasting + together.masked_fill(o < ONE_SIGN * a, 0.0)
     part = _part(_norm(error), (norm.square() + along.square()).sqrt() + r.spill * _norm(summed), broken.any(-1))
