@@ -131,3 +131,13 @@ def test_rounding_to_one_byte_cuts_and_rounds_to_nearest(dtype):
 
 def test_a_contract_that_names_a_dtype_holds_the_kernel_to_it():
     assert Rounding.of(replace(PLAIN, probabilities=B), batch_of(H), Features(), H).u == 2.0**-8
+
+
+def test_tensor_cores_cut_more_of_a_sum_the_longer_it_is():
+    """An H200 lost 7.6e-4 of `out` in one sum over 131,072 keys of fp16: what the budgets allow there, and no more."""
+    half = AttentionShape(1, 1, 32, 16, torch.float16)
+    batch = make_batch([(1, 16)], half)
+    cut = Rounding.of(Precision(), batch, Features(), torch.float16).cut
+    assert 7.6e-4 < 131_072 * cut < 1e-3
+    single = make_batch([(1, 16)], AttentionShape(1, 1, 32, 16, torch.float32))
+    assert Rounding.of(Precision(), single, Features(), torch.float32).cut == 0.0
