@@ -24,8 +24,8 @@ in tf32, which cuts; L A is what sums may lose to one side: 4 * 2^-24, or 4 * 2^
 cores cut, `cut` a key. Without them rows of many keys whose V do not cancel are rejected; there all lanes err together
 too, and N, which is of lanes that do not, is no bound of a row.
 
-3 S is of scaled caches and queries alone, and there 4 * 2^-24 of L becomes 8 * 2^-24; an `out` of fp8 multiplies all before
-its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
+3 S is of scaled caches and queries alone, and there 4 * 2^-24 of L becomes 8 * 2^-24; an `out` of fp8 multiplies all
+before its own rounding by 1 + u_o. `common.oracle.rounding` says where each comes from.
 
 o, A, B, S, bias are `out`, cut to the range of its type, `weighted`, `weighted_rms`, `logit_size` and `bias_size` of
 `Expected`; W1, W2 are `visible`, `visible_rms` over
