@@ -10,13 +10,13 @@ with one; 2 where FOLDER is of another run.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from common.kit import levels
 from common.kit.inside import Asked
 from common.mutants.right import RIGHT, Right
 from compare.exits import OK, USAGE, WRONG, say
+from compare.record.store import Busy
+from compare.studies.findings import Findings
 from compare.studies.mutation.worker import asked
 from compare.workloads.numbers import at_least_one, seed
 
@@ -87,23 +89,17 @@ def _why(case: Asked, kernel: Right) -> str:
 
 def run(path: Path, head: dict[str, int], processes: int = 1) -> Iterator[dict[str, Any]]:
     """Every case of a run, from its file or judged now and kept there. Raises ValueError for a file of another run."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not lines:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
-    elif json.loads(lines[0]) != head:
-        raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
-    known = {found["case"]: found for found in map(json.loads, lines[1:])}
-    yield from known.values()
-    names = list(enumerate(spread(head["runs"], head["share"], head["seed"])))
-    random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
-    left = [(number, name, head["share"], head["seed"]) for number, name in names if name not in known]
-    for done, found in enumerate(_found(left, processes), len(known) + 1):
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
-        if done % 50 == 0:
-            print(f"{done} of {len(names)} cases", file=sys.stderr, flush=True)
-        yield found
+    with closing(Findings(path, head)) as kept:
+        known = {found["case"]: found for found in kept.found}
+        yield from known.values()
+        names = list(enumerate(spread(head["runs"], head["share"], head["seed"])))
+        random.Random(head["seed"]).shuffle(names)  # so that a part of a run is of the whole level too
+        left = [(number, name, head["share"], head["seed"]) for number, name in names if name not in known]
+        for done, found in enumerate(_found(left, processes), len(known) + 1):
+            kept.add(found)
+            if done % 50 == 0:
+                print(f"{done} of {len(names)} cases", file=sys.stderr, flush=True)
+            yield found
 
 
 def table(cases: list[dict[str, Any]]) -> list[str]:
@@ -131,7 +127,7 @@ def main(asked: argparse.Namespace) -> int:
     head = {"runs": asked.runs, "seed": asked.seed, "share": asked.share, "level": level}
     try:
         cases = list(run(asked.out / FOUND, head, asked.jobs))
-    except ValueError as error:
+    except (ValueError, Busy) as error:
         say(error)
         return USAGE
     print("\n".join(table(cases)))

@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from typing import Any
 from common.cases.case import Case
 from common.kit import levels
 from compare.exits import OK, USAGE, say
+from compare.record.store import Busy
+from compare.studies.findings import Findings
 from compare.workloads.numbers import at_least_one
 
 HELP = "the cases of the kit's level first, chosen by what they reject a second"
@@ -121,24 +124,18 @@ def kills(name: str, told: dict[str, str] | None, kernels: dict[str, Any]) -> di
 
 def table(path: Path, head: dict[str, int]) -> Iterator[dict[str, Any]]:
     """`kills` of every candidate, from a file or found now and kept there. Raises ValueError for one of another run."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not lines:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
-    elif json.loads(lines[0]) != head:
-        raise ValueError(f"out: found {path} of {lines[0]}, allowed one of {json.dumps(head)}")
-    known = {found["case"]: found for found in map(json.loads, lines[1:])}
-    yield from known.values()
-    counts = Counter(kernel for found in known.values() for kernel in found["kills"])
-    left = {name: told for name, told in candidates().items() if name not in known}
-    for done, (name, told) in enumerate(left.items(), len(known) + 1):
-        kernels = {kernel: make for kernel, make in _kernels(**head).items() if counts[kernel] < ENOUGH}
-        found = kills(name, told, kernels)
-        counts.update(found["kills"])
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
-        print(f"{done} of {len(known) + len(left)} cases, {len(kernels)} kernels", file=sys.stderr, flush=True)
-        yield found
+    with closing(Findings(path, head)) as kept:
+        known = {found["case"]: found for found in kept.found}
+        yield from known.values()
+        counts = Counter(kernel for found in known.values() for kernel in found["kills"])
+        left = {name: told for name, told in candidates().items() if name not in known}
+        for done, (name, told) in enumerate(left.items(), len(known) + 1):
+            kernels = {kernel: make for kernel, make in _kernels(**head).items() if counts[kernel] < ENOUGH}
+            found = kills(name, told, kernels)
+            counts.update(found["kills"])
+            kept.add(found)
+            print(f"{done} of {len(known) + len(left)} cases, {len(kernels)} kernels", file=sys.stderr, flush=True)
+            yield found
 
 
 def greedy(cases: list[dict[str, Any]], most_s: float) -> list[dict[str, Any]]:
@@ -169,7 +166,7 @@ def main(asked: argparse.Namespace) -> int:
     head = {"count": asked.count, "seed": asked.seed}
     try:
         cases = sorted(table(asked.out / KILLS, head), key=lambda found: found["case"])
-    except ValueError as error:
+    except (ValueError, Busy) as error:
         say(error)
         return USAGE
     chosen, fields = greedy(cases, asked.seconds), candidates()
