@@ -324,10 +324,13 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook: notes who opens a file of the judge's, to import or to read it."""
+    """Python's audit hook: notes who opens a file of the judge's, to import or to read it, by its source's name."""
     if event == "open" and isinstance(arguments[0], str | bytes):
         path = os.path.realpath(os.fsdecode(arguments[0]))
         if path.startswith(JUDGE):
+            folder, name = os.path.split(path)
+            if os.path.basename(folder) == "__pycache__":
+                path = os.path.join(os.path.dirname(folder), name.partition(".")[0] + ".py")
             _read.add(os.path.relpath(path, os.path.dirname(COMMON)))
 
 

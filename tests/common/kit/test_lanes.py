@@ -1,6 +1,5 @@
 """Several processes at once, how long a call may take, and what is no verdict."""
 
-import sys
 import threading
 import types
 
@@ -134,7 +133,8 @@ def test_the_kit_sees_what_needs_the_interpreter(kernel, interpreted):
 
 def test_a_class_without_a_text_for_its_module_is_no_kernel(monkeypatch):
     described = type("Described", (), {"__module__": property(lambda self: "triton")})
-    monkeypatch.setitem(sys.modules, "somebodys", types.ModuleType("somebodys"))
-    monkeypatch.setattr(sys.modules["somebodys"], "value", described(), raising=False)
+    theirs = types.ModuleType("somebodys")
+    theirs.value = described()
+    monkeypatch.setattr(isolated.sys, "modules", {"somebodys": theirs})  # alone: a test before may leave a kernel
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert isolated.interpreted() is False
