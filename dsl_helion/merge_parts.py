@@ -5,7 +5,6 @@ here share its rows. A cut at an item's border has an empty record, and its prog
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import helion.language as hl
 import torch
@@ -37,8 +36,6 @@ class Workspace:
     overflow: torch.Tensor  # i32 [1]
     num_tokens: int
     num_seqs: int
-    plan: Any = None  # planned_grid.Plan, where a config asks for one
-    planned: bool = False  # it is that of this step: a launch takes it as it is
 
 
 @dataclass(frozen=True)

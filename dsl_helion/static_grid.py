@@ -21,7 +21,6 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
-from dsl_helion import planned_grid
 from dsl_helion.binding import (
     Gather,
     fits,
@@ -54,8 +53,6 @@ class Part:
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
     whole: where each item has a program they are not cut if the longest has at most so many tiles more than a program's
     share (tile_schedule.line_of).
-    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice. A planned decode takes 254
-    on sm_90 where Triton's takes 168.
     """
 
     block_m: int
@@ -67,20 +64,14 @@ class Part:
     num_stages: int = 2
     matrix_instr: int = 0
     whole: int = 0
-    registers: int = 0
 
 
 @dataclass(frozen=True)
 class Config:
-    """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
-
-    planned: programs read their pieces from a plan of the step, made once for its layers (`prepare`), in place of
-    finding them.
-    """
+    """decode: queries of up to SHORT_QUERY tokens; prefill: the others."""
 
     decode: Part = Part(16, 32, 4)
     prefill: Part = Part(32, 32, 3)
-    planned: bool = False
 
 
 DEFAULT = Config()
@@ -141,7 +132,7 @@ def _attend_items_kernel(
     tile_size = hl.register_block_size(16, 256)
     block_q = block_m // queries_per_kv
     for program in hl.grid(programs):
-        ends, length, uncut, refused_any, _ = line_of(
+        ends, length, uncut, refused_any = line_of(
             query_start_loc, seq_lens, num_seqs, num_tokens, max_keys, f, num_kv_heads, shortest, longest, block_q,
             tile_size, seqs, programs, whole,
         )  # fmt: skip
@@ -214,20 +205,9 @@ _attend_items = kernel(_attend_items_kernel)
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
     """Scratch of two parts a program, of the same size for every capacity."""
-    if config.planned:
-        plan, rows = planned_grid.make_plan(shape, capacity, config)
-        return replace(make_workspace(shape, 1, rows, capacity), records=plan.records, plan=plan)
     parts = (config.decode, config.prefill)
     rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
     return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
-
-
-def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
-    """The plan of a step, which all its layers may share. Raises SpecError where the workspace is too small for it."""
-    if config.planned and batch.num_seqs and batch.num_tokens:
-        _within(batch, workspace, config)
-        planned_grid.prepare(batch, features, config, workspace)
-    return replace(workspace, planned=True)
 
 
 def check(workspace: Workspace) -> None:
@@ -253,11 +233,6 @@ def launch(
     require("helion/static_grid", SUPPORTS, batch, features, out, lse)
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
-    if config.planned:
-        if not workspace.planned:
-            planned_grid.prepare(batch, features, config, workspace)
-        planned_grid.attend(batch, features, out, config, workspace, lse)
         return
     programs = config.decode.programs
     if batch.num_tokens > SHORT_QUERY:  # else no query is longer

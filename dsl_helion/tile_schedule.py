@@ -60,7 +60,7 @@ def line_of(
     seqs, programs, whole,
 ):  # fmt: skip
     """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, in
-    a slot each; whether a sequence was refused; how many items each sequence has.
+    a slot each; whether a sequence was refused.
 
     They do where every item has a program of its own and the longest has at most `whole` slots more than a program's
     even share: a piece costs its program a search, first loads that nothing hides and a part to merge.
@@ -75,7 +75,7 @@ def line_of(
     share = cdiv(slots.sum(0).to(torch.int32), programs)
     uncut = (items.sum(0).to(torch.int32) <= programs) & (longest_item <= share + whole)
     ends = hl.cumsum(torch.where(uncut, items, slots), 0)
-    return ends, ends.amax(0), uncut, refused.to(torch.int32).amax(0), items
+    return ends, ends.amax(0), uncut, refused.to(torch.int32).amax(0)
 
 
 def item_at(slot, ends, uncut, query_start_loc, seq_lens, num_tokens, max_keys, f, block_q, tile_size):

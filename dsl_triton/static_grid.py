@@ -21,7 +21,6 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, SpecError
 from common.spec.kernel import Capacity, Precision, require
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
-from dsl_triton import planned_grid
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops
@@ -74,14 +73,11 @@ class Config:
     """decode: queries of up to SHORT_QUERY tokens; prefill: the others.
 
     overlap: a launch begins while the one before it runs (programmatic dependent launch: NVIDIA from sm_90 on).
-    planned: programs read their pieces from a plan of the step, made once for its layers (`prepare`), in place of
-    finding them.
     """
 
     decode: Part = Part(16, 32, 4)
     prefill: Part = Part(32, 32, 3, gather="run")
     overlap: bool = False
-    planned: bool = False
 
 
 DEFAULT = Config()
@@ -134,7 +130,7 @@ def _attend_items_kernel(
     program = tl.program_id(0)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    ends, length, uncut, refused_any, _ = line_of(
+    ends, length, uncut, refused_any = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, num_tokens, max_keys, f,
         NUM_KV_HEADS, SHORTEST, LONGEST, BLOCK_Q, TILE_SIZE, SEQS, PROGRAMS, WHOLE,
     )  # fmt: skip
@@ -210,20 +206,9 @@ def _attend_items_kernel(
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
     """Scratch of two parts a program, of the same size for every capacity."""
-    if config.planned:
-        plan, rows = planned_grid.make_plan(shape, capacity, config)
-        return replace(make_workspace(shape, 1, rows, capacity), records=plan.records, plan=plan)
     parts = (config.decode, config.prefill)
     rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
     return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
-
-
-def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Workspace) -> Workspace:
-    """The plan of a step, which all its layers may share. Raises SpecError where the workspace is too small for it."""
-    if config.planned and batch.num_seqs and batch.num_tokens:
-        _within(batch, workspace, config)
-        planned_grid.prepare(batch, features, config, workspace)
-    return replace(workspace, planned=True)
 
 
 def check(workspace: Workspace) -> None:
@@ -249,11 +234,6 @@ def launch(
     require("triton/static_grid", SUPPORTS, batch, features, out, lse)
     _within(batch, workspace, config)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
-    if config.planned:
-        if not workspace.planned:
-            planned_grid.prepare(batch, features, config, workspace)
-        planned_grid.attend(batch, features, out, config, workspace, lse)
         return
     programs = config.decode.programs
     if batch.num_tokens > SHORT_QUERY:  # else no query is longer

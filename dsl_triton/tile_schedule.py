@@ -64,7 +64,7 @@ def line_of(
     TILE_SIZE: tl.constexpr, SEQS: tl.constexpr, PROGRAMS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Where each sequence of the class ends in the line, int32 [SEQS]; the line's length; whether items stay whole, in
-    a slot each; whether a sequence was refused; how many items each sequence has.
+    a slot each; whether a sequence was refused.
 
     They do where every item has a program of its own and the longest has at most WHOLE slots more than a program's even
     share: a piece costs its program a search, first loads that nothing hides and a part to merge. 32 decodes of 512
@@ -81,7 +81,7 @@ def line_of(
     longest = tl.max(tl.where(served, tl.minimum(pair, tl.cdiv(seq_len, TILE_SIZE)), 0), 0)
     uncut = (tl.sum(items, 0) <= PROGRAMS) & (longest <= tl.cdiv(tl.sum(slots, 0), PROGRAMS) + WHOLE)
     ends = tl.cumsum(tl.where(uncut, items, slots), 0)
-    return ends, tl.max(ends, 0), uncut, tl.max(refused.to(tl.int32), 0), items
+    return ends, tl.max(ends, 0), uncut, tl.max(refused.to(tl.int32), 0)
 
 
 @triton.jit

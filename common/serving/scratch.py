@@ -69,8 +69,7 @@ class Layout:
     @property
     def plans(self) -> bool:
         """Whether the kernel makes a plan of each step, which others of the step's launches may take."""
-        planned = getattr(self.template, "planned", None)
-        return planned is not None and getattr(self.template, "plan", planned) is not None
+        return hasattr(self.template, "planned")
 
     def place(self, buffer: torch.Tensor | None, memory: torch.Tensor | None = None) -> Any:
         """The workspace on `buffer`, uint8 [at least num_bytes], and `memory`, uint8 [at least step_bytes]. Raises

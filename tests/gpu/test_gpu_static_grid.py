@@ -1,7 +1,6 @@
 """One captured graph serves every batch of its capacity: 50 random ones, bitwise as eager launches, none wrong."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -19,16 +18,14 @@ TOKENS, SEQS, KEYS = 1024, 32, 4096
 BATCHES = 50
 
 
-def captured(kernel_id, planned=False):
-    """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them, which makes the
-    step's plan itself where the config is `planned`."""
+def captured(kernel_id):
+    """The kernel, a batch that fills the capacity, its outputs, and the graph of one launch on them."""
     try:
         kernel = registry.load(kernel_id)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
     batch = at_capacity([(TOKENS // SEQS, KEYS)] * SEQS, SHAPE, TOKENS, SEQS, KEYS, device="cuda")
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, detect())
-    config = replace(config, planned=planned)
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2], device="cuda")
 
@@ -51,9 +48,8 @@ def results(outputs, run):
 
 
 @pytest.mark.parametrize("kernel_id", ["triton/static_grid", "helion/static_grid"])
-@pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
-def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id, planned):
-    kernel, static, outputs, workspace, launch, graph = captured(kernel_id, planned)
+def test_fifty_random_batches_replay_with_the_bits_of_eager_launches(kernel_id):
+    kernel, static, outputs, workspace, launch, graph = captured(kernel_id)
     generator = random.Random(11)
     for seed in range(BATCHES):
         lens = random_lens(generator, TOKENS, SEQS, KEYS) if seed else []

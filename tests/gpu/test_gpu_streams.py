@@ -41,7 +41,6 @@ CASES = {
         for dsl in ("triton", "helion")
         for name, kernel, lens, parts in (
             ("static_grid", "static_grid", PROMPTS, {}),
-            ("static_grid-planned", "static_grid", PROMPTS, {"planned": True}),
             ("unpaged", "unpaged", PROMPTS, {}),
             ("adjustable_tile", "adjustable_tile", PROMPTS, {}),
             ("q_block", "q_block", DECODES, {}),
@@ -50,7 +49,7 @@ CASES = {
         )
     },
 }
-PLANNING = ("native-prompts", "native-decodes", "triton-static_grid-planned", "helion-static_grid-planned")
+PLANNING = ("native-prompts", "native-decodes")
 
 
 @triton.jit
@@ -181,7 +180,7 @@ def test_layers_of_two_steps_that_overlap_take_their_own_plans(case):
         expect(mine, [right] * ROUNDS)
 
 
-@pytest.mark.parametrize("case", ["native-prompts", "triton-static_grid-planned", "helion-unpaged", "triton-segments"])
+@pytest.mark.parametrize("case", ["native-prompts", "triton-static_grid", "helion-unpaged", "triton-segments"])
 def test_two_graphs_and_eager_calls_of_one_signature_overlap(case):
     call, pair = call_of(case), batches_of(case)
     alone = [calling(call, batch) for batch in pair for _ in range(2)][::2]

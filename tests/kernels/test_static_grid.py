@@ -1,7 +1,6 @@
 """A static grid: equal shares of any batch, one workspace and one grid for all of them, and what exceeds a capacity."""
 
 import random
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +48,7 @@ def _shares_probe(
     SNAP: tl.constexpr, WHOLE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_Q: tl.constexpr,
     TILE_SIZE: tl.constexpr, SEQS: tl.constexpr,
 ):  # fmt: skip
-    ends, length, uncut, _, _ = line_of(
+    ends, length, uncut, _ = line_of(
         query_start_loc_ptr, seq_lens_ptr, num_seqs, 2**30, 2**30, f, NUM_KV_HEADS, 1, 2**30, BLOCK_Q, TILE_SIZE, SEQS,
         PROGRAMS, WHOLE,
     )  # fmt: skip
@@ -178,25 +177,6 @@ def test_any_number_of_programs_is_right(dsl, sizes, features):
     judge(static_grid, batch, found, features)
 
 
-@pytest.mark.parametrize("steps", [range(2), range(2, 5)], ids=["first", "later"])
-@pytest.mark.parametrize(
-    "features", [PLAIN, Features(sliding_window=21, sinks=torch.arange(4.0))], ids=["plain", "window"]
-)
-@pytest.mark.slow_in_helion
-def test_a_plan_serves_every_layer_of_its_step_with_the_bits_of_programs_that_find_their_pieces(dsl, features, steps):
-    static_grid, generator = dsl.module("static_grid"), random.Random(9)
-    capacity, config = Capacity(TOKENS, SEQS, torch.device("cpu")), replace(parts(static_grid), planned=True)
-    workspace = static_grid.workspace(SHAPE, capacity, config)
-    drawn = [random_lens(generator, TOKENS, SEQS, KEYS) for _ in range(5)]
-    for seed in steps:
-        batch = at_capacity(drawn[seed], SHAPE, TOKENS, SEQS, KEYS, seed=seed)
-        ready = static_grid.prepare(batch, features, config, workspace)
-        for layer in (batch, batch.replace(query=batch.query.flip(0), key_cache=batch.value_cache.clone())):
-            found = run(static_grid, layer, features=features)
-            for mine, theirs in zip(run(static_grid, layer, config, ready, features), found, strict=True):
-                assert torch.equal(bits(mine), bits(theirs)), f"seed {seed}"
-
-
 @in_triton
 def test_a_batch_too_small_for_a_long_query_leaves_the_prefills_records_alone(dsl):
     """They were written for another batch; its parts must not be merged into this one."""
@@ -224,12 +204,11 @@ def beyond(batch, what: str):
 
 @pytest.mark.parametrize("query_len", [4, 20], ids=["short", "long"])
 @pytest.mark.parametrize("what", ["tokens", "keys"])
-@pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
 @pytest.mark.slow_in_helion
-def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, planned, what, query_len):
+def test_a_sequence_beyond_the_capacity_gets_nan_and_raises_the_flag(dsl, what, query_len):
     static_grid = dsl.module("static_grid")
     batch = at_capacity([(1, 120), (query_len, 60)], SHAPE, 1 + query_len, SEQS, KEYS)
-    config = replace(parts(static_grid), planned=planned)
+    config = parts(static_grid)
     workspace = static_grid.workspace(SHAPE, Capacity.of(batch), config)
     right = run(static_grid, batch, config, workspace)
     static_grid.check(workspace)

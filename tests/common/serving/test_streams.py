@@ -172,11 +172,10 @@ def test_a_launch_that_was_broken_off_has_no_plan_to_take(family, on, monkeypatc
     assert len(Planning.made) == 2
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["found", "planned"])
-def test_whatever_lies_in_the_memory_of_steps_a_call_is_right(monkeypatch, planned):
-    """static_grid: pieces, shares, records and the flag of a launch that did not end."""
+def test_whatever_lies_in_the_memory_of_steps_a_call_is_right(monkeypatch):
+    """static_grid: records and the flag of a launch that did not end."""
     part = static_grid.Part(16, 16, 4)
-    config = static_grid.Config(part, replace(part, block_m=32), planned=planned)
+    config = static_grid.Config(part, replace(part, block_m=32))
     monkeypatch.setattr(static_grid, "DEFAULT", config)  # what a CPU takes
     plan = auto.plan_paged_attention(SHAPE, 40, 4, 128, "cpu", kernel="static_grid")
     for garbage in (0, 1, 77, 255):
@@ -187,19 +186,14 @@ def test_whatever_lies_in_the_memory_of_steps_a_call_is_right(monkeypatch, plann
         plan.check()
 
 
-def test_layers_of_other_spans_have_a_plan_each(monkeypatch):
+def test_layers_of_other_spans_have_a_plan_each(family):
     """Their tensors lie elsewhere, though nothing in their calls' signature differs."""
-    part = static_grid.Part(16, 16, 4)
-    monkeypatch.setattr(static_grid, "DEFAULT", static_grid.Config(part, replace(part, block_m=32), planned=True))
-    made, prepare = [], static_grid.planned_grid.prepare
-    monkeypatch.setattr(static_grid.planned_grid, "prepare", lambda *args: made.append(1) or prepare(*args))
-    plan = auto.plan_paged_attention(
-        SHAPE, 40, 4, 128, "cpu", kernel="static_grid", features=Features(spans=torch.zeros(3, 1, 2, dtype=torch.int32))
-    )
+    given = Features(spans=torch.zeros(3, 1, 2, dtype=torch.int32))
+    plan = planner(family)(SHAPE, 40, 3, 128, "cpu", features=given)
     spans = [torch.tensor([[[0, 0]], [[60, end]], [[0, 0]]], dtype=torch.int32) for end in (66, 89)]
     for layer, one in enumerate((spans[0], spans[1], spans[1])):
         served(plan, LENS, features=Features(spans=one), same_step=layer > 0)
-    assert len(made) == 2
+    assert len(Planning.made) == 2
 
 
 def test_a_tensor_in_two_places_lies_in_one_and_what_lasts_apart():
