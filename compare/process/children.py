@@ -12,7 +12,7 @@ COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
 COST_SERVER = "compare.studies.costs.server"
-STRESS, MUTATION = "compare.studies.stress.child", "compare.studies.mutation.worker"
+MUTATION = "compare.studies.mutation.worker"
 ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
     WORKER,
@@ -24,7 +24,6 @@ CHILDREN = (
     COST_COMPILE,
     COST_TRACE,
     COST_SERVER,
-    STRESS,
     MUTATION,
     ENGINE,
     PROBE,

@@ -36,8 +36,7 @@ START_LIMIT_S = 90.0  # importing torch, triton and helion on a busy 2-core mach
 @dataclass(frozen=True)
 class Compilation:
     """One launch to compile. `kernel`: an id of the registry. config None: what an untuned user of the GPU gets. lse:
-    with such a tensor. large_cache: K and V in tensors above 2 GiB. options: compiler options beside those of the
-    config, as `waves_per_eu`."""
+    with such a tensor. large_cache: K and V in tensors above 2 GiB."""
 
     workload: Workload
     kernel: str
@@ -45,7 +44,6 @@ class Compilation:
     lse: bool = False
     large_cache: bool = False
     heuristics: str = "tree"
-    options: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self) | {"workload": self.workload.to_dict()})
@@ -122,7 +120,7 @@ def _compile(job: Compilation, gpu: Gpu) -> dict[str, Any]:
         if job.config is not None:
             config, origin = registry.config_from(config, job.config), "given"
         answer = {"config": registry.config_dict(config), "config_origin": origin}
-        how = {"lse": lse, "large_cache": job.large_cache, "options": job.options}
+        how = {"lse": lse, "large_cache": job.large_cache}
         facts = static_facts(kernel, batch, features, config, gpu, **how)
     except registry.Unavailable as error:
         return {"status": "unavailable", "reason": str(error)}

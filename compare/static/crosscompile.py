@@ -193,12 +193,11 @@ def static_facts(
     *,
     lse: torch.Tensor | None = None,
     large_cache: bool = False,
-    options: dict[str, Any] | None = None,
 ) -> list[KernelFacts]:
     """Facts of every kernel that `kernel_module.launch` would launch for this batch on `gpu`, in launch order.
 
     batch: on the CPU; no kernel reads its values. large_cache: take K and V to lie in tensors above 2 GiB, as a serving
-    engine's do. options: compiler options that every launch takes besides its own. Raises CannotCompile, the module's
+    engine's do. Raises CannotCompile, the module's
     own typed errors, and what the compiler raises.
     """
     claim(gpu.arch)
@@ -210,5 +209,4 @@ def static_facts(
     workspace = kernel_module.workspace(batch.shape, Capacity.of(batch), config)
     with helion_as(gpu), jit.recorded() as launches:
         kernel_module.launch(batch, features, out, config, workspace, lse=lse)
-    launches = [dataclasses.replace(launch, kwargs=launch.kwargs | (options or {})) for launch in launches]
     return [compile_launch(launch, gpu, BEYOND if large_cache else WITHIN) for launch in launches]

@@ -176,14 +176,3 @@ def _is_descriptor(operand: str) -> bool:
         return False
     word = int(operand, 16) & 0xFFFFFFFF
     return word >> 30 != 0 and word & 0x3FFFC000 == 0
-
-
-# PTX's wgmma.mma_async: accumulators in braces, then A: in braces where it is in registers, else a descriptor of shared
-# memory (PTX ISA, asynchronous warpgroup matrix instructions).
-_WGMMA = re.compile(r"\bwgmma\.mma_async\S*\s*\{[^}]*\}\s*,\s*(\{)?")
-
-
-def products(ptx: str) -> tuple[int, int]:
-    """Instructions of wgmma with the left operand in registers, and with both in shared memory."""
-    found = [bool(brace) for brace in _WGMMA.findall(ptx)]
-    return sum(found), len(found) - sum(found)

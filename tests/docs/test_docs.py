@@ -326,7 +326,7 @@ def test_include_writes_nothing_for_a_word_that_is_no_command(words, tmp_path, m
         "python -m compare merge results/a results/b",
         "python -m compare study cost --out DIR",
         "python -m compare study costs",
-        "python -m compare study dies --gpu h2000",
+        "python -m compare study accuracy --gpu h2000",
         "python -m compare pages papr --write",
         "python -m compare pages paper --check",
         "diptych explain",

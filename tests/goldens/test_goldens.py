@@ -1,7 +1,6 @@
 """What a move of files must not change, by the goldens of tests/goldens/: plain values, with no path, source or time.
 
 - `plans` (B): the cells of every suite, on the CPU and for two GPUs.
-- `commands` (H): what documented and committed commands parse to.
 - `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked; daily of a
   fifth of the shapes.
 - `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte; daily of two.
@@ -17,7 +16,7 @@ step may do that says what it changes and why.
 import pytest
 
 from compare.studies import ablations
-from goldens import cells, code, commands, configs, plans, reports, rules, table
+from goldens import cells, code, configs, plans, reports, rules, table
 
 UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
 UNCOMPILED = table.unpinned("torch", "triton", "helion")
@@ -32,10 +31,6 @@ def expect(name: str, found: table.Rows, *, whole: bool = True) -> None:
 
 def test_every_suite_plans_the_same_cells():
     expect("plans", plans.rows())
-
-
-def test_every_command_is_parsed_to_the_same():
-    expect("commands", commands.meanings(table.read("commands")))
 
 
 @pytest.mark.filterwarnings("ignore:.*no measured table")

@@ -11,12 +11,11 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import cells, code, commands, configs, plans, reports, rules, table
+    from goldens import cells, code, configs, plans, reports, rules, table
 
     interpreter.install()
     known = {
         "plans": plans,
-        "commands": commands,
         "configs": configs,
         "reports": reports,
         "rules": rules,

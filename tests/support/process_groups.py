@@ -16,7 +16,7 @@ BY_KERNEL = (
     "tests/conformance/test_conformance.py",
     "tests/conformance/test_relations_of_kernels.py",
     "tests/compare/run/test_tested.py",
-    "tests/compare/studies/test_chosen_configs.py",
+    "tests/compare/static/test_chosen_configs.py",
 )
 KERNEL = re.compile(r"[\[-]((?:triton|helion)(?:/[\w.]+)?)[-\]]")
 DTYPE = re.compile(r"-((?:b?float)\d+)[-\]]")

@@ -1,7 +1,7 @@
-"""The pages that hold the model of compare.static.estimate against measurements, and the spread that reports print.
+"""The page that holds the model of compare.static.estimate against measurements, and the spread that reports print.
 
-docs/results/h200/estimates.md (own measurements), docs/results/mi300/estimates.md (published ones) and
-compare/static/estimate_spread.json are made of records and data files alone; `pages estimates` writes them.
+docs/results/h200/estimates.md and the part of compare/static/estimate_spread.json about NVIDIA are made of committed
+cells alone. docs/results/mi300/estimates.md, about published times, was written once and stands.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from compare.record import folder as run_folder
 from compare.record.records import Record, latest
 from compare.record.store import read_records
 from compare.static.estimate import SPREAD, Estimate, NoEstimate, estimate, machine_of
-from compare.studies.estimates import published
 from compare.studies.estimates.stats import Point, Summary, grouped, summarise
 from compare.workloads import Workload, cost, suites
 
 OWN_SUITES = ("peers", "serving")
-UNITS = {"us": 1.0, "ms": 1e3}
+RESULTS = run_folder.ROOT / "docs" / "results"
 HEAD = (
     "| | points | below the floor | measured / estimate 10% | 50% | 90% | pairs of configs in order | rank, configs of "
     "a workload | rank, workloads of a config | rank, all | right limiter | one factor | then 10% | 90% |"
@@ -76,37 +75,6 @@ def own_points(gpu: Gpu, folder: Path) -> list[Point]:
     return [point for point in points if point is not None]
 
 
-def published_points() -> list[Point]:
-    """Every published row that was predicted and whose value is here."""
-    said = published.read_predictions()
-    values = {row["id"]: row for row in map(json.loads, published.TIMINGS.read_text().splitlines())}
-    points = []
-    for row in published.read_published():
-        if row.id not in said or row.id not in values:
-            continue
-        workload, prediction, value = row.to_workload(), said[row.id], values[row.id]
-        needed = cost.cost(workload)
-        if row.distinct_bytes is not None:
-            needed = cost.Cost(min(needed.kv_bytes, row.distinct_bytes), needed.io_bytes, needed.flops)
-        told = (prediction.floor_us, prediction.us, prediction.limiter)
-        measured = value["value"] * UNITS[value["unit"]]
-        points.append(
-            _point(
-                workload,
-                row.id.rpartition("-")[0],
-                gpus.resolve(row.gpu),
-                told,
-                measured,
-                len(prediction.launches),
-                needed=needed,
-                group=f"{row.gpu} {row.shape} {row.workload}",
-                kind=row.match,
-                note=row.id,
-            )
-        )
-    return points
-
-
 def _number(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -118,10 +86,6 @@ def _summary_row(name: str, s: Summary) -> str:
     fitted = [_number(s.factor), _number(s.fitted10), _number(s.fitted90)]
     cells = [name, str(s.n), str(s.below_floor), *ratios, *ranks, f"{100 * s.right:.0f}%", *fitted]
     return "| " + " | ".join(cells) + " |"
-
-
-def _launch(point: Point) -> str:
-    return "limiter launch" if point.limiter == "launch" else "other limiters"
 
 
 def _tables(points: Sequence[Point], splits: Sequence[Callable[[Point], str]]) -> list[str]:
@@ -180,56 +144,12 @@ def _h200(points: Sequence[Point]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mi300(points: Sequence[Point]) -> str:
+def texts(results: Path = RESULTS) -> dict[Path, str]:
+    """Each file that is made of what lies under `results`, and its text. AMD's spread stands, as its page does."""
+    path = results / "h200" / "estimates.md"
+    points = own_points(gpus.resolve("h200"), results / "h200")
     s = summarise(points)
-    rows = {row.id: row for row in published.read_published()}
-    sources: dict[str, str] = {}
-    for point in points:
-        row = rows[point.note]
-        sources.setdefault(point.setup, f"{row.theirs}; {row.commit}; {row.url}. {row.uncertain}.")
-    lines = [
-        "# Estimates against published measurements: MI300X, MI325X, MI350X, MI355X",
-        "",
-        "No time on this page was measured by this project; no AMD GPU was here. Written by `python -m "
-        "compare pages estimates --write` from `docs/results/published_workloads.jsonl`, "
-        "`docs/results/mi300/predictions.jsonl` (committed first: 4dd5f01) and "
-        "`docs/results/published_timings.jsonl` (committed after it: 98cb3f5).",
-        "",
-        "The kernels measured are others'. The prediction is for our nearest: `config`: q_block with the same rows, "
-        "tile, warps and stages; `algorithm`: segments with our untuned default, where theirs are not published. Code "
-        "from triton 3.6.0, the oldest that compiles ours; the Triton that ran was 3.3.0 or is not stated. Nothing "
-        "paged was found for MI250, and no source that times three configs of one workload that our kernels can take "
-        "(`dejavu-a` and `dejavu-b` differ in the config of three workloads, and in the kernel's version in all).",
-        "",
-        "What was known beforehand: the values of all sources but the `dejavu` ones; of these a note with ten figures, "
-        "5.7 us for the shortest call among them, which the assumed 5 us of a launch was chosen beside. So rows whose "
-        "limiter is `launch` prove little; they are a line of their own below. No constant changed after that.",
-        "",
-        f"{s.n} points; {s.below_floor} below the floor; 10 to 90% of measured / estimate: {s.p10:.2f} to {s.p90:.2f}.",
-        HOW_TO_READ,
-        *_tables(points, [lambda p: p.kind, lambda p: f"{p.kind}, {_launch(p)}", lambda p: p.setup]),
-        "",
-        "## Sources",
-        "",
-        *(f"- `{name}`: {text}" for name, text in sources.items()),
-        "",
-        "## All points",
-        "",
-        *_listing(points),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def texts(results: Path = published.RESULTS) -> dict[Path, str]:
-    """Each file that is made of what lies under `results`, and what it has to say."""
-    found, spread = {}, {}
-    for vendor, gpu, points, page in (
-        ("nvidia", "h200", own_points(gpus.resolve("h200"), results / "h200"), _h200),
-        ("amd", "mi300", published_points(), _mi300),
-    ):
-        path = results / gpu / "estimates.md"
-        found[path] = page(points)
-        s = summarise(points)
-        told = path.relative_to(run_folder.ROOT) if path.is_relative_to(run_folder.ROOT) else path.name
-        spread[vendor] = {"p10": round(s.p10, 2), "p90": round(s.p90, 2), "points": s.n, "page": str(told)}
-    return found | {SPREAD: json.dumps(spread, indent=1) + "\n"}
+    told = path.relative_to(run_folder.ROOT) if path.is_relative_to(run_folder.ROOT) else path.name
+    nvidia = {"p10": round(s.p10, 2), "p90": round(s.p90, 2), "points": s.n, "page": str(told)}
+    spread = json.loads(SPREAD.read_text(encoding="utf-8")) | {"nvidia": nvidia}
+    return {path: _h200(points), SPREAD: json.dumps(spread, indent=1) + "\n"}

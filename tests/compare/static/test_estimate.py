@@ -1,4 +1,4 @@
-"""The floor and the estimate: work from lengths, clocks from facts, what limits, and the published rows."""
+"""The floor and the estimate: work from lengths, clocks from facts, and what limits."""
 
 import dataclasses
 import json
@@ -9,9 +9,7 @@ import torch
 from common import gpus
 from common.spec import AttentionShape
 from common.spec.kernel import Capacity
-from compare.__main__ import main as diptych
 from compare.competitors import registry
-from compare.static.compile import Outcome
 from compare.static.estimate import (
     MACHINES,
     NoEstimate,
@@ -24,7 +22,6 @@ from compare.static.estimate import (
     tile_code,
 )
 from compare.static.estimate_work import works
-from compare.studies.estimates import published
 from compare.workloads import Ask, Workload, cost, parse_lens
 
 H200, MI300 = gpus.resolve("h200"), gpus.resolve("mi300")
@@ -215,18 +212,6 @@ def test_text_is_a_bound_and_a_range():
     assert text(1.0, 2.5, "nobody") == "1.0 .. 2.5 x [unknown]"
 
 
-def test_every_published_row_is_predicted_and_has_a_value():
-    rows, said = published.read_published(), published.read_predictions()
-    values = {row["id"]: row for row in published._rows(published.TIMINGS)}
-    assert len(rows) >= 60
-    assert {row.id for row in rows} == set(said) == set(values)
-    for row in rows:
-        assert said[row.id].floor_us <= said[row.id].us
-        assert values[row.id]["value"] > 0
-        assert row.url.startswith("https://")
-        assert row.to_workload().kind
-
-
 def test_the_column_of_an_absent_gpu_is_plain_values():
     said = column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], H200)
     assert json.loads(json.dumps(said, allow_nan=False)) == said
@@ -241,28 +226,3 @@ def test_without_a_rule_the_column_is_a_floor():
     assert said["text"].endswith(" .. unknown")
     silent = dataclasses.replace(H200, bf16_tflops=None, hbm_gbps=None)
     assert column(workload("q1s1k"), "triton/q_block", Q_BLOCK, [FACTS], silent) is None
-
-
-def test_predictions_come_from_compiled_facts_and_a_failure_is_a_reason(monkeypatch):
-    rows = [row for row in published.read_published() if row.id in ("dejavu-a-q16", "dejavu-a-q32")]
-
-    def compiled(jobs, gpu, *, limit_s):
-        assert (gpu.name, [job.kernel for job in jobs]) == ("mi300", ["triton/q_block"] * 2)
-        facts = FACTS | {"arch": "gfx942", "spills": 0, "sha256": "0"}
-        yield Outcome(jobs[0], "ok", jobs[0].config, facts=(facts,))
-        yield Outcome(jobs[1], "compile_error", reason="no")
-
-    monkeypatch.setattr(published, "compile_in_child", compiled)
-    first, second = published.predict(rows, 1.0)
-    assert first.config == rows[0].config
-    assert first.floor_us <= first.us
-    assert second == "dejavu-a-q32: compile_error: no"
-
-
-def test_what_was_predicted_stands(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "predictions.jsonl"
-    out.write_bytes(published.PREDICTIONS.read_bytes())
-    monkeypatch.setattr(published, "predict", lambda rows, limit_s: iter([f"{len(rows)} asked"] if rows else []))
-    assert diptych(["study", "published", "--out", str(out)]) == 0
-    assert out.read_bytes() == published.PREDICTIONS.read_bytes()
-    assert "0 of 0 new rows predicted, 157 stand" in capsys.readouterr().out
