@@ -6,6 +6,7 @@ In: the runs under docs/results, the kernels' declarations, the cases. Out: page
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from compare.exits import OK, WRONG
@@ -13,14 +14,9 @@ from compare.record.folder import ROOT
 
 HELP = "which committed page is out of date; --write writes it (all, or those that are named)"
 NAMED = {
-    "capability": "compare.pages.capability",
+    "figures": "compare.pages.figures",
     "choosing": "compare.pages.choosing",
     "features": "compare.pages.features",
-    "figures": "compare.pages.figures",
-    "conformance": "compare.pages.conformance",
-    "paper": "compare.pages.paper",
-    "cases": "compare.pages.cases",
-    "estimates": "compare.pages.estimates",
     "reports": "compare.pages.reports",
 }
 
@@ -44,3 +40,8 @@ def settle(page: Path, text: str, name: str, *, write: bool) -> int:
     fresh = page.is_file() and page.read_text(encoding="utf-8") == text
     print(f"{shown} is fresh" if fresh else f"{shown} is stale: python -m compare pages {name} --write")
     return OK if fresh else WRONG
+
+
+def settle_all(texts: Mapping[Path, str], name: str, *, write: bool) -> int:
+    """`settle` of each page; the worst counts."""
+    return max((settle(path, text, name, write=write) for path, text in texts.items()), default=OK)

@@ -1,10 +1,10 @@
-"""The figures of docs/choosing-a-dsl.md: a profile of evidence, each row from what was measured, with its command.
+"""What the committed runs say of the DSLs and of the paper: docs/choosing-a-dsl.md and docs/paper.md.
 
-    python -m compare pages choosing [--write] [--runs peers,serving] [--results docs/results/h200] [--page PAGE]
+    python -m compare pages choosing [--write]
 
-Fills the page's blocks `<!-- evidence: NAME -->` .. `<!-- end -->` from the committed runs of one GPU; what was not
-measured says so and how to. There is no score: a reader weighs the rows. Without --write it says whether the page is
-what the runs say (exit 1 where not). --runs names the run folders from now on: the page keeps them in its first block.
+Fills the blocks `<!-- evidence: NAME -->` .. `<!-- end -->` of docs/choosing-a-dsl.md from the committed runs of one
+GPU, which its first block names; what was not measured says so and how to. There is no score: a reader weighs the rows.
+Exit codes: 0; 1 where a page says something else and --write is not given; 2 for a run that is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compare.analysis.standing import standings
 from compare.analysis.verdict import Outcome
 from compare.competitors import registry
 from compare.exits import USAGE, say
-from compare.pages import add_write, settle
+from compare.pages import add_write, paper, settle_all
 from compare.record import folder as run_folder
 from compare.record.folder import NotARun
 from compare.stats import geomean
@@ -429,7 +429,7 @@ BLOCKS: dict[str, Callable[[Committed], str]] = {
 }  # fmt: skip
 
 
-HELP = "docs/choosing-a-dsl.md: the evidence for one DSL or the other"
+HELP = "docs/choosing-a-dsl.md and docs/paper.md: what the committed runs say"
 PAGE = run_folder.ROOT / "docs" / "choosing-a-dsl.md"
 RESULTS = run_folder.ROOT / "docs" / "results" / "h200"
 BLOCK = re.compile(r"<!-- evidence: (?P<name>[a-z]+)(?P<runs> [\w,-]+)? -->\n.*?<!-- end -->", re.DOTALL)
@@ -448,19 +448,19 @@ def render(text: str, results: Path, runs: tuple[str, ...] | None = None) -> str
     return BLOCK.sub(fill, text)
 
 
+def texts() -> dict[Path, str]:
+    """docs/choosing-a-dsl.md and docs/paper.md. Raises NotARun for a broken run."""
+    return {PAGE: render(PAGE.read_text(encoding="utf-8"), RESULTS)} | paper.texts()
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
-    parser.add_argument("--runs", help="comma-separated folders of runs under --results")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="what is committed of one GPU")
-    parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="in place of docs/choosing-a-dsl.md")
 
 
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where the page is not what the runs say; 2 for a run that is none."""
-    runs = tuple(asked.runs.split(",")) if asked.runs else None
+    """0; 1 where a page is not what the runs say; 2 for a run that is none."""
     try:
-        new = render(asked.page.read_text(encoding="utf-8"), asked.results, runs)
+        return settle_all(texts(), "choosing", write=asked.write)
     except (NotARun, ValueError) as error:
         say(error)
         return USAGE
-    return settle(asked.page, new, "choosing", write=asked.write)

@@ -1,26 +1,22 @@
 """The page of what kernels of others pass of the kit: docs/results/conformance/README.md, from the reports beside it.
 
-    python -m compare pages conformance [--write]
+    python -m compare pages reports [--write]
 
 `kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME --report FILE`, the last of a case
 counting; `full/*.jsonl` have a line for each part of the full level that a kernel was asked. `scripts/` holds a
-standalone script for each finding, `scripts/h200.log` what they printed. Without --write it says whether the page is
-what these say (exit 1 where not).
+standalone script for each finding, `scripts/h200.log` what they printed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from common.cases.named import CASES
-from compare.pages import add_write, settle
 from compare.record import folder as run_folder
 
-HELP = "docs/results/conformance/README.md: what kernels of others pass of the kit"
 FOLDER = run_folder.ROOT / "docs" / "results" / "conformance"
 TITLES = {
     "flash_attn3": "FlashAttention 3, vLLM 0.25.1's build",
@@ -98,10 +94,6 @@ def page() -> str:
     return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FULL_HEAD, *full(), "", told[0] + told[1]])
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    add_write(parser)
-
-
-def main(asked: argparse.Namespace) -> int:
-    """0 the page is fresh or was written; 1 it is stale."""
-    return settle(FOLDER / "README.md", page(), "conformance", write=asked.write)
+def texts() -> dict[Path, str]:
+    """The page by its path."""
+    return {FOLDER / "README.md": page()}

@@ -1,11 +1,11 @@
-"""The tables of docs/features.md: which kernel supports which feature, and what a DSL refused on the way.
+"""What kernels can do: docs/features.md, docs/capability.md and docs/cases.md.
 
     python -m compare pages features [--write]
 
-Fills the page's blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
+Of docs/features.md the blocks `<!-- matrix -->` .. `<!-- end -->`, from the kernels' own declarations, to which
 tests/conformance/test_conformance.py holds them, `<!-- refused -->`, from compare.studies.constructs, and
-`<!-- accuracy -->`, from committed runs of compare.studies.accuracy. Without --write it says whether the page is what
-these say (exit 1 where not).
+`<!-- accuracy -->`, from committed runs of compare.studies.accuracy. Exit codes: 0; 1 where a page says something else
+and --write is not given; 2 for a conformance run that cannot be read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 
 from common.cases.named import BY_NAME
 from compare.competitors import registry
-from compare.pages import add_write, settle
+from compare.exits import USAGE, say
+from compare.pages import add_write, capability, cases, settle_all
 from compare.record import folder as run_folder
 from compare.studies import accuracy
+from compare.studies.capability import NoResults
 from compare.studies.constructs import CONSTRUCTS
 
-HELP = "docs/features.md: which kernel supports which feature, and what a DSL refused"
+HELP = "docs/features.md, capability.md, cases.md: what kernels can do, and on which cases"
 PAGE = run_folder.ROOT / "docs" / "features.md"
 ACCURACY = [run_folder.ROOT / "docs" / "results" / gpu / "accuracy.jsonl" for gpu in ("h200", "mi300")]
 BLOCK = re.compile(r"<!-- (?P<name>matrix|refused|accuracy) -->\n.*?<!-- end -->", re.DOTALL)
@@ -81,12 +83,19 @@ def render(text: str) -> str:
     return BLOCK.sub(lambda found: f"<!-- {found['name']} -->\n{blocks[found['name']]}<!-- end -->", text)
 
 
+def texts() -> dict[Path, str]:
+    """docs/features.md, docs/capability.md and docs/cases.md. Raises NoResults."""
+    return {PAGE: render(PAGE.read_text(encoding="utf-8"))} | capability.texts() | cases.texts()
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     add_write(parser)
-    parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="in place of docs/features.md")
 
 
 def main(asked: argparse.Namespace) -> int:
-    """0; 1 where the page is not what the kernels say."""
-    new = render(asked.page.read_text(encoding="utf-8"))
-    return settle(asked.page, new, "features", write=asked.write)
+    """0; 1 where a page is not what the kernels say; 2 for a conformance run that cannot be read."""
+    try:
+        return settle_all(texts(), "features", write=asked.write)
+    except NoResults as error:
+        say(error)
+        return USAGE

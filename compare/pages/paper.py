@@ -1,7 +1,6 @@
 """docs/paper.md: every statement of the paper as a row, with the command that repeats it, its figure and ours.
 
-    python -m compare pages paper            exit 1 where docs/paper.md is not what the committed runs say
-    python -m compare pages paper --write    write docs/paper.md
+    python -m compare pages choosing --write    writes docs/paper.md too
 
 What the paper states is compare/pages/templates/paper.toml. Figures of ours are read from docs/results/h200; a row
 whose run is not there says so.
@@ -9,7 +8,6 @@ whose run is not there says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -23,7 +21,6 @@ from typing import Any
 from compare.analysis import tables
 from compare.analysis.runs import read
 from compare.analysis.summary import FA3
-from compare.pages import add_write, settle
 from compare.record.folder import ROOT
 from compare.report import paper
 from compare.report.paper import Point, points
@@ -290,7 +287,6 @@ MEASURES: dict[str, Measure] = {  # by the id of a row of docs/paper.md
 }
 
 
-HELP = "docs/paper.md: every statement of the paper, its figure and ours"
 PAGE = ROOT / "docs" / "paper.md"
 ROWS = Path(__file__).parent / "templates" / "paper.toml"
 MEASURED_ON = "h200"
@@ -384,10 +380,6 @@ def _figures() -> Iterator[str]:
             yield f"<!-- include: docs/{path}#{run}: {name} -->\n{shown}\n<!-- end -->"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    add_write(parser)
-
-
-def main(asked: argparse.Namespace) -> int:
-    """0; 1 where the page is stale."""
-    return settle(PAGE, page(Runs(ROOT / "docs" / "results" / MEASURED_ON)), "paper", write=asked.write)
+def texts() -> dict[Path, str]:
+    """The page by its path."""
+    return {PAGE: page(Runs(ROOT / "docs" / "results" / MEASURED_ON))}

@@ -3,7 +3,9 @@
     python -m compare pages reports [--write] [--runs h200/peers,h200/serving]
 
 In: manifest.json and cells.jsonl of the runs under docs/results that have a report. Out: report.md and figures/*.svg;
-report.html and summary.csv are git's to ignore. A change of how reports look is followed by this command.
+report.html and summary.csv are git's to ignore. Without --runs also docs/results/h200/estimates.md, the model of times
+against measurements, and docs/results/conformance/README.md, kernels of others in the kit. Exit codes: 0; 1 where one
+says something else and --write is not given; 2 for a run that is none.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compare.analysis.runs import NotARun
-from compare.exits import OK, USAGE, say
-from compare.pages import add_write, settle
+from compare.exits import USAGE, say
+from compare.pages import add_write, conformance, settle_all
 from compare.record.folder import ROOT
 from compare.report import report
+from compare.studies.estimates import page as estimates
 
-HELP = "docs/results/**/report.md and figures: what `report` writes of each committed run"
+HELP = "docs/results: reports of committed runs, estimates, kernels of others in the kit"
 RESULTS = ROOT / "docs" / "results"
 
 
@@ -48,8 +51,10 @@ def main(asked: argparse.Namespace) -> int:
     """0; 1 where a report is out of date; 2 for a run that is none."""
     runs = [RESULTS / name for name in asked.runs.split(",")] if asked.runs else committed()
     try:
-        new = [one for run in runs for one in written(run)]
+        new = dict(one for run in runs for one in written(run))
     except (NotARun, OSError) as error:
         say(error)
         return USAGE
-    return max((settle(path, text, "reports", write=asked.write) for path, text in new), default=OK)
+    if not asked.runs:
+        new |= estimates.texts() | conformance.texts()
+    return settle_all(new, "reports", write=asked.write)

@@ -13,7 +13,7 @@ VERSION = 2
 UNIT = "baseline/flash_attn3"  # whom the others are paired with, where it runs
 TIMERS = ("graph", "events", "host", "paper")
 CACHES = ("cold", "hot")
-# `python -m compare study precision` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten.
+# `python -m compare doctor --rounds` of the first H200 runs: 15 rounds in the median cell, 156 in nine of ten.
 # Nothing here turns on less than 1%.
 PRECISION = 0.005
 MAX_TIME_S = 1.5

@@ -66,7 +66,7 @@ def test_every_help_has_an_example_and_exit_codes(words, capsys):
     ("words", "found", "nearest"),
     [(["reprot", "x"], "reprot", "verb: did you mean report?"), (["rnu"], "rnu", "verb: did you mean run?"),
      (["study", "cost"], "cost", "study: did you mean costs?"),
-     (["pages", "papr"], "papr", "pages: did you mean paper?")],
+     (["pages", "figurs"], "figurs", "pages: did you mean figures?")],
     ids=str,
 )  # fmt: skip
 def test_a_mistyped_name_names_the_nearest(words, found, nearest, capsys):
@@ -82,15 +82,15 @@ def test_a_name_like_none_is_refused_with_all_that_there_are(capsys):
 
 
 def test_nothing_is_written_before_every_page_is_known(capsys):
-    assert command.main(["pages", "cases", "papr", "--write"]) == exits.USAGE
+    assert command.main(["pages", "reports", "figurs", "--write"]) == exits.USAGE
     assert not capsys.readouterr().out
 
 
 def test_of_several_pages_the_worst_counts(monkeypatch, capsys):
-    codes = {"pages cases": exits.OK, "pages paper": exits.WRONG}
+    codes = {"pages reports": exits.OK, "pages figures": exits.WRONG}
     monkeypatch.setattr(command.Command, "run", lambda self: codes[self.name])
-    assert command.main(["pages", "paper", "cases"]) == exits.WRONG
-    assert command.main(["pages", "cases"]) == exits.OK
+    assert command.main(["pages", "figures", "reports"]) == exits.WRONG
+    assert command.main(["pages", "reports"]) == exits.OK
 
 
 def test_pages_without_a_name_are_all(monkeypatch):

@@ -81,7 +81,7 @@ doctor --gpu xx
 study cost
 study costs --frob
 study hots
-study precision /nowhere
+doctor --rounds /nowhere
 study graphs --report /nowhere
 pages nope
 pages choosin

@@ -3,24 +3,19 @@
 - `plans` (B): the cells of every suite, on the CPU and for two GPUs.
 - `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked; daily of a
   fifth of the shapes.
-- `reports` (C): report.md, summary.csv and figures of five committed runs, written again, byte for byte; daily of two.
 - `rules` (G): the rule by which each mutant dies, and the case that exposes it.
 - `code` (E): the machine code of each rung on one row, for sm_90 and gfx942; daily of one rung of each DSL.
-- `cells` (A): what runs on a CPU write, cell by cell, with the checker's figures; daily of one row, without them.
 
-Committed pages (D) have tests of their own, beside what makes them; here is the one that is compiled for.
+Committed pages have tests of their own, beside what makes them.
 A failure prints what differs, before and after. `python tests/goldens/write.py NAME...` writes them anew, which only a
 step may do that says what it changes and why.
 """
 
 import pytest
 
-from compare.studies import ablations
-from goldens import cells, code, configs, plans, reports, rules, table
+from goldens import code, configs, plans, rules, table
 
-UNDRAWN = table.unpinned("matplotlib", "pandas", "jinja2")
 UNCOMPILED = table.unpinned("torch", "triton", "helion")
-drawn = pytest.mark.skipif(bool(UNDRAWN), reason=UNDRAWN)
 compiled = pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
 
 
@@ -44,17 +39,6 @@ def test_every_batch_gets_the_same_config():
     expect("configs", configs.rows())
 
 
-@drawn
-def test_a_report_of_a_committed_run_is_written_byte_for_byte():
-    expect("reports", reports.few(), whole=False)
-
-
-@drawn
-@pytest.mark.slow
-def test_reports_of_committed_runs_are_written_byte_for_byte():
-    expect("reports", reports.rows())
-
-
 def test_every_mutant_dies_by_the_same_rule():
     expect("rules", rules.rows())
 
@@ -69,23 +53,6 @@ def test_a_rung_of_each_dsl_is_the_same_machine_code():
 @pytest.mark.slow
 def test_every_rung_is_the_same_machine_code():
     expect("code", code.rows())
-
-
-def test_a_row_of_smoke_gives_the_same_cells():
-    expect("cells", cells.few(), whole=False)
-
-
-@compiled
-@pytest.mark.slow
-def test_runs_give_the_same_cells():
-    expect("cells", cells.rows())
-
-
-@compiled
-@pytest.mark.slow
-def test_the_page_of_what_the_compiler_makes_of_ablations_is_fresh():
-    page = table.FOLDER.parents[1] / "docs" / "ablation-facts.md"
-    assert "".join(f"{text}\n" for text in ablations.document()) == page.read_text(encoding="utf-8")
 
 
 def test_what_differs_is_said_by_name():

@@ -11,16 +11,14 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import cells, code, configs, plans, reports, rules, table
+    from goldens import code, configs, plans, rules, table
 
     interpreter.install()
     known = {
         "plans": plans,
         "configs": configs,
-        "reports": reports,
         "rules": rules,
         "code": code,
-        "cells": cells,
     }
     if not names or not set(names) <= set(known):
         sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")

@@ -3,6 +3,7 @@
 The two files, `triton_unified_attention.py` and `triton_attention_helpers.py`, stand unchanged in a package
 `vllm_triton_033` or `vllm_triton_025` on the path. What they import of vLLM is a handful of names; while the two are
 loaded, and no longer, modules that hold just these stand in for it. The project ships neither file.
+`run` runs scripts that import the kernel, with the two files.
 """
 
 from __future__ import annotations

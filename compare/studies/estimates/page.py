@@ -127,7 +127,7 @@ def _h200(points: Sequence[Point]) -> str:
     lines = [
         "# Estimates against measurements: H200",
         "",
-        "Written by `python -m compare pages estimates --write` from the cells of `peers` and `serving`. The "
+        "Written by `python -m compare pages reports --write` from the cells of `peers` and `serving`. The "
         "estimate of each cell follows from the facts of the code object that was timed (in the cell), the workload "
         "and the constants of `compare/static/estimate.py` alone. The formulas and constants were committed "
         "(919191c) before they were held against any cell, and have not been changed for the H200 since; the cells "

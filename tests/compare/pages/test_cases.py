@@ -1,10 +1,10 @@
-"""docs/cases.md: every corner has a case or says where it is tested, and the page is what the sources say."""
+"""docs/cases.md: every corner has a case or says where it is tested."""
 
 import pytest
 
 from common.cases.named import CASES
 from compare.__main__ import main as diptych
-from compare.pages.cases import CORNERS, ELSEWHERE, PAGE, cases_of, render
+from compare.pages.cases import CORNERS, ELSEWHERE, cases_of
 
 NUMBERS = range(1, 101)
 
@@ -15,11 +15,7 @@ def test_every_corner_has_a_case_or_says_why_not():
     assert {number for case in CASES for number in case.numbers} <= set(NUMBERS)
 
 
-def test_the_page_is_fresh():
-    assert PAGE.read_text(encoding="utf-8") == render(), "python -m compare pages cases --write"
-
-
 def test_a_wrong_argument_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as left:
-        diptych(["pages", "cases", "--wrong"])
+        diptych(["pages", "features", "--wrong"])
     assert left.value.code == 2 and "--help lists" in capsys.readouterr().err

@@ -46,14 +46,10 @@ def test_the_ratios_are_those_of_the_rows(results):
 
 
 @pytest.mark.slow
-def test_the_first_block_keeps_the_names_of_the_runs(results, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(EMPTY)
-    where = ["--page", str(page), "--results", str(results)]
-    assert diptych(["pages", "choosing", *where, "--runs", "peers"]) == 1
-    assert diptych(["pages", "choosing", *where, "--runs", "peers", "--write"]) == 0
-    assert page.read_text().startswith("<!-- evidence: answer peers -->\n- Speed, run `peers`")
-    assert diptych(["pages", "choosing", *where]) == 0
+def test_the_first_block_keeps_the_names_of_the_runs(results):
+    page = choosing.render(EMPTY, results, ("peers",))
+    assert page.startswith("<!-- evidence: answer peers -->\n- Speed, run `peers`")
+    assert choosing.render(page, results) == page
 
 
 def test_costs_stand_in_the_page_with_what_ran_them(tmp_path):
@@ -98,11 +94,13 @@ def test_a_servers_start_stands_with_what_was_met_behind_it(tmp_path):
     assert "| a server: code that calls behind the warm-up waited for |  | 0 to 2 |" in choosing.beside(had)
 
 
-def test_a_broken_run_is_a_usage_error(results, tmp_path, capsys):
+def test_a_broken_run_is_a_usage_error(results, tmp_path, monkeypatch, capsys):
     (results / "peers" / "manifest.json").write_text("[]")
     page = tmp_path / "page.md"
-    page.write_text(EMPTY)
-    assert diptych(["pages", "choosing", "--page", str(page), "--results", str(results), "--runs", "peers"]) == 2
+    page.write_text(EMPTY.replace("answer -->", "answer peers -->"))
+    monkeypatch.setattr(choosing, "PAGE", page)
+    monkeypatch.setattr(choosing, "RESULTS", results)
+    assert diptych(["pages", "choosing"]) == 2
     assert "peers" in capsys.readouterr().err
 
 

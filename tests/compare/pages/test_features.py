@@ -11,7 +11,7 @@ from compare.static.compile import compile_in_child
 from compilations import compilation
 
 
-def test_the_page_is_what_the_kernels_say():
+def test_the_pages_are_what_the_kernels_and_the_committed_run_say():
     assert diptych(["pages", "features"]) == 0
 
 

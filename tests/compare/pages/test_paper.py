@@ -9,7 +9,6 @@ import pytest
 
 import synthetic_figures
 from common.gpus import resolve
-from compare.__main__ import main as diptych
 from compare.pages import paper
 from compare.pages.paper import MEASURES, Runs, speeds
 from compare.plan import selection, situation
@@ -18,10 +17,6 @@ from compare.run import options
 _, GROUPS = paper.rows()
 ITEMS = [item for group in GROUPS for item in group.items]
 HERE = situation.Situation(resolve("h200"), True, "cuda:0", "")
-
-
-def test_the_page_is_fresh(capsys):
-    assert diptych(["pages", "paper"]) == 0, capsys.readouterr().out
 
 
 def test_every_row_of_the_checklist_is_there_once():

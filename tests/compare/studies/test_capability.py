@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 import children
-from common.cases.named import BY_NAME
-from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import capability
 from compare.studies.constructs import CONSTRUCTS, HELION_ON_GFX942
@@ -79,18 +77,6 @@ def test_a_broken_line_is_named(tmp_path, line, said):
     path.write_text(path.read_text().splitlines()[0] + "\n" + line + "\n")
     with pytest.raises(capability.NoResults, match=re.escape(said)):
         capability.read(path)
-    assert diptych(["pages", "capability", "--results", str(path)]) == 2
-
-
-def test_the_cover_has_every_aspect():
-    chosen = [BY_NAME[name] for name in capability.cover()]
-    uncovered = [a.name for a in capability.ASPECTS if not any(a.has(case, "") for case in chosen)]
-    assert uncovered == ["bf16", "fp16", "fp32"]  # the dtype is the cell's, not the case's
-
-
-def test_the_committed_page_is_what_the_committed_run_says():
-    """`python -m compare pages capability --write` makes it so."""
-    assert diptych(["pages", "capability"]) == 0
 
 
 def test_the_committed_run_has_kernels_as_they_declare_themselves():

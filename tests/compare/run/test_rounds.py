@@ -8,15 +8,15 @@ import pytest
 
 from compare.__main__ import main as diptych
 from compare.record.records import MAX_SAMPLES
-from compare.studies import precision
+from compare.run import rounds as of_rounds
 from synthetic_run import timed, workload, write
 
 LOAD = workload("q1s512", "decode", 1, 1, 512)
 
 
-def run(folder, spread, rounds=MAX_SAMPLES):
+def run(folder, spread, count=MAX_SAMPLES):
     random.seed(7)
-    droop = [1 + 0.2 * r / rounds for r in range(rounds)]
+    droop = [1 + 0.2 * r / count for r in range(count)]
     records = []
     for kernel in ("baseline/flash_attn3", "triton/naive", "helion/naive"):
         record = timed(LOAD, kernel, 10.0)
@@ -27,22 +27,22 @@ def run(folder, spread, rounds=MAX_SAMPLES):
 
 def test_what_moves_both_does_not_count(tmp_path):
     _, records = run(tmp_path, 0.01)
-    assert precision.spreads(records) == pytest.approx([0.01, 0.01], rel=0.2)
+    assert of_rounds.spreads(records) == pytest.approx([0.01, 0.01], rel=0.2)
 
 
 def test_rounds_grow_with_the_square_of_the_spread():
-    assert precision.rounds(0.01, 0.005) == 27
-    assert precision.rounds(0.02, 0.005) == pytest.approx(4 * 27, abs=2)
+    assert of_rounds.rounds(0.01, 0.005) == 27
+    assert of_rounds.rounds(0.02, 0.005) == pytest.approx(4 * 27, abs=2)
 
 
 def test_the_command_prints_a_line_a_share(tmp_path, capsys):
     folder, _ = run(tmp_path, 0.01)
-    assert diptych(["study", "precision", str(folder), "--precision", "1%"]) == 0
-    assert capsys.readouterr().out.count("rounds") == 1 + len(precision.SHARES)
+    assert diptych(["doctor", "--rounds", str(folder), "--precision", "1%"]) == 0
+    assert capsys.readouterr().out.count("rounds") == 1 + len(of_rounds.SHARES)
 
 
 def test_runs_that_took_no_turns_are_exit_2(tmp_path, capsys):
-    assert diptych(["study", "precision", str(tmp_path / "nowhere")]) == 2
+    assert diptych(["doctor", "--rounds", str(tmp_path / "nowhere")]) == 2
     folder = write(tmp_path, [timed(LOAD, "triton/naive", 10.0)])
-    assert diptych(["study", "precision", str(folder)]) == 2
+    assert diptych(["doctor", "--rounds", str(folder)]) == 2
     assert str(Path(folder)) in capsys.readouterr().err
