@@ -1,6 +1,7 @@
 """Who may import whom (tests/rooms.toml), how long things may get, and what project files may not mention."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -30,6 +31,11 @@ def module_of(path: Path) -> str:
 
 def identifier(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -116,14 +122,14 @@ def parameters(function: ast.FunctionDef) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_imports_follow_the_table(path):
+def test_imports_follow_the_table():
     wrong = [
-        f"line {line}: {module}" + (" inside a function" if inside else "")
-        for module, inside, line in edges(ast.parse(path.read_text()))
+        f"{identifier(path)}:{line} may not import {module}" + (" inside a function" if inside else "")
+        for path in SOURCES
+        for module, inside, line in edges(parsed(path))
         if not allowed(module_of(path), module, inside)
     ]
-    assert not wrong, f"{module_of(path)} may not import " + "; ".join(wrong)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +181,8 @@ def started(tree: ast.AST) -> list[int]:
     return [node.lineno for word, node in words if word == "Popen" and id(node) in calls]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_a_process_is_started_by_common_process_alone(path):
-    assert bool(started(ast.parse(path.read_text()))) == (module_of(path) == "common.process")
+def test_a_process_is_started_by_common_process_alone():
+    assert [module_of(path) for path in SOURCES if started(parsed(path))] == ["common.process"]
 
 
 def test_a_process_that_is_started_is_seen():
@@ -191,10 +196,9 @@ def private(tree: ast.AST) -> list[str]:
     return [alias.name for node in ours for alias in node.names if re.match("_(?!_)", alias.name)]
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=identifier)
-def test_no_private_name_is_imported(path):
-    excused = {name for name in TABLE["private"] if name.startswith(f"{module_of(path)}._")}
-    assert {f"{module_of(path)}.{name}" for name in private(ast.parse(path.read_text()))} == excused
+def test_no_private_name_is_imported():
+    found = {f"{module_of(path)}.{name}" for path in SOURCES + TESTS for name in private(parsed(path))}
+    assert found == TABLE["private"].keys()
 
 
 def test_a_private_import_is_seen():
@@ -236,42 +240,41 @@ def test_a_second_noun_is_seen():
     assert found == ["records is compare.record", "figures is compare.report", "record is records"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_a_files_name_does_not_repeat_its_room(path):
+def test_a_files_name_does_not_repeat_its_room():
     """`report/report_svg.py` is `report/svg.py`."""
-    assert not path.stem.startswith(f"{path.parent.name}_")
+    assert not [identifier(path) for path in SOURCES if path.stem.startswith(f"{path.parent.name}_")]
 
 
 FOLDERS = sorted(path for package in ("common", "compare") for path in (ROOT / package).rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("path", FOLDERS, ids=identifier)
-def test_a_room_says_its_idea_and_what_comes_in_and_out(path):
-    tree, module = ast.parse(path.read_text()), module_of(path)
-    said = ast.get_docstring(tree) or ""
-    assert said
-    if module in ROOMS:
-        assert re.search(r"^In: ", said, re.MULTILINE) and "Out: " in said
-        assert len(tree.body) == 1 or module in FACES | TABLES | {"common.interpreter"}
+def test_a_room_says_its_idea_and_what_comes_in_and_out():
+    for path in FOLDERS:
+        tree, module = parsed(path), module_of(path)
+        said = ast.get_docstring(tree) or ""
+        assert said, module
+        if module in ROOMS:
+            assert re.search(r"^In: ", said, re.MULTILINE) and "Out: " in said, module
+            assert len(tree.body) == 1 or module in FACES | TABLES | {"common.interpreter"}, module
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=identifier)
-def test_a_long_file_is_one_idea(path):
+def test_a_long_file_is_one_idea():
     """Above 500 lines a file is on the table's list, which says why."""
-    assert (len(path.read_text().splitlines()) > ASKED_AT) == (identifier(path) in LONG)
+    long = {identifier(path) for path in SOURCES + TESTS if len(path.read_text().splitlines()) > ASKED_AT}
+    assert long == LONG.keys()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_functions_stay_short(path):
-    tree = ast.parse(path.read_text())
-    own = kernels(tree)
-    limits = [(f, MAX_KERNEL if f in own else MAX_HOST) for f in functions(tree)]
-    assert not [f"{f.name}: {length(f)} lines, allowed {limit}" for f, limit in limits if length(f) > limit]
+def test_functions_stay_short():
+    found = []
+    for path in SOURCES:
+        own = kernels(parsed(path))
+        limits = [(f, MAX_KERNEL if f in own else MAX_HOST) for f in functions(parsed(path))]
+        found += [f"{identifier(path)}: {f.name}: {length(f)} lines, allowed {n}" for f, n in limits if length(f) > n]
+    assert not found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identifier)
-def test_kernels_take_few_parameters(path):
-    counted = {f.name: len(parameters(f)) for f in kernels(ast.parse(path.read_text()))}
+def test_kernels_take_few_parameters():
+    counted = {f"{identifier(path)}: {f.name}": len(parameters(f)) for path in SOURCES for f in kernels(parsed(path))}
     assert not {name: count for name, count in counted.items() if count > MAX_PARAMETERS}
 
 
