@@ -2,10 +2,9 @@
 
 `smoke` is run every day (`make test`, `pytest -m conformance`), the rest of `full` by `make test-slow`. Every day
 
-- triton/q_block meets every case, and each case one more Triton kernel that supports it, in turn;
-- Helion meets the kit's smoke level and one case of each capability. It generates code for 2 to 12 s for each kernel,
-  dtype and form of a case (181 forms in all, 40 here), so the cases of a form come to q_block, unless each has that
-  code for the cases that nobody may miss;
+- each case comes to one Triton kernel that supports it, in turn;
+- Helion meets one case of each capability. It generates code for seconds for each kernel, dtype and form of a case, so
+  the cases of a form come to q_block, unless each has that code for the cases that nobody may miss;
 - every kernel, naive too, meets the cases that nobody may miss; Helion's but naive meet those of them that are of plain
   form, and the others in turn.
 """
@@ -19,7 +18,6 @@ from typing import Any
 
 from common.cases.case import FIELDS
 from common.cases.named import CASES, Case
-from common.kit import levels
 from common.spec.paged_batch import DTYPES
 from compare.competitors import registry
 from kernel_cases import lacking
@@ -87,10 +85,10 @@ def _asked(case: Case) -> frozenset[str]:
 
 @cache
 def helion_daily() -> frozenset[str]:
-    """The names of the cases that Helion meets at smoke level: the kit's, the first that asks for a capability, and of
-    plain form, whose code each kernel has, so many that each meets ten."""
+    """The names of the cases that Helion meets at smoke level: those that nobody may miss, the first that asks for a
+    capability, and of plain form, whose code each kernel has, so many that each meets ten."""
     small = [case for case in CASES if not case.large]
-    daily = {case.name for case in small} & (NOBODY_MAY_MISS | set(levels.SMOKE))
+    daily = {case.name for case in small} & NOBODY_MAY_MISS
     daily |= {case.name for case in [case for case in small if form(case) == PLAIN][:PLAIN_CASES]}
     met = set().union(*(_asked(case) for case in small if case.name in daily))
     for case in small:
@@ -123,7 +121,7 @@ def cells() -> Iterator[Cell]:
     helion = _helion_of_the_day(small)
     for number, case in enumerate(small):
         form_number = forms.setdefault(form(case), len(forms))
-        daily = {TRITON[0], _dealt(TRITON[1:], number, case), helion.get(case.name)}
+        daily = {_dealt(TRITON, number, case), helion.get(case.name)}
         if case.name in NOBODY_MAY_MISS:
             daily |= {k for k in registry.OWN if k not in HELION or case.refused or form(case) == PLAIN}
         for k, kernel_id in enumerate(registry.OWN):
