@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import lzma
 import re
 import sys
 import tomllib
@@ -320,6 +321,12 @@ def test_no_machine_paths_and_no_registry_hosts():
         if (match := FOREIGN.search(line))
     ]
     assert not found
+
+
+@pytest.mark.slow
+def test_no_machine_paths_in_committed_logs():
+    logs = {identifier(path): lzma.decompress(path.read_bytes()).decode() for path in (ROOT / "docs").rglob("*.xz")}
+    assert not {name: found.group() for name, text in logs.items() if (found := FOREIGN.search(text))}
 
 
 @pytest.mark.parametrize("text", ["/wo" + "rk/main", "/ho" + "me/somebody/x", "https://py" + "pi.org/simple"])

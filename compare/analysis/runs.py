@@ -12,6 +12,7 @@ import pandas as pd
 
 from compare.analysis import summary
 from compare.analysis.cells import combined
+from compare.record import packed
 from compare.record.folder import NotARun
 from compare.record.manifest import read as read_manifest
 from compare.record.records import Record, Status, latest
@@ -105,7 +106,7 @@ def read(folder: Path) -> RunData:
         if (folder / "graphs.jsonl").exists():
             raise ValueError(f"graphs.jsonl: its report is that of `python -m compare study graphs --report {folder}`")
         cells = folder / "cells.jsonl"
-        loaded = load(cells) if cells.exists() else None
+        loaded = load(cells) if packed.there(cells) else None
     except OSError as error:
         name = Path(error.filename or folder).name
         why = f"where {name} cannot be read ({error.strerror})" if folder.is_dir() else "which is no folder"

@@ -19,6 +19,7 @@ from pathlib import Path
 from compare.analysis.runs import NotARun
 from compare.exits import USAGE, say
 from compare.pages import add_write, conformance, settle_all
+from compare.record import packed
 from compare.record.folder import ROOT
 from compare.report import report
 from compare.studies.estimates import page as estimates
@@ -29,7 +30,7 @@ RESULTS = ROOT / "docs" / "results"
 
 def committed(results: Path = RESULTS) -> list[Path]:
     """The folders of runs that have a report."""
-    return sorted(path.parent for path in results.rglob("report.md") if (path.parent / "cells.jsonl").is_file())
+    return sorted(path.parent for path in results.rglob("report.md") if packed.there(path.parent / "cells.jsonl"))
 
 
 def written(run: Path) -> Iterator[tuple[Path, str]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compare.record import packed
 from compare.record.manifest import read as read_manifest
 from compare.record.records import Record, Status, latest
 from compare.record.store import Lines, Loaded, load
@@ -138,7 +139,7 @@ def _append(path: Path, lines: Sequence[str]) -> None:
 def finished(folder: Path) -> Loaded:
     """The rows in a run's folder; none where it has no cells.jsonl."""
     path = folder / "cells.jsonl"
-    return load(path) if path.exists() else Loaded(path, [])
+    return load(path) if packed.there(path) else Loaded(path, [])
 
 
 class CannotResume(ValueError):
@@ -183,7 +184,7 @@ def find(plan: Plan, named: str | None, results: Path = Path("results"), *, begi
     """
     if named:
         folder = Path(named)
-        if (folder / "cells.jsonl").exists():
+        if packed.there(folder / "cells.jsonl"):
             return _same(folder, plan)
         if not begins:
             raise absent(folder)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from compare.identity import FOLDER as ROOT
+from compare.record import packed
 from compare.record.contract import Contract
 from compare.record.spec_identity import spec_hash
 from compare.record.whole import CannotWrite
@@ -60,7 +61,7 @@ def make(out: str | None, gpu: str, or_else: str = "") -> Path:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(out) if out else Path("results") / f"{now}_{gpu}_{commit()}"
     ensure_writable(folder)
-    if (folder / "cells.jsonl").exists():
+    if packed.there(folder / "cells.jsonl"):
         raise CannotWrite(f"out: found {folder}, which holds a run already; allowed a new or empty folder{or_else}")
     return folder
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from compare.record import packed
 from compare.record.records import Record
 
 NAMED = 5  # bad lines that a message names; the rest is counted
@@ -28,6 +29,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        packed.unpack(path)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system drops it with the process
@@ -133,7 +135,7 @@ def load(path: Path) -> Loaded:
     Raises OSError where the file cannot be read.
     """
     records, skipped = [], []
-    for number, data in _lines(path.read_bytes()):
+    for number, data in _lines(packed.read_bytes(path)):
         try:
             records.append(Record.from_json(_text(data)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:

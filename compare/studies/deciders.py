@@ -32,6 +32,7 @@ from common.spec.metadata import BatchStats
 from compare.analysis import regret
 from compare.competitors import registry
 from compare.exits import NOTHING, OK
+from compare.record import packed
 from compare.record.folder import ROOT
 from compare.tune import cost, records
 from compare.workloads import Workload, suites
@@ -77,7 +78,7 @@ def committed(folders: Iterable[str]) -> list[Point]:
                 add(rows[label], kernel.split("/")[1], line["config"], line["final_us"])
     for name, suite in RUNS.items():
         rows = {row.label: row for row in suites.suite(suite)}
-        for line in map(json.loads, (ROOT / "docs/results/h200" / name / "cells.jsonl").read_text().splitlines()):
+        for line in map(json.loads, packed.read_bytes(ROOT / "docs/results/h200" / name / "cells.jsonl").splitlines()):
             row, kernel = rows.get(line["workload"]["label"]), line["kernel"]
             if row is None or line["status"] != "ok" or not kernel.startswith("triton/") or not line.get("timing"):
                 continue

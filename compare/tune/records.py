@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.record import folder as run_folder
-from compare.record import plain
+from compare.record import packed, plain
 from compare.record.fields import (
     COUNT,
     FLAG,
@@ -69,9 +69,9 @@ def read(path: Path, fits: bool = False, check: Callable[[Any], dict[str, Any]] 
     """The lines of a log. fits: what was timed has what a fit asks for. check: as Log has it. Raises NotThisRun that
     names the line and field which is not one of such a log."""
     check = check or partial(_candidate, fits=fits)
-    if not path.exists():
+    if not packed.there(path):
         return []
-    whole = path.read_bytes().rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
+    whole = packed.read_bytes(path).rpartition(b"\n")[0]  # a run that was killed may leave a torn line behind
     found = []
     for number, line in enumerate(whole.split(b"\n"), 1):
         if line.strip():

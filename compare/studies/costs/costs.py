@@ -30,6 +30,7 @@ from common.process import cores
 from compare.competitors import registry
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, USAGE
 from compare.record import folder as run_folder
+from compare.record import packed
 from compare.studies.costs import compile as compile_cost
 from compare.studies.costs import launch, server, tuning
 from compare.studies.costs import trace as trace_cost
@@ -186,7 +187,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name}: found {getattr(arguments, name)}, allowed at least 1")
     for folder in arguments.tuned:
-        if not (folder / "candidates.jsonl").is_file():
+        if not packed.there(folder / "candidates.jsonl"):
             raise ValueError(f"--tuned: found no candidates.jsonl in {folder}, allowed a run of tune")
     tuning.check_budgets(arguments.tuned)
     kernels = tuple(k for k in registry.select(arguments.kernels) if k in registry.OWN)

@@ -97,9 +97,9 @@ def test_a_row_of_schema_1_is_one_of_process_0():
         Record.from_json(json.dumps(plain | {"schema": 3}))
 
 
-@pytest.mark.parametrize("run", sorted(Path(__file__).parents[3].glob("docs/results/*/*/cells.jsonl")), ids=str)
-def test_committed_runs_can_be_read(run):
-    assert read_records(run)
+def test_committed_runs_can_be_read():
+    runs = sorted(path.parent for path in Path(__file__).parents[3].glob("docs/results/*/*/cells.jsonl*"))
+    assert len(runs) > 10 and all(read_records(run / "cells.jsonl") for run in runs)
 
 
 def test_a_time_smuggled_into_a_line_is_refused():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compare.record import packed
 from compare.report import report
 
 RESULTS = Path("docs/results")
@@ -13,7 +14,7 @@ QUICK = {"mi300/family", "h200/fig7"}  # 3 s each; all of them together take min
 RUNS = sorted(
     folder.relative_to(RESULTS).as_posix()
     for folder in (path.parent for path in RESULTS.rglob("report.md"))
-    if (folder / "cells.jsonl").exists()
+    if packed.there(folder / "cells.jsonl")
 )
 
 
@@ -26,7 +27,7 @@ def words(folder):
 def test_it_is_written_as_it_was(run, tmp_path):
     committed, again = RESULTS / run, tmp_path / Path(run).name
     again.mkdir()
-    for name in ("manifest.json", "cells.jsonl", "noise.json"):
+    for name in ("manifest.json", "cells.jsonl.xz", "noise.json"):
         if (committed / name).exists():
             shutil.copy(committed / name, again)
     report.write(again)
