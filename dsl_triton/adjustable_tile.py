@@ -29,7 +29,9 @@ from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, 
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
+    attend_range,
     load_rows,
+    locate_q_block,
     normalise,
     q_block_rows,
     softmax_init,
@@ -103,27 +105,10 @@ def _long_queries_kernel(
     # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
-
-    # The last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i.
-    # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.
-    guess = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
-    begins = tl.load(query_start_loc_ptr + guess) // BLOCK_Q + guess <= q_block_idx
-    ends = tl.load(query_start_loc_ptr + guess + 1) // BLOCK_Q + guess + 1 > q_block_idx
-    left = tl.where(begins, guess, 0)
-    right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-    while right - left > 1:
-        middle = (left + right) // 2
-        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
-            left = middle
-        else:
-            right = middle
-    seq = left
-
-    query_start = tl.load(query_start_loc_ptr + seq)
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    seq, query_start, query_len, seq_len, first = locate_q_block(
+        q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
+    )
     if (first < query_len) & (query_len > LONGEST_SHORT):
-        seq_len = tl.load(seq_lens_ptr + seq)
         context_len = seq_len - query_len
         token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
         query_pos = context_len + token
@@ -136,24 +121,13 @@ def _long_queries_kernel(
             seq, context_len + first, last_pos, seq_len, f, TILE_SIZE
         )
         table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-        for j in range(lo, full_lo):
-            m, l, acc = attend_runs(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+        m, l, acc = attend_range(
+            attend_runs, lo, full_lo, full_hi, hi, q, m, l, acc, (
+                query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                 key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-            )  # fmt: skip
-        for j in range(full_lo, full_hi):
-            m, l, acc = attend_runs(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
-            )  # fmt: skip
-        for j in range(full_hi, hi):
-            m, l, acc = attend_runs(
-                j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-            )  # fmt: skip
+                HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+            ),
+        )  # fmt: skip
         acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
         store_rows(out_ptr, out_strides, query_start + token, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)

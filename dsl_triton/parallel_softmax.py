@@ -29,11 +29,14 @@ from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, 
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
+    attend_range,
     load_rows,
+    locate_q_block,
     normalise,
     q_block_rows,
     softmax_init,
     store_lse,
+    store_partial,
     store_rows,
 )
 from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
@@ -112,33 +115,14 @@ def _segments_kernel(
         PER_SEQUENCE: tl.constexpr = (LONGEST_QUERY + BLOCK_Q - 1) // BLOCK_Q
         seq = q_block_idx // PER_SEQUENCE
         query_start = tl.load(query_start_loc_ptr + seq)
-        query_end = tl.load(query_start_loc_ptr + seq + 1)
+        query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
         seq_len = tl.load(seq_lens_ptr + seq)
         first = q_block_idx % PER_SEQUENCE * BLOCK_Q
     else:
-        # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // BLOCK_Q + i.
-        # The first guess is exact where every query has one token: then what is known of it is loaded at once, where a
-        # search takes log2(num_seqs) + 2 loads one after another (0.3 us of the 5.6 us of one decode over 512 keys).
-        seq = tl.minimum(q_block_idx - (q_block_idx + 1) // (BLOCK_Q + 1), num_seqs - 1)
-        query_start = tl.load(query_start_loc_ptr + seq)
-        query_end = tl.load(query_start_loc_ptr + seq + 1)
-        seq_len = tl.load(seq_lens_ptr + seq)
-        begins = query_start // BLOCK_Q + seq <= q_block_idx
-        if (begins & (query_end // BLOCK_Q + seq + 1 > q_block_idx)) == 0:
-            right = tl.where(begins, num_seqs, seq)
-            seq = tl.where(begins, seq, 0)
-            while right - seq > 1:
-                middle = (seq + right) // 2
-                if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
-                    seq = middle
-                else:
-                    right = middle
-            query_start = tl.load(query_start_loc_ptr + seq)
-            query_end = tl.load(query_start_loc_ptr + seq + 1)
-            seq_len = tl.load(seq_lens_ptr + seq)
-        first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+        seq, query_start, query_len, seq_len, first = locate_q_block(
+            q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
+        )
 
-    query_len = query_end - query_start
     if (first < query_len) & (query_len <= LONGEST_QUERY):
         context_len = seq_len - query_len
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
@@ -156,35 +140,21 @@ def _segments_kernel(
             q, r = query_operand(q, r, key_cache_ptr)
             m, l, acc = softmax_init(f, head, live, segment, q, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-            for j in range(start, full_start):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+            m, l, acc = attend_range(
+                attend_runs, start, full_start, full_stop, stop, q, m, l, acc, (
+                    query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
-            for j in range(full_start, full_stop):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
-                )  # fmt: skip
-            for j in range(full_stop, stop):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+                ),
+            )  # fmt: skip
             acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
             if acc_ptr is None or used <= 1:
                 store_rows(out_ptr, out_strides, row, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, row, head, live, m, l)
             else:
                 place = seq * LONGEST_QUERY + token if BY_SEQUENCE else row
-                part = segment.to(tl.int64)
-                store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, VALUE_SIZE)
-                stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
-                tl.store(m_ptr + stat, m, mask=live)
-                tl.store(l_ptr + stat, l, mask=live)
+                partial = (acc_ptr, m_ptr, l_ptr)
+                store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
 
 
 def workspace(

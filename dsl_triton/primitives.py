@@ -21,6 +21,59 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def first_index(query_start, seq, BLOCK_Q: tl.constexpr):
+    """Number of the first Q Block of sequence `seq`, whose query begins at row `query_start`.
+
+    It needs no lengths of other sequences, and leaves at most one Q Block a sequence without rows. BLOCK_Q None: rows
+    are counted, not Q Blocks.
+    """
+    if BLOCK_Q is None:
+        return query_start
+    else:
+        return query_start // BLOCK_Q + seq
+
+
+@triton.jit
+def search_sequence(index, left, right, query_start_loc_ptr, BLOCK_Q: tl.constexpr):
+    """The last of the sequences [left, right) that begins at or before a Q Block or row: a binary search."""
+    seq = left
+    while right - seq > 1:
+        middle = (seq + right) // 2
+        if first_index(tl.load(query_start_loc_ptr + middle), middle, BLOCK_Q) <= index:
+            seq = middle
+        else:
+            right = middle
+    return seq
+
+
+@triton.jit
+def locate_q_block(index, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q: tl.constexpr):
+    """The sequence of a Q Block: seq, query_start, query_len, seq_len, and the Q Block's first token in the query.
+
+    BLOCK_Q None: of a query row. The first guess is exact where every query has one token: then three loads at once
+    replace a chain of log2(num_seqs) + 2 (0.3 us of the 5.6 us of one decode over 512 keys).
+    """
+    if BLOCK_Q is None:
+        seq = tl.minimum(index, num_seqs - 1)
+    else:
+        seq = tl.minimum(index - (index + 1) // (BLOCK_Q + 1), num_seqs - 1)
+    query_start = tl.load(query_start_loc_ptr + seq)
+    query_end = tl.load(query_start_loc_ptr + seq + 1)
+    seq_len = tl.load(seq_lens_ptr + seq)
+    begins = first_index(query_start, seq, BLOCK_Q) <= index
+    if (begins & (first_index(query_end, seq + 1, BLOCK_Q) > index)) == 0:
+        right = tl.where(begins, num_seqs, seq)
+        seq = search_sequence(index, tl.where(begins, seq, 0), right, query_start_loc_ptr, BLOCK_Q)
+        query_start = tl.load(query_start_loc_ptr + seq)
+        query_end = tl.load(query_start_loc_ptr + seq + 1)
+        seq_len = tl.load(seq_lens_ptr + seq)
+    first = index - first_index(query_start, seq, BLOCK_Q)
+    if BLOCK_Q is not None:
+        first *= BLOCK_Q
+    return seq, query_start, query_end - query_start, seq_len, first
+
+
+@triton.jit
 def q_block_rows(first, kv_head, query_len, QUERIES_PER_KV: tl.constexpr, BLOCK_M: tl.constexpr):
     """Rows of the Q Block whose first query token is `first`: query token, query head, and whether the row is real.
 
@@ -68,6 +121,19 @@ def store_lse(ptr, strides, row, head, live, m, l):
     if ptr is not None:
         lse = (m + tl.log2(l)) * LN2
         tl.store(ptr + row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1], lse, mask=live)
+
+
+@triton.jit
+def store_partial(
+    partial, acc_strides, m_strides, segment, row, head, live, m, l, acc, VALUE_SIZE: tl.constexpr
+):  # fmt: skip
+    """What one segment found, into (acc [segments, rows, heads, VALUE_SIZE], m, l)."""
+    to_acc, to_m, to_l = partial
+    part = segment.to(tl.int64)
+    store_rows(to_acc + part * acc_strides[0], acc_strides[1:], row, head, live, acc, VALUE_SIZE)
+    at = part * m_strides[0] + row.to(tl.int64) * m_strides[1] + head
+    tl.store(to_m + at, m, mask=live)
+    tl.store(to_l + at, l, mask=live)
 
 
 @triton.jit
@@ -257,6 +323,21 @@ def attend_tile(
     v = dequantise_values(v, value_dtype(q.dtype, f.value_token_scales is not None), acc.shape[0])
     scales = load_token_scales(f.value_token_scales, f.value_token_strides, page, slot, kv_head, wanted)
     return softmax_step(s, v, scales, m, l, acc, base2_scale(softmax_scale, f, r), f, r, MASKED)
+
+
+@triton.jit
+def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m, l, acc, operands):
+    """Tiles [start, stop) of the sequence: those of [full_start, full_stop) without masks. Returns the new m, l, acc.
+
+    attend: attend_tile, or one that reads K and V from elsewhere. operands: what it takes from query_pos to MASKED.
+    """
+    for j in range(start, full_start):
+        m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
+    for j in range(full_start, full_stop):
+        m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=False)
+    for j in range(full_stop, stop):
+        m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
+    return m, l, acc
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from common.spec import AttentionShape
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
-from dsl_triton.primitives import cut, rescale, store_lse
+from dsl_triton.primitives import cut, locate_q_block, rescale, store_lse
 
 
 @dataclass(frozen=True)
@@ -88,26 +88,14 @@ def _reduce_segments_kernel(
     if BY_SEQUENCE:
         seq = place // LONGEST_QUERY
         query_start = tl.load(query_start_loc_ptr + seq)
+        query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+        seq_len = tl.load(seq_lens_ptr + seq)
         token = place % LONGEST_QUERY
     else:
-        # The last sequence that begins at or before this token; where every query has one, that is its own number.
-        guess = tl.minimum(place, num_seqs - 1)
-        begins = tl.load(query_start_loc_ptr + guess) <= place
-        ends = tl.load(query_start_loc_ptr + guess + 1) > place
-        left = tl.where(begins, guess, 0)
-        right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = (left + right) // 2
-            if tl.load(query_start_loc_ptr + middle) <= place:
-                left = middle
-            else:
-                right = middle
-        seq = left
-        query_start = tl.load(query_start_loc_ptr + seq)
-        token = place - query_start
+        seq, query_start, query_len, seq_len, token = locate_q_block(
+            place, query_start_loc_ptr, seq_lens_ptr, num_seqs, None
+        )
 
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    seq_len = tl.load(seq_lens_ptr + seq)
     first = token // BLOCK_Q * BLOCK_Q
     last_pos = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
     _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)

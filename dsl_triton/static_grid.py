@@ -27,6 +27,7 @@ from dsl_triton.masks import clip_range, join_loops
 from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
+    attend_range,
     load_rows,
     normalise,
     q_block_rows,
@@ -166,24 +167,13 @@ def _attend_items_kernel(
             q, r = query_operand(q, r, key_cache_ptr)
             m, l, acc = softmax_init(f, head, live, from_slot - begin, q, VALUE_SIZE)
             table_ptr = block_table_ptr + seq.to(tl.int64) * block_table_strides[0]
-            for j in range(start_tile, full_start):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
+            m, l, acc = attend_range(
+                attend_runs, start_tile, full_start, full_stop, stop_tile, q, m, l, acc, (
+                    query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
                     key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
-            for j in range(full_start, full_stop):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=False,
-                )  # fmt: skip
-            for j in range(full_stop, stop_tile):
-                m, l, acc = attend_runs(
-                    j, q, m, l, acc, query_pos, seq_len, first_key, end_key, kv_head, softmax_scale, f, r,
-                    key_cache_ptr, value_cache_ptr, table_ptr, key_strides, value_strides,
-                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN, MASKED=True,
-                )  # fmt: skip
+                    HEAD_SIZE, VALUE_SIZE, BLOCK_SIZE, TILE_SIZE, RUN,
+                ),
+            )  # fmt: skip
             acc = finished(narrow(acc, VALUE_SIZE), value_cache_ptr, f, r)
             if (from_slot == begin) & (to_slot == end):
                 unserved = tl.where(refused, float("nan"), 0.0)

@@ -40,8 +40,10 @@ from dsl_triton.primitives import (
     load_rows,
     normalise,
     q_block_rows,
+    search_sequence,
     softmax_init,
     store_lse,
+    store_partial,
     store_rows,
 )
 
@@ -145,16 +147,7 @@ def _unpaged_kernel(
     segment = block % segments
     q_block_idx = block // segments
 
-    # the last sequence that begins at or before this Q Block; sequence i begins at query_start_loc[i] // BLOCK_Q + i
-    left = 0
-    right = num_seqs
-    while right - left > 1:
-        middle = (left + right) // 2
-        if tl.load(query_start_loc_ptr + middle) // BLOCK_Q + middle <= q_block_idx:
-            left = middle
-        else:
-            right = middle
-    seq = left
+    seq = search_sequence(q_block_idx, 0, num_seqs, query_start_loc_ptr, BLOCK_Q)
 
     query_start = tl.load(query_start_loc_ptr + seq)
     query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
@@ -221,11 +214,8 @@ def _unpaged_kernel(
                 store_rows(out_ptr, out_strides, place, head, live, normalise(acc, l, kv_head, f), VALUE_SIZE)
                 store_lse(lse_ptr, lse_strides, place, head, live, m, l)
         else:
-            part = segment.to(tl.int64)
-            store_rows(acc_ptr + part * acc_strides[0], acc_strides[1:], place, head, live, acc, VALUE_SIZE)
-            stat = part * m_strides[0] + place.to(tl.int64) * m_strides[1] + head
-            tl.store(m_ptr + stat, m, mask=live)
-            tl.store(l_ptr + stat, l, mask=live)
+            partial = (acc_ptr, m_ptr, l_ptr)
+            store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
 
 
 def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:

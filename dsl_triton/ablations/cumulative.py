@@ -19,6 +19,7 @@ from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
 from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle
+from dsl_triton.primitives import search_sequence
 from dsl_triton.q_block import CONTRACT, DEFAULT, Config, space
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
@@ -55,19 +56,14 @@ def _cumulative_kernel(
         ends = tl.load(q_block_starts_ptr + guess + 1) > q_block_idx
         left = tl.where(begins, guess, 0)
         right = tl.where(begins & ends, guess + 1, tl.where(begins, num_seqs, guess))
-        while right - left > 1:
-            middle = (left + right) // 2
-            if tl.load(q_block_starts_ptr + middle) <= q_block_idx:
-                left = middle
-            else:
-                right = middle
-        seq = left
+        seq = search_sequence(q_block_idx, left, right, q_block_starts_ptr, None)
         query_start = tl.load(query_start_loc_ptr + seq)
         query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
+        seq_len = tl.load(seq_lens_ptr + seq)
         first = (q_block_idx - tl.load(q_block_starts_ptr + seq)) * (BLOCK_M // QUERIES_PER_KV)
         attend_q_block(
-            seq, first, query_start, query_len, kv_head, query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr,
-            seq_lens_ptr, out_ptr, lse_ptr, softmax_scale, f,
+            seq, query_start, query_len, seq_len, first, kv_head, query_ptr, key_cache_ptr, value_cache_ptr,
+            block_table_ptr, out_ptr, lse_ptr, softmax_scale, f,
             query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
             QUERIES_PER_KV, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE,
         )  # fmt: skip

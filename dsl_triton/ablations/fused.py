@@ -20,9 +20,10 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import require
 from common.spec.metadata import BatchStats, num_q_blocks
 from dsl_triton.ablations import SUPPORTS
-from dsl_triton.ablations.parts import attend_q_block, find_sequence
+from dsl_triton.ablations.parts import attend_q_block
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import bundle
+from dsl_triton.primitives import locate_q_block
 from dsl_triton.q_block import CONTRACT, workspace
 
 __all__ = ["CONTRACT", "SUPPORTS", "workspace"]
@@ -81,22 +82,21 @@ def _fused_kernel(
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
-    seq = find_sequence(q_block_idx, query_start_loc_ptr, num_seqs, BLOCK_Q)
-    query_start = tl.load(query_start_loc_ptr + seq)
-    query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-    first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+    seq, query_start, query_len, seq_len, first = locate_q_block(
+        q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
+    )
     if first < query_len:
         if query_len <= DECODE_BLOCK_M // QUERIES_PER_KV:
             attend_q_block(
-                seq, first, query_start, query_len, kv_head, query_ptr, key_cache_ptr, value_cache_ptr,
-                block_table_ptr, seq_lens_ptr, out_ptr, lse_ptr, softmax_scale, f,
+                seq, query_start, query_len, seq_len, first, kv_head, query_ptr, key_cache_ptr, value_cache_ptr,
+                block_table_ptr, out_ptr, lse_ptr, softmax_scale, f,
                 query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
                 QUERIES_PER_KV, HEAD_SIZE, BLOCK_SIZE, DECODE_BLOCK_M, DECODE_TILE_SIZE,
             )  # fmt: skip
         else:
             attend_q_block(
-                seq, first, query_start, query_len, kv_head, query_ptr, key_cache_ptr, value_cache_ptr,
-                block_table_ptr, seq_lens_ptr, out_ptr, lse_ptr, softmax_scale, f,
+                seq, query_start, query_len, seq_len, first, kv_head, query_ptr, key_cache_ptr, value_cache_ptr,
+                block_table_ptr, out_ptr, lse_ptr, softmax_scale, f,
                 query_strides, key_strides, value_strides, block_table_strides, out_strides, lse_strides,
                 QUERIES_PER_KV, HEAD_SIZE, BLOCK_SIZE, BLOCK_M, TILE_SIZE,
             )  # fmt: skip

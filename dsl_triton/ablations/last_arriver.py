@@ -18,12 +18,12 @@ from common.spec.kernel import Capacity, ensure_room, require
 from common.spec.metadata import BatchStats, num_q_blocks
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.ablations import SUPPORTS
-from dsl_triton.ablations.parts import find_sequence
 from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.page_runs import run_length
 from dsl_triton.parallel_softmax import ANY_QUERY, CONTRACT, DEFAULT, Config, _segments_kernel, space
+from dsl_triton.primitives import locate_q_block
 from dsl_triton.reduce_segments import merge_row
 
 __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
@@ -75,12 +75,10 @@ def _last_arriver_kernel(
         kv_head = tl.program_id(0) % NUM_KV_HEADS
         segment = tl.program_id(0) // NUM_KV_HEADS % NUM_SEGMENTS
         q_block_idx = tl.program_id(0) // (NUM_KV_HEADS * NUM_SEGMENTS)
-        seq = find_sequence(q_block_idx, query_start_loc_ptr, num_seqs, BLOCK_Q)
-        query_start = tl.load(query_start_loc_ptr + seq)
-        query_len = tl.load(query_start_loc_ptr + seq + 1) - query_start
-        first = (q_block_idx - (query_start // BLOCK_Q + seq)) * BLOCK_Q
+        seq, query_start, query_len, seq_len, first = locate_q_block(
+            q_block_idx, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q
+        )
         if first < query_len:
-            seq_len = tl.load(seq_lens_ptr + seq)
             end = tl.minimum(first + BLOCK_Q, query_len)
             context_len = seq_len - query_len
             _, _, lo, full_lo, full_hi, hi = kv_tile_range(
