@@ -20,16 +20,16 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, ensure_room
+from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
-from dsl_helion.reduce_segments import scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -170,7 +170,7 @@ def _long_queries_kernel(
 _long_queries = kernel(_long_queries_kernel)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> parallel_softmax.Workspace | None:
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> SegmentScratch | None:
     """Scratch of the decode's segments for any batch up to `capacity`; None with one segment."""
     return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
 
@@ -180,7 +180,7 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: parallel_softmax.Workspace | None,
+    workspace: SegmentScratch | None,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:

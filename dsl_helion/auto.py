@@ -10,8 +10,7 @@ from common.serving.choice import Choice, Family
 from common.serving.facade import FlashAttention
 from common.serving.library import register
 from common.serving.plan import planner, sizer
-from common.spec.kernel import Precision
-from dsl_helion.features import SEAMS
+from common.spec.kernel import SEAMS, Precision
 from dsl_helion.handle import recorded
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}

@@ -9,53 +9,19 @@ from dataclasses import dataclass
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape
+from common.spec.workspaces import PartScratch
 from dsl_helion.arithmetic import cdiv, div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.primitives import normalise, store_lse, store_rows
 
-RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
-#             first query row, real rows, KV head, nothing
 PARTS, ROWS, HELPERS = 16, 2, 4
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Scratch of a static grid, float32 but for records and overflow.
-
-    A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
-    item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
-    capacity, else 0.
-    """
-
-    acc: torch.Tensor  # [rows, 1, value_lanes]
-    m: torch.Tensor  # [rows]
-    l: torch.Tensor  # [rows]
-    records: torch.Tensor  # i32 [programs, RECORD]
-    overflow: torch.Tensor  # i32 [1]
-    num_tokens: int
-    num_seqs: int
 
 
 @dataclass(frozen=True)
 class _Merge:
     num_warps: int = 4
     num_stages: int = 1
-
-
-def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) -> Workspace:
-    """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
-    floats = {"dtype": torch.float32, "device": capacity.device}
-    return Workspace(
-        torch.empty((rows, 1, shape.value_lanes), **floats),
-        torch.empty(rows, **floats),
-        torch.empty(rows, **floats),
-        torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
-        torch.zeros(1, dtype=torch.int32, device=capacity.device),
-        capacity.num_tokens,
-        capacity.num_seqs,
-    )
 
 
 def write_record(
@@ -131,7 +97,7 @@ def _merge_parts_kernel(
 _merge_parts = kernel(_merge_parts_kernel)
 
 
-def merge_parts(batch, features, out, workspace: Workspace, programs: int, lse) -> None:
+def merge_parts(batch, features, out, workspace: PartScratch, programs: int, lse) -> None:
     """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     args = (
         workspace.acc, workspace.m, workspace.l, workspace.records[:programs], out, lse, bundle(features),

@@ -20,8 +20,9 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, ensure_room
+from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Eviction,
@@ -36,7 +37,7 @@ from dsl_helion.binding import (
     run,
     smallest_block_m,
 )
-from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -48,7 +49,7 @@ from dsl_helion.primitives import (
     store_partial,
     store_rows,
 )
-from dsl_helion.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
+from dsl_helion.reduce_segments import reduce_segments
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -211,12 +212,9 @@ _segments = kernel(_segments_kernel)
 
 def workspace(
     shape: AttentionShape, capacity: Capacity, config: Config, longest_query: int = ANY_QUERY
-) -> Workspace | None:
+) -> SegmentScratch | None:
     """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
-    if config.num_segments == 1:
-        return None
-    rows = min(capacity.num_tokens, capacity.num_seqs * longest_query)
-    return make_workspace(shape, config.num_segments, rows, capacity.device)
+    return SegmentScratch.up_to(capacity, shape, config.num_segments, longest_query)
 
 
 def launch(
@@ -224,7 +222,7 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: Workspace | None,
+    workspace: SegmentScratch | None,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:

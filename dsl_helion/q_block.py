@@ -15,7 +15,7 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision
+from common.spec.kernel import SEAMS, Capacity, Precision
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
     Gather,
@@ -28,7 +28,7 @@ from dsl_helion.binding import (
     run,
     smallest_block_m,
 )
-from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import attend_tile, load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
 

@@ -4,41 +4,16 @@ Grid: rows x query heads. A row is a query token; where only short queries are s
 more, it is one of longest_query places of a sequence (by_sequence), so that long prompts cost no programs.
 """
 
-from dataclasses import dataclass
-
 import helion
 import helion.language as hl
 import torch
 
-from common.spec import AttentionShape
+from common.spec.workspaces import scratch
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import LN2, cut, rescale
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
-
-    acc: torch.Tensor  # [num_segments, rows, num_query_heads, value_lanes]
-    m: torch.Tensor  # [num_segments, rows, num_query_heads]
-    l: torch.Tensor  # [num_segments, rows, num_query_heads]
-
-
-def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> Workspace:
-    """Scratch for `rows` query tokens."""
-    sizes = (num_segments, rows, shape.num_query_heads)
-    return Workspace(
-        torch.empty((*sizes, shape.value_lanes), dtype=torch.float32, device=device),
-        torch.empty(sizes, dtype=torch.float32, device=device),
-        torch.empty(sizes, dtype=torch.float32, device=device),
-    )
-
-
-def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 
 def merge_row(partial, out, lse, place, row, kv_head, head, used, f, slots):

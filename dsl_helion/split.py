@@ -15,14 +15,14 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, new_tokens
+from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
 from dsl_helion import binding
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
-from dsl_helion.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
-from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes, packed_operands
+from dsl_helion.tile_sources import attend_new_tile, attend_paged_tile, packed_operands
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()

@@ -6,7 +6,7 @@ The rest of a step is primitives.attend_tile's; dsl_triton/tile_sources.py says 
 import helion.language as hl
 import torch
 
-from common.spec import Layout, PagedBatch, SpecError
+from common.spec import PagedBatch
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import loadable, value_dtype
 from dsl_helion.masks import not_before
@@ -20,19 +20,6 @@ from dsl_helion.primitives import (
     logits,
     softmax_step,
 )
-
-
-def packed_lanes(batch: PagedBatch) -> int | None:
-    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
-
-    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
-    """
-    if batch.layout is Layout.PAGED:
-        return None
-    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(-2)
-    if slot != x:
-        raise SpecError("key_cache", f"slots {slot} elements apart", f"x = {x}")
-    return x
 
 
 def packed_operands(batch: PagedBatch) -> tuple[torch.Tensor, ...]:

@@ -25,9 +25,10 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, side_stream
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8
+from common.spec.workspaces import SegmentScratch, has_room
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -44,7 +45,7 @@ from dsl_helion.binding import (
 )
 from dsl_helion.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_helion.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_helion.features import SEAMS, bundle, finished, narrow, row_operands
+from dsl_helion.features import bundle, finished, narrow, row_operands
 from dsl_helion.masks import kv_tile_range, segment_range
 from dsl_helion.primitives import (
     attend_tile,
@@ -114,8 +115,8 @@ class Workspace:
     key: torch.Tensor  # [num_kv_heads * rows, head_size], the query's dtype
     value: torch.Tensor  # [num_kv_heads * rows, value_lanes]
     scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
-    parts: reduce_segments.Workspace | None  # of the segments of long queries
-    decode: reduce_segments.Workspace | None
+    parts: SegmentScratch | None  # of the segments of long queries
+    decode: SegmentScratch | None
 
 
 def _unpaged_kernel(
@@ -243,7 +244,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     if segments > 1:
         # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
-        parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
+        parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
     values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
     return Workspace(
         torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
@@ -287,14 +288,14 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, *scratch, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
+    if segments == 1 or not has_room(scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *reduce_segments.scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
+            *scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
         with beside(side if source == "context" else None):

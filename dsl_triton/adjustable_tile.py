@@ -21,11 +21,12 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, ensure_room, require
-from common.spec.metadata import SHORT_QUERY, num_q_blocks
+from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec.metadata import SHORT_QUERY
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
 from dsl_triton import parallel_softmax
 from dsl_triton.binding import fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import kv_tile_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
@@ -38,7 +39,6 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.reduce_segments import scratch
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -133,7 +133,7 @@ def _long_queries_kernel(
         store_lse(lse_ptr, lse_strides, query_start + token, head, live, m, l)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> parallel_softmax.Workspace | None:
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> SegmentScratch | None:
     """Scratch of the decode's segments for any batch up to `capacity`; None with one segment."""
     return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
 
@@ -143,7 +143,7 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: parallel_softmax.Workspace | None,
+    workspace: SegmentScratch | None,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
@@ -161,7 +161,7 @@ def attend_long_queries(batch, features, out, config, lse) -> None:
     """One launch for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     _long_queries_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),

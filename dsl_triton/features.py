@@ -12,12 +12,6 @@ import triton.language as tl
 from common.spec import Features, PagedBatch, is_per_token, kernel
 from dsl_triton.binding import deals_lanes, padded
 
-# What a kernel supports that passes `f` and `r` to every seam, and asks masks.py for its tiles.
-SEAMS = frozenset({
-    "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
-    "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv", "fp8_query",
-    "fp8_out",
-})  # fmt: skip
 WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
 HEADROOM = tl.constexpr(2.0**15)  # P in fp16, at most 1, may be so much larger: its smallest number is only 2^-24
 

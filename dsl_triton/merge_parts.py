@@ -4,52 +4,15 @@ A cut between two programs that lies inside an item has a record; an item of n +
 here share its rows. A cut at an item's border has an empty record, and its programs leave.
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape
+from common.spec.workspaces import RECORD, PartScratch
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.primitives import normalise, store_lse, store_rows
 
-RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
-#             first query row, real rows, KV head, nothing
 PARTS, ROWS, HELPERS = tl.constexpr(16), tl.constexpr(2), 4
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Scratch of a static grid, float32 but for records and overflow.
-
-    A part has the rows of its item: unnormalised sums, base-2 row maxima, row sums. Every program has two parts: of an
-    item that it goes on with, and of one that it begins. overflow: 1 where the last launch met a sequence beyond the
-    capacity, else 0.
-    """
-
-    acc: torch.Tensor  # [rows, 1, value_lanes]
-    m: torch.Tensor  # [rows]
-    l: torch.Tensor  # [rows]
-    records: torch.Tensor  # i32 [programs, RECORD]
-    overflow: torch.Tensor  # i32 [1]
-    num_tokens: int
-    num_seqs: int
-
-
-def make_workspace(shape: AttentionShape, programs: int, rows: int, capacity) -> Workspace:
-    """Scratch for `programs` cuts and `rows` rows of parts; it does not grow with the batch."""
-    floats = {"dtype": torch.float32, "device": capacity.device}
-    return Workspace(
-        torch.empty((rows, 1, shape.value_lanes), **floats),
-        torch.empty(rows, **floats),
-        torch.empty(rows, **floats),
-        torch.empty((programs, RECORD), dtype=torch.int32, device=capacity.device),
-        torch.zeros(1, dtype=torch.int32, device=capacity.device),
-        capacity.num_tokens,
-        capacity.num_seqs,
-    )
 
 
 @triton.jit
@@ -122,7 +85,7 @@ def _merge_parts_kernel(
             store_lse(lse_ptr, lse_strides, token, head, live, top, total)
 
 
-def merge_parts(batch, features, out, workspace: Workspace, programs: int, lse, overlap: bool) -> None:
+def merge_parts(batch, features, out, workspace: PartScratch, programs: int, lse, overlap: bool) -> None:
     """Write out (and lse) of every item that more than one of the first `programs` worked on."""
     shape = batch.shape
     _merge_parts_kernel[(programs * HELPERS,)](

@@ -22,10 +22,11 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, ensure_room, require
-from common.spec.metadata import ANY_QUERY, cdiv, num_q_blocks
+from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec.metadata import ANY_QUERY, cdiv
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
@@ -39,7 +40,7 @@ from dsl_triton.primitives import (
     store_partial,
     store_rows,
 )
-from dsl_triton.reduce_segments import Workspace, make_workspace, reduce_segments, scratch
+from dsl_triton.reduce_segments import reduce_segments
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "batch_invariant"}
 CONTRACT = Precision()
@@ -159,12 +160,9 @@ def _segments_kernel(
 
 def workspace(
     shape: AttentionShape, capacity: Capacity, config: Config, longest_query: int = ANY_QUERY
-) -> Workspace | None:
+) -> SegmentScratch | None:
     """Scratch for any batch up to `capacity`; None with one segment, which needs no reduction."""
-    if config.num_segments == 1:
-        return None
-    rows = min(capacity.num_tokens, capacity.num_seqs * longest_query)
-    return make_workspace(shape, config.num_segments, rows, capacity.device)
+    return SegmentScratch.up_to(capacity, shape, config.num_segments, longest_query)
 
 
 def launch(
@@ -172,7 +170,7 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: Workspace | None,
+    workspace: SegmentScratch | None,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
@@ -190,7 +188,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     block_q = block_m // shape.queries_per_kv
     ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_q)
+    q_blocks = batch.num_q_blocks(block_m)
     if by_sequence:
         q_blocks = batch.num_seqs * cdiv(longest_query, block_q)
     run = run_length(config.gather, batch, config.tile_size)

@@ -16,10 +16,9 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
-from common.spec.metadata import num_q_blocks
+from common.spec.kernel import SEAMS, Capacity, Precision, require
 from dsl_triton.binding import fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_range,
@@ -125,7 +124,7 @@ def launch(
     require("triton/q_block", SUPPORTS, batch, features, out, lse)
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](

@@ -4,40 +4,14 @@ Grid: rows x query heads. A row is a query token; where only short queries are s
 more, it is one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prompts cost no programs.
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 
-from common.spec import AttentionShape
+from common.spec.workspaces import scratch
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import cut, locate_q_block, rescale, store_lse
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """What the segments leave for the reduction, float32: unnormalised sums, base-2 row maxima, row sums."""
-
-    acc: torch.Tensor  # [num_segments, rows, num_query_heads, value_lanes]
-    m: torch.Tensor  # [num_segments, rows, num_query_heads]
-    l: torch.Tensor  # [num_segments, rows, num_query_heads]
-
-
-def make_workspace(shape: AttentionShape, num_segments: int, rows: int, device: torch.device) -> Workspace:
-    """Scratch for `rows` query tokens."""
-    sizes = (num_segments, rows, shape.num_query_heads)
-    return Workspace(
-        torch.empty((*sizes, shape.value_lanes), dtype=torch.float32, device=device),
-        torch.empty(sizes, dtype=torch.float32, device=device),
-        torch.empty(sizes, dtype=torch.float32, device=device),
-    )
-
-
-def scratch(workspace: Workspace | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 
 
 @triton.jit

@@ -16,10 +16,9 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
-from common.spec.metadata import num_q_blocks
+from common.spec.kernel import SEAMS, Capacity, Precision, packed_lanes, require
 from dsl_triton.binding import fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, narrow, new_tokens, query_operand, row_operands
+from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
 from dsl_triton.primitives import (
     attend_range,
@@ -31,7 +30,7 @@ from dsl_triton.primitives import (
     store_lse,
     store_rows,
 )
-from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile, packed_lanes
+from dsl_triton.tile_sources import attend_new_tile, attend_paged_tile
 
 SUPPORTS = SEAMS | {"lse", "full_graph", "x_packed", "batch_invariant"}
 CONTRACT = Precision()
@@ -216,7 +215,7 @@ def launch(
 def _launch_prefill(batch, features, out, config, lse) -> None:
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     # the context lies before every new token: causality has no say there, and its mask would let new tokens in
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)

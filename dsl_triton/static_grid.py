@@ -18,13 +18,14 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch, SpecError
-from common.spec.kernel import Capacity, Precision, require
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from common.spec import AttentionShape, Features, PagedBatch
+from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
+from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
-from dsl_triton.features import SEAMS, bundle, finished, narrow, query_operand, row_operands
+from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import clip_range, join_loops
-from dsl_triton.merge_parts import RECORD, Workspace, make_workspace, merge_parts, write_record
+from dsl_triton.merge_parts import merge_parts, write_record
 from dsl_triton.page_runs import Gather, attend_runs, run_length, value_strides
 from dsl_triton.primitives import (
     attend_range,
@@ -194,21 +195,13 @@ def _attend_items_kernel(
         tl.extra.cuda.gdc_wait()  # so that this launch ends after the one before it, and the merge after both
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> PartScratch:
     """Scratch of two parts a program, of the same size for every capacity."""
-    parts = (config.decode, config.prefill)
-    rows = sum(2 * part.programs * _block_m(shape, part) for part in parts)
-    return make_workspace(shape, sum(part.programs for part in parts), rows, capacity)
+    grids = ((part.programs, _block_m(shape, part)) for part in (config.decode, config.prefill))
+    return PartScratch.up_to(capacity, shape, grids)
 
 
-def check(workspace: Workspace) -> None:
-    """Raise SpecError where the last launch met a sequence beyond the capacity. Waits for the device."""
-    if int(workspace.overflow.item()):
-        raise SpecError(
-            "query_start_loc, seq_lens",
-            "a sequence with query tokens past the tensors, or more keys than its row of the block table has pages for",
-            "what the captured batch's shapes hold; rows of such a sequence are NaN",
-        )
+check = ensure_served
 
 
 def launch(
@@ -216,13 +209,14 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: Workspace,
+    workspace: PartScratch,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
     """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
     require("triton/static_grid", SUPPORTS, batch, features, out, lse)
-    _within(batch, workspace, config)
+    parts = (config.decode, config.prefill)
+    ensure_capacity(batch, workspace, ((p.programs, _block_m(batch.shape, p), p.tile_size) for p in parts))
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     programs = config.decode.programs
@@ -231,20 +225,6 @@ def launch(
         programs += config.prefill.programs
     _launch_items(batch, features, out, config, workspace, lse, prefill=False)
     merge_parts(batch, features, out, workspace, programs, lse, config.overlap)
-
-
-def _within(batch: PagedBatch, workspace: Workspace, config: Config) -> None:
-    """Raise SpecError for a batch of more tokens, sequences or slots than the workspace was made for."""
-    for name in ("num_tokens", "num_seqs"):
-        found, most = getattr(batch, name), getattr(workspace, name)
-        if found > most:
-            raise SpecError(name, found, f"at most {most}, the capacity of the workspace")
-    shape, keys = batch.shape, batch.block_table.shape[1] * batch.shape.block_size
-    for part in (config.decode, config.prefill):
-        items = cdiv(batch.num_tokens, _block_m(shape, part) // shape.queries_per_kv) + batch.num_seqs
-        slots = items * shape.num_kv_heads * (cdiv(keys, part.tile_size) + 1)
-        if slots >= 2**31 - part.programs:
-            raise SpecError("block_table", f"room for {slots} tiles", "less than 2^31: larger tiles or Q Blocks")
 
 
 def _launch_items(batch, features, out, config, workspace, lse, prefill) -> None:

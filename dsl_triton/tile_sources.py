@@ -6,7 +6,6 @@ The rest of a step is primitives.attend_tile's; dsl_helion/tile_sources.py says 
 import triton
 import triton.language as tl
 
-from common.spec import Layout, PagedBatch, SpecError
 from dsl_triton.binding import padded, value_dtype
 from dsl_triton.masks import not_before
 from dsl_triton.primitives import (
@@ -21,19 +20,6 @@ from dsl_triton.primitives import (
     products,
     softmax_step,
 )
-
-
-def packed_lanes(batch: PagedBatch) -> int | None:
-    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
-
-    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
-    """
-    if batch.layout is Layout.PAGED:
-        return None
-    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(-2)
-    if slot != x:
-        raise SpecError("key_cache", f"slots {slot} elements apart", f"x = {x}")
-    return x
 
 
 @triton.jit

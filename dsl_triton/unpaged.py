@@ -26,14 +26,15 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, beside, copied_scales, has_room, join, require, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv, num_q_blocks
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, require, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8
+from common.spec.workspaces import SegmentScratch, has_room, scratch
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
 from dsl_triton.dense_tiles import attend_block, masked_tile, tile_sources
-from dsl_triton.features import SEAMS, bundle, finished, narrow, row_operands
+from dsl_triton.features import bundle, finished, narrow, row_operands
 from dsl_triton.masks import kv_tile_range, segment_range
 from dsl_triton.primitives import (
     attend_tile,
@@ -103,8 +104,8 @@ class Workspace:
     key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the query's dtype
     value: torch.Tensor  # [num_kv_heads, rows, VALUE_PADDED]
     scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
-    parts: reduce_segments.Workspace | None  # of the segments of long queries
-    decode: reduce_segments.Workspace | None
+    parts: SegmentScratch | None  # of the segments of long queries
+    decode: SegmentScratch | None
 
 
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # other batches and scratch are no other kernel
@@ -228,7 +229,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     if segments > 1:
         # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
-        parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
+        parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
     values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
     return Workspace(
         torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
@@ -266,13 +267,13 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     """Copy and attend, for the sequences of more than SHORT_QUERY query tokens; no other row is written."""
     shape, tile_size = batch.shape, config.tile_size
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     sources, tiles = tile_sources(batch, features, workspace.key, workspace.value, tile_size, config.new_kv)
     side, scales = side_stream(batch.device), copied_scales(features, workspace.scales)
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(reduce_segments.scratch(parts)[0], batch, segments):
+    if segments == 1 or not has_room(scratch(parts)[0], batch, segments):
         parts, segments = None, 1
     overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be there
     for source, (keys, values) in sources.items():
@@ -280,10 +281,10 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, *reduce_segments.scratch(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
+                out, lse, *scratch(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
                 bundle(features),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-                out.stride(), strides(lse), *map(strides, reduce_segments.scratch(parts)[:2]),
+                out.stride(), strides(lse), *map(strides, scratch(parts)[:2]),
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,

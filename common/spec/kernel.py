@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from common.spec.metadata import ANY_QUERY
 from common.spec.paged_batch import (
     FP8,
     AttentionShape,
@@ -29,11 +28,13 @@ from common.spec.precision import Precision
 from common.spec.toolchain import expect_compiler
 from common.spec.validation import validate, validate_output
 
-MEMBERS = frozenset({
-    "alibi", "alibi_sqrt", "batch_invariant", "causal", "causal_per_sequence", "chunked_local", "cross", "fp8_kv",
-    "fp8_out", "fp8_query", "full_graph", "head_size_512", "int8_kv", "lse", "non_causal", "prefix_lm", "sinks",
-    "sliding_window", "softcap", "tree_bias", "value_size", "x_packed",
+# What kernels support that read every feature from one bundle (dsl_triton/features.py, dsl_helion/features.py).
+SEAMS = frozenset({
+    "causal", "non_causal", "sliding_window", "softcap", "sinks", "alibi", "alibi_sqrt", "chunked_local", "prefix_lm",
+    "causal_per_sequence", "cross", "tree_bias", "value_size", "head_size_512", "fp8_kv", "int8_kv", "fp8_query",
+    "fp8_out",
 })  # fmt: skip
+MEMBERS = SEAMS | {"batch_invariant", "full_graph", "lse", "x_packed"}
 MOST_KEYS = 2**18  # 1 GiB of K and V with 8 KV heads of 128 in bf16
 
 
@@ -161,6 +162,19 @@ def new_tokens(
     return batch.key, batch.value
 
 
+def packed_lanes(batch: PagedBatch) -> int | None:
+    """x, the lanes of a head that lie together in an x-packed K; None where pages hold whole heads.
+
+    Raises SpecError for slots of K that are not next to each other: kernels address them by x, so loads are aligned.
+    """
+    if batch.layout is Layout.PAGED:
+        return None
+    x, slot = batch.key_cache.shape[-1], batch.key_cache.stride(-2)
+    if slot != x:
+        raise SpecError("key_cache", f"slots {slot} elements apart", f"x = {x}")
+    return x
+
+
 def copied_scales(features: Features, scratch: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Of a scratch [2, keys] the rows for the scales of K and of V; None where they are not per token."""
     asked = features.key_scale, features.value_scale
@@ -207,28 +221,3 @@ def join(stream: torch.cuda.Stream | None) -> None:
     """The current stream goes on when `stream` has ended."""
     if stream is not None:
         torch.cuda.current_stream(stream.device).wait_stream(stream)
-
-
-def has_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> bool:
-    """Whether the scratch of a parallel tiled softmax holds what so many segments leave for the sequences of at most
-    `longest_query` query tokens: kernels write to it unasked.
-
-    acc: its float32 [segments, tokens, query heads, value lanes], None where there is none.
-    """
-    if acc is None:
-        return False
-    segments, tokens, *row = acc.shape
-    enough = segments >= num_segments and tokens >= _tokens(batch, longest_query)
-    return enough and row == [batch.shape.num_query_heads, batch.shape.value_lanes]
-
-
-def ensure_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, longest_query: int = ANY_QUERY) -> None:
-    """Raise SpecError where segments would write outside their scratch. One segment needs none."""
-    if num_segments > 1 and not has_room(acc, batch, num_segments, longest_query):
-        found = "none" if acc is None else f"scratch {list(acc.shape)}"
-        sizes = num_segments, _tokens(batch, longest_query), batch.shape.num_query_heads, batch.shape.value_lanes
-        raise SpecError("workspace", found, f"at least {list(sizes)}: segments, tokens, heads, lanes")
-
-
-def _tokens(batch: PagedBatch, longest_query: int) -> int:
-    return min(batch.num_tokens, batch.num_seqs * longest_query)

@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 
 from common.spec.features import Features, is_per_token
-from common.spec.metadata import BatchStats
+from common.spec.metadata import BatchStats, num_q_blocks
 from common.spec.plain import integer, real, shown
 
 __all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
@@ -197,6 +197,10 @@ class PagedBatch:
             values = self.value_cache.shape[3]
         dtypes = self.query.dtype, self.key_cache.dtype
         return _shape_of(num_query_heads, num_kv_heads, head_size, block_size, dtypes[0], values, dtypes[1])
+
+    def num_q_blocks(self, block_m: int) -> int:
+        """Upper bound on the Q Blocks of `block_m` rows; it needs no lengths, so a captured grid stays right."""
+        return num_q_blocks(self.num_tokens, self.num_seqs, block_m // self.shape.queries_per_kv)
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of either layout as views that begin [num_blocks, block_size, num_kv_heads].

@@ -14,9 +14,10 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import ensure_room, require
+from common.spec.kernel import require
 from common.spec.metadata import BatchStats
-from dsl_helion import parallel_softmax, reduce_segments
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from dsl_helion import parallel_softmax
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
@@ -169,7 +170,7 @@ def launch(
     features: Features,
     out: torch.Tensor,
     config: Config,
-    workspace: reduce_segments.Workspace | None,
+    workspace: SegmentScratch | None,
     *,
     lse: torch.Tensor | None = None,
 ) -> None:
@@ -180,7 +181,7 @@ def launch(
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return
-    shape, parts = batch.shape, reduce_segments.scratch(workspace)
+    shape, parts = batch.shape, scratch(workspace)
     ensure_room(parts[0], batch, config.num_segments)
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]

@@ -14,9 +14,10 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, ensure_room, require
+from common.spec.kernel import Capacity, require
 from common.spec.metadata import BatchStats, num_q_blocks
-from dsl_helion import parallel_softmax, reduce_segments
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from dsl_helion import parallel_softmax
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import cache_view, gather_form, kernel, run, smallest_block_m
@@ -42,7 +43,7 @@ __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 class Workspace:
     """parts: see reduce_segments.py. arrived: int32 [Q Blocks, num_kv_heads], zero between launches."""
 
-    parts: reduce_segments.Workspace
+    parts: SegmentScratch
     arrived: torch.Tensor
 
 
@@ -180,7 +181,7 @@ def launch(
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return
-    shape, parts = batch.shape, reduce_segments.scratch(workspace.parts if workspace else None)
+    shape, parts = batch.shape, scratch(workspace.parts if workspace else None)
     ensure_room(parts[0], batch, config.num_segments)
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = _block_m(shape, config)

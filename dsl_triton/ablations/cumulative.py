@@ -14,7 +14,7 @@ import triton.language as tl
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, require
-from common.spec.metadata import BatchStats, num_q_blocks
+from common.spec.metadata import BatchStats
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
 from dsl_triton.binding import smallest_block_m, strides
@@ -97,7 +97,7 @@ def launch(
         return
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     _cumulative_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, workspace,
         batch.seq_lens, out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),

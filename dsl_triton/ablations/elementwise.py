@@ -15,7 +15,7 @@ import triton.language as tl
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import require
-from common.spec.metadata import BatchStats, num_q_blocks
+from common.spec.metadata import BatchStats
 from dsl_triton import primitives, q_block
 from dsl_triton.ablations import SUPPORTS, with_nouns
 from dsl_triton.binding import smallest_block_m, strides
@@ -79,7 +79,7 @@ def launch(
         return
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     _elementwise_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),

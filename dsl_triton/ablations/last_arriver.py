@@ -14,9 +14,10 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, ensure_room, require
+from common.spec.kernel import Capacity, require
 from common.spec.metadata import BatchStats, num_q_blocks
-from dsl_triton import parallel_softmax, reduce_segments
+from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from dsl_triton import parallel_softmax
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.binding import smallest_block_m, strides
 from dsl_triton.features import bundle
@@ -33,7 +34,7 @@ __all__ = ["CONTRACT", "DEFAULT", "SUPPORTS", "Config", "space"]
 class Workspace:
     """parts: see reduce_segments.py. arrived: int32, one counter a Q Block and KV head, zero between launches."""
 
-    parts: reduce_segments.Workspace
+    parts: SegmentScratch
     arrived: torch.Tensor
 
 
@@ -123,9 +124,9 @@ def launch(
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     shape = batch.shape
-    parts = reduce_segments.scratch(workspace.parts if workspace else None)
+    parts = scratch(workspace.parts if workspace else None)
     block_m = _block_m(shape, config)
-    q_blocks = num_q_blocks(batch.num_tokens, batch.num_seqs, block_m // shape.queries_per_kv)
+    q_blocks = batch.num_q_blocks(block_m)
     ensure_room(parts[0], batch, config.num_segments)
     _last_arriver_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,

@@ -30,9 +30,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
-from common.spec.kernel import Capacity, Precision, beside, has_room, join, require, side_stream
+from common.spec.kernel import Capacity, Precision, beside, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
+from common.spec.workspaces import SegmentScratch, has_room, scratch
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
@@ -79,8 +80,8 @@ class Workspace:
 
     plan: torch.Tensor  # i32, as step_plan.make_space: of the sequences that are items
     counters: torch.Tensor  # i32 [2]: items claimed, programs done; zeros when a step is planned and behind each launch
-    parts: reduce_segments.Workspace | None  # of the segments of items
-    decode: reduce_segments.Workspace | None
+    parts: SegmentScratch | None  # of the segments of items
+    decode: SegmentScratch | None
     planned: bool = False  # the plan is that of this step: a launch takes it as it is
 
 
@@ -251,7 +252,7 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
         tokens = min(capacity.num_tokens, most_tokens(shape, segments))
-        parts = reduce_segments.make_workspace(shape, segments, tokens, capacity.device)
+        parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
     blocks = step_plan.most_blocks(capacity.num_tokens, capacity.num_seqs, tokens_of_block(shape), config.short)
     return Workspace(
         step_plan.make_space(blocks, segments, capacity.device),
@@ -312,7 +313,7 @@ def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[
 
 def _segments(batch: PagedBatch, config: Prefill, workspace: Workspace) -> int:
     """Programs that share a Q Block: one where parts have no room."""
-    parts = reduce_segments.scratch(workspace.parts)[0]
+    parts = scratch(workspace.parts)[0]
     return config.num_segments if has_room(parts, batch, config.num_segments) else 1
 
 
@@ -321,7 +322,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     shape, short, config = batch.shape, config.short, config.prefill
     segments = _segments(batch, config, workspace)
     parts = workspace.parts if segments > 1 else None
-    acc, m, l = reduce_segments.scratch(parts) if parts else (out, out, out)
+    acc, m, l = scratch(parts) if parts else (out, out, out)
     block_q, groups, (tile_size, stages) = tokens_of_block(shape), head_groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size

@@ -10,8 +10,9 @@ import torch
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import ANY_QUERY, cdiv, query_start_loc, seq_lens
+from common.spec.workspaces import SegmentScratch
 from dsl_triton import step_plan
-from dsl_triton.reduce_segments import make_workspace, reduce_segments
+from dsl_triton.reduce_segments import reduce_segments
 from dsl_triton.step_plan import END, HOLE, make_plan, make_space, most_blocks
 
 TILE, SHORT = 16, 3
@@ -101,7 +102,7 @@ def merged(lens, block_q, segments, features):
     shape = AttentionShape(1, 1, 16, 16, torch.float32)
     batch = make_batch(lens, shape)
     out = torch.full_like(batch.query, -0.5)
-    parts = make_workspace(shape, segments, batch.num_tokens, torch.device("cpu"))
+    parts = SegmentScratch.of(shape, segments, batch.num_tokens, torch.device("cpu"))
     parts.m.zero_(), parts.l.fill_(1.0)
     parts.acc.copy_(torch.arange(segments).view(-1, 1, 1, 1).expand(parts.acc.shape))  # of n the mean is (n - 1) / 2
     config = SimpleNamespace(num_segments=segments, tile_size=TILE, overlap=False)
