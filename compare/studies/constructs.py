@@ -143,7 +143,7 @@ CONSTRUCTS: tuple[Construct, ...] = (
         "InternalError: TypeError: hl.dot: mat1 must be one of ['torch.float16', 'torch.bfloat16', 'torch.float32', "
         "'torch.int8', 'torch.float8_e4m3fn', 'torch.float8_e5m2'], got torch.float8_e4m3fnuz",
         ("helion", "product_of_e4m3fnuz"),
-        cost="an fp8 query on gfx942: fp16's matrix instructions, twice as many as Triton's of fp8",
+        cost="an fp8 query on gfx942: its scores take fp16's matrix instructions, twice as many as Triton's of fp8",
     ),
     Construct(
         "a masked load of e4m3fnuz",

@@ -50,12 +50,14 @@ def test_every_refusal_on_the_page_has_its_error_and_what_the_kernels_do_instead
 
 
 @pytest.mark.slow
-def test_an_fp8_query_takes_helion_twice_the_matrix_instructions_on_gfx942():
-    """An instruction takes half as many numbers: Helion's are fp16's, as the page says of a product of e4m3fnuz."""
+def test_scores_of_an_fp8_query_take_helion_twice_the_matrix_instructions_on_gfx942():
+    """An instruction takes half as many numbers: Helion's are fp16's, as the page says of a product of e4m3fnuz. P.V is
+    fp16's in both DSLs."""
     shape = AttentionShape(8, 2, 128, 16, torch.float8_e4m3fnuz)
     jobs = [compilation(f"{dsl}/q_block", ((64, 256),), shape, heuristics="default") for dsl in ("triton", "helion")]
     ours, helions = (outcome.facts[0]["matrix"] for outcome in compile_in_child(jobs, resolve("mi300")))
-    (fp8,), (fp16,) = ours, helions
+    (fp16,) = helions
+    (fp8,) = ours.keys() - {fp16}
     keys, half = (int(instruction.rpartition("x")[2]) for instruction in (fp8, fp16))
     assert fp8.rpartition("x")[0] == fp16.rpartition("x")[0] and keys == 2 * half
-    assert helions[fp16] == 2 * ours[fp8]
+    assert helions[fp16] - ours[fp16] == 2 * ours[fp8]
