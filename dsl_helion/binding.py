@@ -29,7 +29,7 @@ Gather = Literal["page", "flat", "2idx"]
 Eviction = Literal["", "first", "last"]
 
 UNIT_REGISTERS = 65536  # of a multiprocessor, NVIDIA from sm_80 on
-MAX_SHAPES = 4096  # launches of one shape find their kernel in 5 us; a serving engine's batch sizes are fewer
+MAX_SHAPES = 4096  # launches that are kept; a serving engine has fewer batch sizes
 _compiled: dict[tuple[Any, ...], Any] = {}
 _generated: set[Any] = set()  # functions that Helion made in this process
 
@@ -98,17 +98,19 @@ def cache_view(cache: torch.Tensor, gather: Gather, page_rows: int) -> torch.Ten
 
 
 def value_dtype(query_dtype: torch.dtype, token_scales: bool) -> torch.dtype:
-    """Of P and V as operands: the query's, but fp16 beside an fp8 query; bf16 where fp16 could not hold P times V's
-    scale per token. dsl_triton/binding.py says why not fp8."""
+    """Dtype of P and V as operands: the query's, but fp16 beside an fp8 query.
+
+    bf16 where fp16 could not hold P times V's scale per token. dsl_triton/binding.py says why not fp8.
+    """
     dtype = torch.float16 if is_fp8(query_dtype) else query_dtype
     return torch.bfloat16 if token_scales and dtype == torch.float16 else dtype
 
 
 def deals_lanes(dtype: torch.dtype, lanes: int) -> bool:
-    """Whether products take stored V of this dtype with its lanes dealt out (features.deal_lanes).
+    """Whether products take stored V of this dtype with permuted lanes (features.deal_lanes).
 
-    Not lanes that are no power of two, which Helion pads by itself. Triton has it below 64 rows alone; how many there
-    are is not known while Helion traces.
+    Only lanes that are a power of two: Helion pads others itself. Triton permutes below 64 rows alone; Helion does not
+    know the number of rows while it traces.
     """
     return dtype.itemsize == 1 and lanes > 32 and is_power_of_two(lanes)
 
@@ -122,8 +124,7 @@ def product_lanes(value_size: int, head_lanes: int, dtype: torch.dtype) -> int:
 
 
 def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: Any) -> None:
-    """common.spec.kernel.require, and a refusal of values that `product_lanes` would widen if Helion did not pad
-    them."""
+    """common.spec.kernel.require, and a refusal of values that `product_lanes` would widen but Helion does not pad."""
     protocol.require(kernel, supports, batch, *given)
     if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
         raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
@@ -165,13 +166,15 @@ def kernel(function: Any) -> helion.Kernel:
 
 
 def smallest_block_m(shape: AttentionShape) -> int:
-    """A Q Block holds at least one query token under all its heads, and a matrix product at least 16 rows."""
+    """Fewest rows of a Q Block: one token under all query heads of a KV head, and 16 for a matrix product."""
     return max(16, helion.next_power_of_2(shape.queries_per_kv))
 
 
 def held(config: Any, shape: AttentionShape) -> Any:
-    """`config` with as many keys a tile as the kernel has: Helion raises fewer than a product takes without a word, to
-    32 of fp8 on NVIDIA. For whoever counts in tiles beside the kernel, or lays memory out by them."""
+    """`config` with the tile size that the kernel really has, for code that counts in tiles beside the kernel.
+
+    Helion raises a tile that is too small for a product, without a message: to 32 keys of fp8 on NVIDIA.
+    """
     least = 32 if is_fp8(product_dtype(shape.dtype)) else 16
     return config if config.tile_size >= least else replace(config, tile_size=least)
 
@@ -227,10 +230,10 @@ def run(bindable: helion.Kernel, config: Any, args: tuple[Any, ...], **options: 
 
 
 def _own_words(config: Any) -> dict[str, Any]:
-    """Helion's words for what a config asks for and Triton's kernels have no axis for, or another one.
+    """Helion's settings for axes that Triton's kernels lack or spell in another way.
 
-    registers: Helion bounds them in grids of its own alone, whose programs take one item after the other: as many to a
-    unit as so many registers let stay. eviction: see Eviction.
+    registers: Helion bounds them in persistent grids alone, with as many programs an SM as so many registers allow.
+    eviction: see Eviction.
     """
     words: dict[str, Any] = {}
     if registers := getattr(config, "registers", 0):

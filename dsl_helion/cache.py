@@ -21,7 +21,7 @@ from dsl_helion.binding import is_fp8, kernel, largest, run
 from dsl_helion.features import head_scale
 from dsl_helion.primitives import cut, load_rows
 
-LEAST_SCALE = 1e-6  # a row of zeros is divided by it
+LEAST_SCALE = 1e-6  # divides a row of zeros
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def scale_limit(dtype: torch.dtype) -> float:
-    """What the largest element of a token becomes: 224 for e4m3fnuz, as vLLM writes it, else the type's largest."""
+    """What the largest element of a token is scaled to: the dtype's largest number, 224 for e4m3fnuz as in vLLM."""
     return 224.0 if dtype == torch.float8_e4m3fnuz else largest(dtype)
 
 
@@ -134,5 +134,5 @@ def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
 
 
 def _scale_strides(scale: torch.Tensor | None) -> int:
-    """One number for all KV heads is 0 apart from itself."""
+    """Strides of a scale; 0 where one number serves all KV heads."""
     return 0 if scale is None or scale.numel() == 1 else 1

@@ -1,8 +1,8 @@
 """Copy the keys of long queries out of their pages (ours): what unpaged.py attends to.
 
-Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds a region of whole tiles per
-sequence of more than `short` query tokens, one behind the other, so the prefix sum over the sequences says where: each
-program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
+Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds one region of whole tiles
+for each sequence of more than `short` query tokens. Every program computes where regions begin, a prefix sum over the
+sequences, 256 at a time: a launch for it would cost more.
 """
 
 import helion.language as hl
@@ -14,13 +14,11 @@ from dsl_helion.features import bundle
 from dsl_helion.masks import kv_tile_range, not_before
 from dsl_helion.primitives import find_slots, load_kv_tile, load_token_scales
 
-SEQUENCES = 256  # whose regions are summed at a time; kernels take it as an argument: a global is no constant size
+SEQUENCES = 256  # that the prefix sum takes at a time; kernels take it as an argument: a global is no constant size
 
 
 def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short):
-    """First tile and first key that any query of the sequences needs, and how many tiles are copied: none for a short
-    query.
-    """
+    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query."""
     query_start = hl.load(query_start_loc, [seq], extra_mask=live)
     query_len = hl.load(query_start_loc, [seq + 1], extra_mask=live) - query_start
     seq_len = hl.load(seq_lens, [seq], extra_mask=live)
@@ -31,7 +29,7 @@ def region_tiles(query_start_loc, seq_lens, seq, live, f, tile_size, short):
 
 def copy_scales(to, scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size,
                 tile_size, row):  # fmt: skip
-    """The scales of the `wanted` keys to `row` of a float32 scratch, 0 for the others; nothing where there are none."""
+    """Copy scales of `wanted` keys to `row` of a float32 scratch, 0 for others; nothing without scales per token."""
     if scales is not None:
         tile = block_table, seq, j, key_pos, first_key, end_key, f, kv_head
         hl.store(to, [row], load_token_scales(scales, *tile, wanted, block_size, tile_size, True))

@@ -1,4 +1,4 @@
-"""What features bring to a kernel, in Helion: one argument, and what of it is loaded once per row.
+"""Features as one argument of a kernel, in Helion, and what of them is loaded once per row.
 
 Kernel files pass both on and never name a feature. dsl_triton/features.py says the same in Triton.
 """
@@ -11,8 +11,8 @@ from common.spec import Features, is_per_token
 from dsl_helion.arithmetic import div
 from dsl_helion.binding import deals_lanes, is_wider
 
-WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
-HEADROOM = 2.0**15  # P in fp16, at most 1, may be so much larger: its smallest number is only 2^-24
+WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
+HEADROOM = 2.0**15  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
 _FIELDS = (
     "non_causal",
@@ -40,7 +40,7 @@ _FIELDS = (
 
 
 def bundle(features: Features) -> dict[str, int | float | torch.Tensor | hl.constexpr | None]:
-    """common.spec.Features as a kernel argument. What is off is None, so that its branch is not compiled."""
+    """common.spec.Features as a kernel argument. A feature that is off is None, and its branch is not compiled."""
     f = dict.fromkeys(_FIELDS)
     if not features.causal:
         f["non_causal"] = 1
@@ -106,16 +106,15 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
 
 
 def query_operand(q, r, cache):
-    """Q [block_m, head_size] as it is multiplied with K of this cache, and r with what that takes from each row.
+    """Q [block_m, head_size] as an operand of products with K of this cache, and r with the scale taken from each row.
 
     A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
-    two of fp8 to fp16 in one instruction, and to bf16 in three, each at a quarter of the rate of others or less.
-    A power of two for each row takes its largest |q| to [2^14, 2^15), whatever its size, which is exact; elements
-    below 2^-31 of that lose bits of it, 2^-39 at most.
+    fp8 to fp16 in a third of the instructions that bf16 takes. A power of two takes the largest |q| of each row to
+    [2^14, 2^15), exactly; only elements 2^-31 times smaller lose bits.
     """
     if q.dtype == torch.bfloat16 and cache.dtype.itemsize == 1:
         q = q.to(torch.float32)
-        # of float32: 255 where a row holds Inf, which stays Inf; below 16 a factor, or what undoes it, were not normal
+        # of float32: 255 for a row with Inf, which stays Inf; from 16 on both factors are normal numbers
         exponent = torch.clamp(q.abs().amax(1).view(torch.int32) >> 23, min=16)
         factor = ((268 - exponent) << 23).view(torch.float32)
         r["row_scale"] = ((exponent - 14) << 23).view(torch.float32)
@@ -124,13 +123,13 @@ def query_operand(q, r, cache):
 
 
 def deal_lanes(v):
-    """V [tile_size, value_size] of 8 bits, its lanes dealt out to 32 places; dsl_triton/features.py says why."""
+    """V [tile_size, value_size] of 8 bits with permuted lanes; dsl_triton/features.py says why."""
     tile_size, lanes = v.size(0), v.size(1)
     return v.reshape(tile_size, 32, lanes // 32).permute(0, 2, 1).reshape(tile_size, lanes)
 
 
 def widen(v, lanes):
-    """V as an operand, [tile_size, lanes]: lanes // value_size - 1 columns of zeros behind each of its own."""
+    """V as an operand [tile_size, lanes]: lanes // value_size - 1 columns of zeros behind each column of V."""
     times = lanes // v.size(1)
     if is_wider(lanes, v.size(1)):
         own = (hl.arange(times) == 0).unsqueeze(0).unsqueeze(0)
@@ -139,7 +138,7 @@ def widen(v, lanes):
 
 
 def narrow(acc, value_size):
-    """acc [block_m, value_size] after the last tile, without the columns that `widen` made."""
+    """acc [block_m, value_size] after the last tile, without the columns that `widen` added."""
     if is_wider(acc.size(1), value_size):
         return acc.reshape(acc.size(0), value_size, acc.size(1) // value_size).sum(2)
     else:
@@ -147,7 +146,7 @@ def narrow(acc, value_size):
 
 
 def finished(acc, value_cache, f, r):
-    """acc [block_m, value_size] after the last tile: its lanes in order, and without the headroom of P in fp16."""
+    """acc [block_m, value_size] after the last tile, with its lanes in order and without HEADROOM."""
     rows, lanes = acc.size(0), acc.size(1)
     if deals_lanes(value_cache.dtype, lanes):
         acc = acc.reshape(rows, lanes // 32, 32).permute(0, 2, 1).reshape(rows, lanes)
@@ -157,5 +156,5 @@ def finished(acc, value_cache, f, r):
 
 
 def head_scale(scale, stride, kv_head):
-    """One KV head's number of [1] or [num_kv_heads]."""
+    """The scale of one KV head, from [1] or [num_kv_heads]."""
     return hl.load(scale, [hl.full([], kv_head, dtype=torch.int64) * stride])

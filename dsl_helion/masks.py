@@ -1,4 +1,4 @@
-"""Which keys a row sees, and which tiles hold them: the two say the same, or a kernel is wrong.
+"""Which keys a row sees, and which tiles hold them. The two answers must agree.
 
 dsl_triton/masks.py says the same in Triton.
 """
@@ -12,8 +12,8 @@ from dsl_helion.arithmetic import cdiv, div, int32
 def visible(query_pos, key_pos, seq_len, f, r):
     """bool [block_m, tile_size]: may the query at absolute position q see the key at k. `kv_tile_range` must agree.
 
-    Flags and spans move the ends of what a row sees, one interval around its own place: a comparison each, as without.
-    q is negative where a sequence has fewer keys than queries.
+    A row sees one interval around its own position. Flags and spans move its ends and add no comparison. q is negative
+    where a sequence has fewer keys than queries.
     """
     q = query_pos.unsqueeze(1)
     k = key_pos.unsqueeze(0)
@@ -48,7 +48,7 @@ def visible(query_pos, key_pos, seq_len, f, r):
 
 
 def not_before(first_key, key_pos, wanted, f):
-    """Of the `wanted` keys of a tile those from first_key on, as kv_tile_range gives it: others may hold NaN."""
+    """The `wanted` keys of a tile from first_key on, which kv_tile_range gives. Keys before it may hold NaN."""
     if f["sliding_window"] is not None or f["chunk"] is not None:
         return wanted & (key_pos >= first_key)
     else:
@@ -56,7 +56,7 @@ def not_before(first_key, key_pos, wanted, f):
 
 
 def nearest_page(index, first_key, end_key, f, block_size):
-    """Of a sequence's pages those with a key of first_key .. end_key (there is one): for each `index` the nearest."""
+    """For each `index` the nearest page of the sequence that holds a key of first_key .. end_key; at least one does."""
     index = torch.minimum(index, div(end_key - 1, block_size))
     if f["sliding_window"] is not None or f["chunk"] is not None:
         index = torch.maximum(index, div(first_key, block_size))
@@ -64,10 +64,10 @@ def nearest_page(index, first_key, end_key, f, block_size):
 
 
 def span_keys(seq, there, first_pos, last_pos, f):
-    """First and last key that spans of the sequence show to some row at first_pos .. last_pos, then those to all rows.
+    """First and last key that spans show to some row at first_pos .. last_pos, then those that they show to all rows.
 
-    A row is in one span at most, and sees its own key whatever the mask: where no span is, these four bound nothing.
-    `there`: the sequences that exist, where `seq` is several.
+    A row is in at most one span and always sees its own key. Without spans these four bound nothing. `there`: the
+    sequences that exist, where `seq` is several.
     """
     span = hl.arange(f["max_spans"])
     real = span < f["spans"].size(1)
@@ -90,13 +90,13 @@ def span_keys(seq, there, first_pos, last_pos, f):
 
 
 def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
-    """Which keys and tiles the rows at absolute positions first_pos .. last_pos of sequence `seq` need.
+    """Keys and tiles that the rows at absolute positions first_pos .. last_pos of sequence `seq` need.
 
-    Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices
-    lo <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi),
+    Returns first_key, end_key (every key between is visible to some row, none outside to any) and four tile indices lo
+    <= full_lo <= full_hi <= hi: tiles [lo, hi) hold those keys, and every row sees every key of [full_lo, full_hi),
     where no key has a bias of its own either. `there`: the sequences that exist, where `seq` is several.
 
-    No key between is seen by nobody: what a row sees is an interval around its own position, and rows are neighbours.
+    The range has no holes: each row sees an interval around its own position, and rows are neighbours.
     """
     zero = hl.zeros([], dtype=torch.int32)
     first_key = zero
@@ -124,9 +124,9 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
         full_end = torch.maximum(full_end, all_last + 1)
     if f["spans"] is not None or f["causal_per_sequence"] is not None:
         full_end = torch.minimum(full_end, seq_len)
-    if f["tree_bias"] is not None:  # the context is at least so long, or the first row is none of the tree's
+    if f["tree_bias"] is not None:  # the context is at least this long, or the first row is outside the tree
         full_end = torch.minimum(full_end, first_pos - f["tree_size"] + 1)
-    # rows of negative positions alone, before the first key: nothing is visible, every range is empty
+    # all rows lie before the first key: nothing is visible, and every range is empty
     end_key = torch.maximum(torch.minimum(end_key, seq_len), zero)
     full_end = torch.maximum(full_end, zero)
     hi = cdiv(end_key, tile_size)
@@ -149,7 +149,7 @@ def kv_tile_range(seq, first_pos, last_pos, seq_len, f, tile_size, there=None):
 
 
 def clip_range(start, stop, full_lo, full_hi, f):
-    """Of the tiles [start, stop) those that every row sees entirely, [full_start, full_stop), both inside it."""
+    """The part [full_start, full_stop) of tiles [start, stop) that every row sees entirely."""
     full_start = start
     if f["sliding_window"] is not None or f["chunk"] is not None:
         full_start = torch.minimum(torch.maximum(full_lo, start), stop)
@@ -157,12 +157,11 @@ def clip_range(start, stop, full_lo, full_hi, f):
 
 
 def join_loops(full_lo, full_hi, hi, key_cache, f, few_rows):
-    """Bounds of the loop without masks: none for Q Blocks of up to 16 rows, whose tiles all take the loop before it.
+    """Bounds of the loop without masks; empty for Q Blocks of up to 16 rows, whose tiles all run in the masked loop.
 
-    Their masks are a fifth of a tile's instructions on sm_90. A loop more is 20 KB of code and begins with three
-    chained loads that nothing hides: 128 decodes of 512 keys take 57 us in one loop and 61 in three. A cache of 8 bits
-    loses 3 to 5%, for conversions already take as long as its bytes, and a tree's bias is loaded where masks are: both
-    keep their loops.
+    Each loop begins with three chained loads that nothing hides, and masks of few rows are cheap: 128 decodes of 512
+    keys take 57 us in one loop and 61 in three. A cache of 8 bits keeps its loops, because conversions already take as
+    long as its bytes; a tree bias too, because masked tiles load it.
     """
     if few_rows and key_cache.dtype.itemsize > 1 and f["tree_bias"] is None:
         return hi, hi  # the compiler drops a loop that ends where it begins
@@ -171,10 +170,10 @@ def join_loops(full_lo, full_hi, hi, key_cache, f, few_rows):
 
 
 def segment_range(segment, lo, full_lo, full_hi, hi, f, num_segments):
-    """The tiles of one segment of [lo, hi), and how many segments have any.
+    """Tiles of one segment of [lo, hi), and how many segments have tiles.
 
-    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`: the tiles are dealt evenly over at
-    most num_segments segments, so a short sequence uses few.
+    Returns start, full_start, full_stop, stop as kv_tile_range does, and `used`. Tiles are dealt evenly over at most
+    num_segments segments, so a short sequence uses few.
     """
     # Helion counts in 64 bits beside a tile size and takes the sum for one of 32; a quotient of 64 bits is a call
     tiles = (hi - lo).to(torch.int64).to(torch.int32)

@@ -1,7 +1,7 @@
-"""Merge what several programs found for one item of a static grid: its last launch, on a grid as fixed as the others.
+"""Merge the parts that several programs left of one item: the last launch of a static grid, itself of fixed size.
 
-A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs
-here share its rows. A cut at an item's border has an empty record, and its programs leave.
+A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs here
+share its rows. A cut at an item's border has an empty record, and its programs leave.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def _merge_parts_kernel(
     rows: hl.constexpr,
     helpers: hl.constexpr,
 ) -> None:
-    hl.pdl_wait()  # for the parts
+    hl.pdl_wait()  # wait for the parts
     value_size = hl.specialize(out.size(2))
     hl.specialize(partial_acc.size(2))
     for record, helper in hl.grid([records.size(0), helpers]):
@@ -75,7 +75,7 @@ def _merge_parts_kernel(
                 x = hl.zeros([rows, value_size], dtype=torch.float32)
                 for first_part in hl.grid(0, cuts + 1, parts):
                     part = first_part + hl.arange(parts)
-                    # the first is the second part of its program, the others the first of theirs
+                    # the item's first part is its program's second; the others are their programs' first
                     at = first_row + (2 * part - (part > 0).to(torch.int32)) * part_rows
                     at = at[:, None] + row[None, :]  # [parts, rows]
                     there = (part <= cuts)[:, None] & live[None, :]

@@ -61,7 +61,7 @@ def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, 
 def find_runs(block_table, seq, j, first_key, end_key, f, block_size, run, gather, tile_size, masked):
     """Page id, int64, and slot, int32, of the first key of each run of tile j: [tile_size // run], or scalars of one.
 
-    A tile always has a wanted key, so the page of its only run is one to read.
+    Every tile has a wanted key, so the page of its only run may be read.
     """
     if gather == "slice":  # grid arithmetic: hl.load takes two scalar tensors for no index at all
         page = hl.load(block_table, [seq.to(torch.int64), j * tile_size // block_size])

@@ -1,13 +1,13 @@
-"""Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
+"""Parallel tiled softmax (paper 4.5): segments share the tiles of a Q Block's sequence and run in parallel.
 
 Grid: Q Blocks x segments x num_kv_heads, one axis, then reduce_segments.py over query tokens x query heads. New over
-q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow the real length of each sequence, so
-a ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
-skips it. How many segments there are is a run-time value: a server meets a dozen numbers, and Helion takes a second and
-a half to trace and generate one.
+q_block.py: a decode batch has too few Q Blocks to fill a GPU. Segments follow each sequence's real length, so a ragged
+batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself, and the reduction skips it.
+The number of segments is a run-time value: a server meets a dozen, and Helion takes a second and a half to generate
+code.
 
-Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
-the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (by_sequence).
+Beside a kernel for long queries it serves the short ones alone (`longest_query`). If most tokens belong to long
+queries, Q Blocks are counted by sequence, so that long prompts cost no programs (by_sequence).
 """
 
 from collections.abc import Iterator

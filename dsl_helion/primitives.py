@@ -28,8 +28,8 @@ LN2 = 0.6931471805599453
 def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
     """Rows of the Q Block whose first query token is `first`: query token, query head, and whether the row is real.
 
-    Row r is token r // queries_per_kv under head r % queries_per_kv of the group; a ratio that does not divide block_m
-    leaves rows at the end, which would be the next Q Block's first token.
+    Row r is token r // queries_per_kv under head r % queries_per_kv of the group. A ratio that does not divide block_m
+    leaves the last rows unused.
     """
     row = hl.arange(block_m)
     token = first + div(row, queries_per_kv)
@@ -41,7 +41,7 @@ def q_block_rows(first, kv_head, query_len, queries_per_kv, block_m):
 def load_rows(tensor, row, head, live):
     """[block_m, head_size] of a tensor [num_tokens, num_query_heads, head_size]; zeros where not `live`.
 
-    Of two axes where lanes allow it: `wgmma` reads what was reshaped from three into registers with every tile.
+    Loaded with two axes where lanes allow it: `wgmma` reads a tensor that was reshaped from three through registers.
     """
     at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
     if binding.is_power_of_two(tensor.size(2)):
@@ -63,7 +63,7 @@ def store_rows(tensor, row, head, live, x):
 
 
 def cut(x, dtype):
-    """x between the largest numbers of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
+    """Clamp x to the range of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
     if dtype.itemsize == 1:
         x = torch.where(x > binding.largest(dtype), binding.largest(dtype), x)
         x = torch.where(x < -binding.largest(dtype), -binding.largest(dtype), x)
@@ -71,7 +71,7 @@ def cut(x, dtype):
 
 
 def store_lse(tensor, row, head, live, m, l):
-    """Natural-log LSE, float32; -inf for a row of neither key nor sink. Nothing where nobody asked (None)."""
+    """Write the natural-log LSE, float32: -inf for a row without key and sink. Writes nothing where tensor is None."""
     if tensor is not None:
         lse = (m + torch.log2(l)) * LN2
         at = [row.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
@@ -92,8 +92,8 @@ def store_partial(partial, segment, row, head, live, m, l, acc):
 def softmax_init(f, head, live, segment, q, value_size):
     """m [block_m], l [block_m], acc [block_m, product_lanes] before any key; q as `query_operand` left it.
 
-    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1, whether or not
-    a key follows; once per row, so only the first of several segments has it.
+    A sink is a key with score `sink` and value zero: the running max starts there, with sum 1. Each row has it once, so
+    only the first of several segments starts with it.
     """
     block_m = q.size(0)
     m = hl.full([block_m], float("-inf"), dtype=torch.float32)
@@ -116,8 +116,8 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, 
     """What load_kv_tile indexes the cache with, int64, in one of three forms (binding.Gather).
 
     page: page ids [tile_size // block_size]. flat: rows [tile_size]. 2idx: page ids and slots [tile_size].
-    Entries of pages without a key of first_key .. end_key are never read, for past the sequence the table holds
-    garbage, or ends: `masked` takes the nearest page that has one, whose slots may still hold NaN.
+    Only pages with a key of first_key .. end_key are looked up: past the sequence the table ends or holds garbage. With
+    `masked` other keys take the nearest such page, whose slots may still hold NaN.
     """
     index, slot = quotient_and_rest(key_pos, block_size)
     if gather == "page":
@@ -131,13 +131,13 @@ def find_slots(block_table, seq, j, key_pos, first_key, end_key, f, block_size, 
 
 
 def dequantise(x, dtype):
-    """Stored K or V as an operand of a product, exactly: the scales come in with the scores, with P, or at the end."""
+    """Convert stored K or V to an operand of a product, exactly. Scales come later: to scores, P or the output."""
     x = stored(x)
     return x if x.dtype == dtype or dtype is None else x.to(dtype)
 
 
 def dequantise_values(v, dtype):
-    """Stored V [tile_size, value_size] as an operand of a product."""
+    """Convert stored V [tile_size, value_size] to an operand of a product."""
     if deals_lanes(v.dtype, v.size(1)):
         v = deal_lanes(v)
     return dequantise(v, dtype)
@@ -146,11 +146,10 @@ def dequantise_values(v, dtype):
 def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_size, dtype, masked):
     """K or V [tile_size, head_size] of one KV head, gathered page by page.
 
-    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output. Of two axes
-    where lanes allow it: Triton copies three to shared memory without swizzling, whose banks conflict (static_grid 365
-    us for 209 at 32q1s8k~).
-    kv_head: a grid's number, which takes no register and no axis (158 registers for 200 of a flat tile of 128 keys), or
-    a tensor where the grid has other numbers, as in static_grid.
+    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN is NaN. A tile has two axes where lanes
+    allow it: Triton copies three to shared memory without swizzling, and banks conflict.
+    kv_head: a grid's number, which takes no register and no axis, or a tensor where the grid has other numbers, as in
+    static_grid.
     """
     if gather == "page":
         keep = wanted.reshape(tile_size // block_size, block_size).unsqueeze(2)
@@ -181,9 +180,9 @@ def load_kv_tile(cache, page, slot, kv_head, wanted, block_size, gather, tile_si
 def load_token_scales(
     scales, block_table, seq, j, key_pos, first_key, end_key, f, kv_head, wanted, block_size, tile_size, masked
 ):
-    """float32 [tile_size] of the `wanted` keys, elsewhere 0; None where there are no such scales.
+    """Scales of the `wanted` keys, float32 [tile_size], 0 for others; None without scales per token.
 
-    By page and slot whatever the gather of K and V: 4 bytes a key, and the rows of a flat one are not those of scales.
+    Addressed by page and slot in every gather form: the rows of a flat cache are not those of its scales.
     """
     if scales is None:
         return None
@@ -201,14 +200,14 @@ def products(q, k):
 
 
 def logit_scale(softmax_scale, f, r):
-    """What a product of stored elements is multiplied by, scales per token aside."""
+    """The factor from a product of stored elements to a logit, without scales per token."""
     return softmax_scale if r["logit_scale"] is None else softmax_scale * r["logit_scale"]
 
 
 def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, masked):
     """Scores [block_m, tile_size], -inf where a row does not see a key.
 
-    `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
+    Scores are raw products, or natural logits where a feature needs them; `base2_scale` takes either to base 2.
     """
     s = products(q, k)
     scale = logit_scale(softmax_scale, f, r)
@@ -239,7 +238,7 @@ def logits(q, k, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, m
 
 
 def base2_scale(softmax_scale, f, r):
-    """Score x this = base-2 logit: the scale waits until here, where it is one operand of a multiply-add."""
+    """The factor from a score to a base-2 logit. softmax_step applies it as one operand of a multiply-add."""
     if f["softcap"] is not None or f["alibi_slopes"] is not None or f["tree_bias"] is not None:
         return LOG2E
     else:
@@ -249,8 +248,8 @@ def base2_scale(softmax_scale, f, r):
 def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     """One step of the online softmax over scores s [block_m, tile_size] and values v [tile_size, value_size].
 
-    m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six, and
-    the registers of a second copy of s. P in fp16 beside a bf16 query is multiplied, until `finished`.
+    m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s.
+    P in fp16 beside a bf16 query carries HEADROOM until `finished`.
     """
     m_new = torch.maximum(m, s.amax(1) * base2)
     shift = m_new
@@ -261,7 +260,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, masked):
     l = l * alpha + p.sum(1)
     if f["value_token_scales"] is not None:
         p = p * value_scales.unsqueeze(0)
-    elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
+    elif r["row_scale"] is not None:  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16
         p = torch.where(p > 1.0, HEADROOM, p * HEADROOM)
     acc = hl.dot(p.to(v.dtype), widen(v, acc.size(1)), acc=acc * alpha.unsqueeze(1))
     return m_new, l, acc
@@ -273,7 +272,7 @@ def attend_tile(
 ):  # fmt: skip
     """Tile j of the sequence: load K, score, mask where `masked`, load V, step. Returns the new m, l, acc.
 
-    Only V is masked on load: what an unwanted K scores is replaced, and the page that stands for it exists.
+    Only V is masked on load: scores of unwanted keys are replaced, and their page exists.
     """
     key_pos = j * tile_size + hl.arange(tile_size)
     wanted = not_before(first_key, key_pos, key_pos < end_key, f)
@@ -291,12 +290,12 @@ def attend_tile(
 
 
 def normalise(acc, l, kv_head, f):
-    """The output's rows [block_m, value_size]: acc / l and the scales left, once a row; zeros where none was seen."""
+    """Output rows [block_m, value_size]: acc / l, times the scales that are left; zeros for rows that saw no key."""
     return rescale(acc / torch.where(l > 0.0, l, 1.0).unsqueeze(1), kv_head, f)
 
 
 def rescale(x, kv_head, f):
-    """Rows x of one KV head, of any shape, from stored V to stored output."""
+    """Multiply rows x of one KV head, of any shape, by V's scale and divide them by the output's."""
     if f["value_scale"] is not None:
         x = x * head_scale(f["value_scale"], f["value_scale_stride"], kv_head)
     if f["out_scale"] is not None:

@@ -1,7 +1,7 @@
-"""Merge what several segments found for one query token (paper 4.5): the second launch of a parallel tiled softmax.
+"""Merge what several segments found for one query token (paper 4.5): the second launch of parallel_softmax.py.
 
-Grid: rows x query heads. A row is a query token; where only short queries are served and the batch has many tokens
-more, it is one of longest_query places of a sequence (by_sequence), so that long prompts cost no programs.
+Grid: rows x query heads. A row is a query token, or, where only short queries are served and most tokens belong to long
+ones, one of LONGEST_QUERY places of a sequence (by_sequence), so that long prompts cost no programs.
 """
 
 import helion
@@ -54,7 +54,7 @@ def _reduce_segments_kernel(
     longest_query: int,
     by_sequence: hl.constexpr,
 ) -> None:
-    hl.pdl_wait()  # for the segments; every program waits, so that this launch ends after theirs
+    hl.pdl_wait()  # Wait for the segments, in every program: this launch ends after theirs.
     num_seqs = seq_lens.size(0)
     num_query_heads = hl.specialize(out.size(1))
     hl.specialize((out.size(2), partial_acc.size(3)))
@@ -108,7 +108,7 @@ def reduce_segments(
 ) -> None:
     """Write out (and lse) of every token that more than one segment worked on.
 
-    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
+    config, block_q and what follows are those of the launch of the segments.
     """
     slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
     args = (

@@ -1,9 +1,9 @@
 """Split (AMD's blog, phases 1 and 2): a prefill kernel and a decode kernel, both launched over the whole batch.
 
-Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V come from the
-contiguous tensors that the model has just made, only the context is gathered from pages: two phases of loops.
+Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V are read from the
+contiguous tensors that the model has just made, and only the context is gathered from pages.
 Decode, sequences of one query token: num_seqs x num_kv_heads programs, the query heads padded to 16 rows, no segments.
-Which kernel serves a sequence is decided on the device; a program of the other class leaves at once.
+The device decides which kernel serves a sequence; a program of the other class leaves at once.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class Decode:
 
 @dataclass(frozen=True)
 class Config:
-    """One part for each of the two launches."""
+    """prefill and decode: one part for each launch."""
 
     prefill: Prefill = Prefill()
     decode: Decode = Decode()
@@ -106,7 +106,7 @@ def _prefill_kernel(
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
     for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
-        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys and start first
 
         # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
         # The first guess is exact where every query has one token: then these programs leave after two loads.
@@ -138,7 +138,7 @@ def _prefill_kernel(
             q, r = query_operand(q, r, key_cache)
             m, l, acc = softmax_init(f, head, live, 0, q, lanes[1])
 
-            # the context, which every row sees but for a window; all keys where the new ones are in pages alone
+            # the context, which every row sees unless a window hides it; all keys where no new K and V are given
             cached = seq_len
             if key is not None:
                 cached = context_len
@@ -272,7 +272,7 @@ def launch(
 
 
 def _launch_prefill(batch, features, out, config, lse) -> None:
-    # the context lies before every new token: causality has no say there, and its mask would let new tokens in
+    # every context key precedes every new token, so the context needs no causal mask
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     tensors, forms = _operands(batch, config)

@@ -1,14 +1,13 @@
-"""Which tiles of a batch are whose, computed by every program for itself from query_start_loc and seq_lens.
+"""Which program takes which tiles of a batch: every program computes it from query_start_loc and seq_lens.
 
 An item is a Q Block under one KV head. All tiles of a class of sequences (shortest .. longest query tokens) stand in
 one line, sequence by sequence, KV head by KV head, item by item; a place in the line is a slot. The line is cut into
-equal intervals, one a program, however the lengths are distributed. Nothing is stored: a sum over the sequences, which
-fit into one vector, is all that a program needs, so no launch stands before the first product.
+equal intervals, one a program, however the lengths are distributed. Nothing is stored: a program needs one sum over the
+sequences, which fit into one vector, so no launch precedes the first product.
 
 Under a causal mask the items of a sequence grow one by one. They stand in pairs, the last with the first, the last but
-one with the second: all pairs of a sequence take as many slots as its middle pair, which makes the line's length a
-closed form. Where that is a slot short, or spans make an item longer, the item's last slot holds what remains: a wrong
-length costs balance only.
+one with the second: all pairs of a sequence take as many slots as its middle pair, so the line's length is a closed
+form. Where an item has more tiles than slots, its last slot takes the rest: a wrong length costs balance only.
 """
 
 import helion.language as hl
@@ -62,8 +61,8 @@ def line_of(
     """Where each sequence of the class ends in the line, int32 [seqs]; the line's length; whether items stay whole, in
     a slot each; whether a sequence was refused.
 
-    They do where every item has a program of its own and the longest has at most `whole` slots more than a program's
-    even share: a piece costs its program a search, first loads that nothing hides and a part to merge.
+    Items stay whole where each has a program of its own and the longest has at most `whole` slots more than a program's
+    even share: a piece costs a search, first loads that nothing hides and a part to merge.
     """
     seq = hl.arange(seqs)
     _, query_len, seq_len, refused = sequence_at(seq, seq < num_seqs, query_start_loc, seq_lens, num_tokens, max_keys)

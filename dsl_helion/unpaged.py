@@ -60,12 +60,12 @@ from dsl_helion.primitives import (
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
-MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
+MOST_PARTS = 4096  # segments x query tokens that may leave parts; larger batches are not split
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
+    """block_m, tile_size: rows of a Q Block, keys of a tile. copy_programs: programs of the copy, over all its tiles.
 
     num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
     query tokens over a long context has few Q Blocks.
@@ -146,7 +146,7 @@ def _unpaged_kernel(
     source: hl.constexpr,
     num_segments: int,
 ) -> None:
-    hl.pdl_wait()  # for the copy; every program waits, so that this launch ends after it
+    hl.pdl_wait()  # Wait for the copy, in every program: this launch ends after it.
     num_seqs = seq_lens.size(0)
     hl.specialize(query.size(2))
     value_size = hl.specialize(out.size(2))
@@ -159,7 +159,7 @@ def _unpaged_kernel(
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
     for program, segment, kv_head in hl.grid([q_blocks, num_segments, num_kv_heads]):
-        q_block_idx = int32(q_blocks - 1 - program)  # the last Q Blocks of a prefill see most keys: first
+        q_block_idx = int32(q_blocks - 1 - program)  # the last Q Blocks of a prefill see most keys and start first
         # the last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i
         left = hl.zeros([], dtype=torch.int32)
         right = hl.full([], num_seqs, dtype=torch.int32)
@@ -242,10 +242,10 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
-        # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
+        # a multiple of 16, because compilers specialise on strides that 16 divides
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
         parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
-    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
+    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
     return Workspace(
         torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
         torch.empty((rows, shape.value_lanes), dtype=values, device=capacity.device),

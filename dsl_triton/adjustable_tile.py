@@ -1,14 +1,14 @@
-"""Adjustable tiles (paper 4.6): the tile is a choice of its own, free of the page, and another for each phase.
+"""Adjustable tiles (paper 4.6): the tile size is independent of the page size, and prefill and decode have their own.
 
 Two launches over one batch: sequences of at most SHORT_QUERY query tokens go to parallel_softmax.py, the others to the
-Q Blocks of this file, each with rows, tile, warps and stages of its own; the device decides who goes where. New over
-parallel_softmax.py: a prefill neither runs at a decode's tile nor the reverse, and a tile is loaded in runs of keys
-that cannot leave a page (page_runs.py): a tile larger than the page by whole pages [pages, page, head], a tile inside
-a page by one page id, and one that straddles pages by the blocks that both are multiples of.
+Q Blocks of this file. Each launch has its own rows, tile, warps and stages; the device decides who goes where. New over
+parallel_softmax.py: a tile is loaded in runs of keys that cannot leave a page (page_runs.py). A tile larger than the
+page is whole pages [pages, page, head], a tile inside a page has one page id, and a tile that straddles pages is cut
+into blocks that both are multiples of.
 
-Grid of the prefill: Q Blocks x num_kv_heads, one axis. Where a batch has no more than SHORT_QUERY tokens no query can
-be longer and it is not launched. The reverse does not exist: no shape proves that a batch has no short query, for
-tokens may be padding.
+Grid of the prefill: Q Blocks x num_kv_heads, one axis. It is not launched for a batch of at most SHORT_QUERY tokens,
+which has no long query. The decode is always launched: tokens may be padding, so no shape proves that a batch has no
+short query.
 """
 
 import itertools
@@ -61,7 +61,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Config:
-    """One choice for the long queries, one for the short."""
+    """prefill: sequences of more than SHORT_QUERY query tokens; decode: the others."""
 
     prefill: Prefill = Prefill()
     decode: parallel_softmax.Config = parallel_softmax.DEFAULT
@@ -73,7 +73,7 @@ DEFAULT = Config()
 def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     """Every prefill that fits beside every decode that fits, each at least once.
 
-    Not their product: the two launches share no time, so one pass over the longer list says as much.
+    Not their product: the launches do not interact, so one pass over the longer list is enough.
     """
     axes = (16, 32, 64, 128), (16, 32, 64, 128, 256), ("run", "key"), (2, 4, 8), (1, 2, 3, 4)
     prefills = [Prefill(*values) for values in itertools.product(*axes)]
@@ -83,7 +83,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         yield Config(prefills[i % len(prefills)], decodes[i % len(decodes)])
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _long_queries_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -102,7 +102,7 @@ def _long_queries_kernel(
     LONGEST_SHORT: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
     seq, query_start, query_len, seq_len, first = locate_q_block(

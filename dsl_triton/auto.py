@@ -1,4 +1,4 @@
-"""The decision (paper 5): a tree over host integers picks a kernel of this folder and its config, and launches it.
+"""Pick a kernel of this folder and its config by a tree over host integers, and launch it (paper 5).
 
 `paged_attention` is the call, `plan_paged_attention` the one for serving, which owns its scratch. What `dsl_triton`
 offers under these names adds native/auto.py's kernel to them.

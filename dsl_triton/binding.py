@@ -1,4 +1,4 @@
-"""How a Config meets a shape and a GPU: what fits, how small a Q Block may be, what a launch can overlap."""
+"""Which Configs fit a shape and a GPU, and which dtypes and lanes a kernel's operands have."""
 
 import torch
 import triton
@@ -16,11 +16,10 @@ def padded(head_size):
 
 @triton.constexpr_function
 def value_dtype(query_dtype, token_scales):
-    """Of P and V as operands: the query's, but fp16 beside an fp8 query; bf16 where fp16 could not hold P times V's
-    scale per token.
+    """Dtype of P and V as operands: the query's, but fp16 beside an fp8 query.
 
-    sm_90 sums products of fp8 in 14 bits, truncated: over 131,072 keys 13% are lost. fp16 holds each number of fp8, and
-    needs no V with its keys side by side in shared memory: prompts take half the time.
+    bf16 where fp16 could not hold P times V's scale per token. sm_90 sums products of fp8 in 14 bits: over 131,072 keys
+    that loses 13%. fp16 holds each number of fp8, and needs no V with its keys side by side in shared memory.
     """
     dtype = tl.float16 if query_dtype.is_fp8() else query_dtype
     return tl.bfloat16 if token_scales and dtype == tl.float16 else dtype
@@ -28,19 +27,19 @@ def value_dtype(query_dtype, token_scales):
 
 @triton.constexpr_function
 def deals_lanes(dtype, rows):
-    """Whether products of so many rows with stored V of this dtype take its lanes dealt out (features.deal_lanes).
+    """Whether products of so many rows take stored V of this dtype with permuted lanes (features.deal_lanes).
 
-    From 64 rows on sm_90 reads V from shared memory as 16 bits: bytes of a lane need not come together.
+    From 64 rows on sm_90 reads V from shared memory in words of 16 bits, so no permutation is needed.
     """
     return dtype.primitive_bitwidth == 8 and rows < 64
 
 
 @triton.constexpr_function
 def product_lanes(value_size, head_lanes, rows, dtype):
-    """Lanes of V and of the accumulator in products of so many rows beside a query of `dtype`: those that hold V, but
-    where sm_90 takes 16 bits from shared memory no fewer bytes than K's, up to the 128 of 64 lanes.
+    """Lanes of V and of the accumulator in products of so many rows beside a query of `dtype`.
 
-    ptxas 12.8.93 (triton 3.6 and 3.7) forgets where a narrower V begins if K began there: nvidia_code.lost_descriptors.
+    As many as V has. Where sm_90 takes 16 bits from shared memory, also as many bytes as K has, up to 64 lanes: with
+    fewer ptxas 12.8.93 (triton 3.6 and 3.7) loses V's address (nvidia_code.lost_descriptors).
     """
     lanes = padded(value_size)
     if rows < 64 or dtype.primitive_bitwidth > 16:
@@ -55,7 +54,7 @@ def largest(dtype):
 
 
 def smallest_block_m(shape: AttentionShape) -> int:
-    """A Q Block holds at least one token under all query heads of its KV head, and a power of two of rows."""
+    """Fewest rows of a Q Block: one token under all query heads of a KV head, rounded up to a power of two."""
     return triton.next_power_of_2(shape.queries_per_kv)
 
 

@@ -20,7 +20,7 @@ from common.spec.cache import CacheWrite
 from dsl_triton.binding import largest, padded
 from dsl_triton.primitives import cut, load_rows
 
-LEAST_SCALE = tl.constexpr(1e-6)  # a row of zeros is divided by it
+LEAST_SCALE = tl.constexpr(1e-6)  # divides a row of zeros
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.constexpr_function
 def scale_limit(dtype):
-    """What the largest element of a token becomes: 224 for e4m3fnuz, as vLLM writes it, else the type's largest."""
+    """What the largest element of a token is scaled to: the dtype's largest number, 224 for e4m3fnuz as in vLLM."""
     return 224.0 if dtype.name == "fp8e4b8" else largest(dtype)
 
 
@@ -95,7 +95,7 @@ def _cache_kernel(
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     COMPUTE_KEY_SCALE: tl.constexpr, COMPUTE_VALUE_SCALE: tl.constexpr,
 ):  # fmt: skip
-    kv_head = tl.program_id(0) % NUM_KV_HEADS  # heads of a token lie together: programs that do start together
+    kv_head = tl.program_id(0) % NUM_KV_HEADS  # heads of a token are neighbours in memory, and so are their programs
     token = tl.program_id(0) // NUM_KV_HEADS * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     index = tl.load(slot_mapping_ptr + token, mask=token < num_tokens, other=-1).to(tl.int64)
     live = (index >= 0) & (index < num_slots)
@@ -132,5 +132,5 @@ def launch(write: CacheWrite, config: Config = DEFAULT) -> None:
 
 
 def _scale_strides(scale: torch.Tensor | None) -> tuple[int, ...] | None:
-    """One number for all KV heads is 0 apart from itself."""
+    """Strides of a scale; 0 where one number serves all KV heads."""
     return None if scale is None else (0,) if scale.numel() == 1 and scale.dim() == 1 else scale.stride()

@@ -1,8 +1,8 @@
 """Copy the keys of long queries out of their pages (ours): what unpaged.py attends to.
 
-Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds a region of whole tiles per
-sequence of more than SHORT query tokens, one behind the other, so the prefix sum over the sequences says where: each
-program computes it, 256 sequences at a time, as a launch for it would cost more (1.5 us on an H200).
+Grid: a fixed number of programs, which stride over tiles x num_kv_heads. The scratch holds one region of whole tiles
+for each sequence of more than SHORT query tokens. Every program computes where regions begin, a prefix sum over the
+sequences, 256 at a time: a launch for it would cost more.
 """
 
 import triton
@@ -14,14 +14,12 @@ from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, not_before
 from dsl_triton.primitives import find_slots, load_kv_tile, load_token_scales
 
-SEQUENCES = tl.constexpr(256)  # whose regions are summed at a time
+SEQUENCES = tl.constexpr(256)  # that the prefix sum takes at a time
 
 
 @triton.jit
 def region_tiles(query_start_loc_ptr, seq_lens_ptr, seq, live, f, TILE_SIZE: tl.constexpr, SHORT: tl.constexpr):
-    """First tile and first key that any query of the sequence needs, and how many tiles are copied: none for a short
-    query.
-    """
+    """First tile and first key that a sequence's queries need, and how many tiles are copied: 0 of a short query."""
     query_start = tl.load(query_start_loc_ptr + seq, mask=live, other=0)
     query_len = tl.load(query_start_loc_ptr + seq + 1, mask=live, other=0) - query_start
     seq_len = tl.load(seq_lens_ptr + seq, mask=live, other=0)
@@ -57,12 +55,12 @@ def store_whole_rows(ptr, row, x, LANES: tl.constexpr):
 
 @triton.jit
 def copy_scales(to_ptr, scales_ptr, strides, page, slot, kv_head, wanted, row):
-    """The scales of the `wanted` keys to `row` of a float32 scratch, 0 for the others; nothing where there are none."""
+    """Copy scales of `wanted` keys to `row` of a float32 scratch, 0 for others; nothing without scales per token."""
     if scales_ptr is not None:
         tl.store(to_ptr + row, load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted))
 
 
-@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # another batch or scratch is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "tiles"])  # do not recompile for another batch or scratch
 def _copy_kernel(
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
     value_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, VALUE_SIZE]

@@ -1,4 +1,4 @@
-"""Tiles whose keys lie one behind the other, as blocks of a tensor descriptor: TMA on NVIDIA from sm_90 on (ours)."""
+"""Tiles of contiguous keys as blocks of a tensor descriptor: TMA on NVIDIA from sm_90 on (ours)."""
 
 import torch
 import triton
@@ -38,9 +38,8 @@ def attend_block(
 ):  # fmt: skip
     """Tile j of the sequence, which begins at (row, column) of the descriptors. Returns the new m, l, acc.
 
-    key_scales_ptr, value_scales_ptr: of the same rows, where a stored element has one for its token; else None.
-
-    FOREIGN: behind the sequence's last key there are those of others, or NaN, not zeros.
+    key_scales_ptr, value_scales_ptr: scales per token of the same rows, or None.
+    FOREIGN: rows behind the sequence's last key hold keys of other sequences, or NaN, not zeros.
     """
     k = keys.load([row, column])  # [TILE_SIZE, HEAD_PADDED]
     s = products(q, k)
@@ -85,7 +84,7 @@ def _new_blocks(batch: PagedBatch, features: Features, tile_size: int) -> tuple[
 
 
 def _is_boxed(new: torch.Tensor) -> bool:
-    """Whether the heads of a token lie one behind the other, and tokens where TMA can begin: at 16 bytes."""
+    """Whether the heads of a token are contiguous and tokens begin at multiples of 16 bytes, as TMA needs."""
     together = new.shape[1] == 1 or new.stride(1) == new.shape[2]
     return together and new.data_ptr() % 16 == 0 and new.stride(0) * new.element_size() % 16 == 0
 

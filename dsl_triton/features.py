@@ -1,4 +1,4 @@
-"""What features bring to a kernel, in Triton: one argument, and what of it is loaded once per row.
+"""Features as one argument of a kernel, in Triton, and what of them is loaded once per row.
 
 Kernel files pass both on and never name a feature. dsl_helion/features.py says the same in Helion.
 """
@@ -12,12 +12,12 @@ import triton.language as tl
 from common.spec import Features, PagedBatch, is_per_token, kernel
 from dsl_triton.binding import deals_lanes, padded
 
-WIDEST = 2**30  # a window or a chunk that no sequence can exceed; position + window then stays inside int32
-HEADROOM = tl.constexpr(2.0**15)  # P in fp16, at most 1, may be so much larger: its smallest number is only 2^-24
+WIDEST = 2**30  # no sequence exceeds such a window or chunk; position + window still fits int32
+HEADROOM = tl.constexpr(2.0**15)  # multiplies P in fp16, which is at most 1 and whose smallest number is 2^-24
 
 
 class Bundle(NamedTuple):
-    """common.spec.Features as a kernel argument. What is off is None, so that its branch is not compiled."""
+    """common.spec.Features as a kernel argument. A feature that is off is None, and its branch is not compiled."""
 
     non_causal: int | None
     sliding_window: int | None
@@ -57,7 +57,7 @@ def bundle(features: Features) -> Bundle:
         features.alibi_slopes,
         1 if features.alibi_sqrt else None,
         None if chunk is None else min(chunk, WIDEST),
-        # further back than WIDEST keys there are none
+        # no sequence has more than WIDEST keys
         None if chunk is None else min(features.chunk_lookback, WIDEST // min(chunk, WIDEST)),
         spans,
         None if spans is None else spans.stride(),
@@ -76,21 +76,23 @@ def bundle(features: Features) -> Bundle:
 
 
 def new_tokens(batch: PagedBatch, features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """common.spec.kernel.new_tokens; None too where K and V differ in size or strides: kernels have those of one."""
+    """common.spec.kernel.new_tokens, but None too where K and V differ in size or strides: kernels take one set of
+    both.
+    """
     if batch.shape.value_size is not None or batch.key is None or batch.key.stride() != batch.value.stride():
         return None, None
     return kernel.new_tokens(batch, features, strided=True)
 
 
 def _per_head(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, int | None]:
-    """One number per KV head, or for all, and the distance of one head's from the next; None where it is per token."""
+    """A scale per KV head, or one for all, and its stride over heads; None where the scale is per token."""
     if scale is None or is_per_token(scale):
         return None, None
     return scale, 0 if scale.numel() == 1 else scale.stride(-1)
 
 
 def _per_token(scale: torch.Tensor | None) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
-    """One number per token and KV head, and its strides."""
+    """A scale per token and KV head, and its strides; None where it is not per token."""
     return (scale, scale.stride()) if is_per_token(scale) else (None, None)
 
 
@@ -141,22 +143,22 @@ def row_operands(f, seq, kv_head, token, head, live, context_len):
             logit_scale *= tl.load(f.query_scale)
     elif f.query_scale is not None:
         logit_scale = tl.load(f.query_scale)
-    whole = tl.cast(0, tl.int32)  # a tensor: triton 3.6 returns neither None nor a constant as such
+    whole = tl.cast(0, tl.int32)  # a tensor, because Triton 3.6 cannot return None or a constant
     return RowOperands(slope, chunk_first, span_first, span_last, causal, token, context_len, logit_scale, whole)
 
 
 @triton.jit
 def query_operand(q, r, cache_ptr):
-    """Q [BLOCK_M, HEAD_PADDED] as it is multiplied with K of this cache, and r with what that takes from each row.
+    """Q [BLOCK_M, HEAD_PADDED] as an operand of products with K of this cache, and r with the scale taken from each
+    row.
 
     A bf16 query over a cache of 8 bits is multiplied in fp16, which holds each number of such a cache: sm_90 converts
-    two of fp8 to fp16 in one instruction, and to bf16 in three, each at a quarter of the rate of others or less.
-    A power of two for each row takes its largest |q| to [2^14, 2^15), whatever its size, which is exact; elements
-    below 2^-31 of that lose bits of it, 2^-39 at most.
+    fp8 to fp16 in a third of the instructions that bf16 takes. A power of two takes the largest |q| of each row to
+    [2^14, 2^15), exactly; only elements 2^-31 times smaller lose bits.
     """
     if q.dtype == tl.bfloat16 and cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
         q = q.to(tl.float32)
-        # of float32: 255 where a row holds Inf, which stays Inf; below 16 a factor, or what undoes it, were not normal
+        # of float32: 255 for a row with Inf, which stays Inf; from 16 on both factors are normal numbers
         exponent = tl.maximum(tl.max(tl.abs(q), 1).to(tl.int32, bitcast=True) >> 23, 16)
         factor = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
         row_scale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
@@ -170,10 +172,10 @@ def query_operand(q, r, cache_ptr):
 
 @triton.jit
 def deal_lanes(v):
-    """V [TILE_SIZE, VALUE_PADDED] of 8 bits with its lanes dealt out to 32 places: lane 4 x + i of 128 to 32 i + x.
+    """V [TILE_SIZE, VALUE_PADDED] of 8 bits with permuted lanes: of 128 lanes, 4 x + i moves to 32 i + x.
 
-    A product takes from V one lane of several keys, and a thread of sm_90 has every 32nd lane (4 warps of 8 columns).
-    Dealt out, these lie side by side in shared memory: of 128 lanes 32 loads of words a tile for 128 of single bytes.
+    A thread of sm_90 multiplies every 32nd lane of V. Permuted, these lie side by side in shared memory, and one load
+    of a word replaces four loads of a byte.
     """
     TILE_SIZE: tl.constexpr = v.shape[0]
     LANES: tl.constexpr = v.shape[1]
@@ -184,7 +186,7 @@ def deal_lanes(v):
 
 @triton.jit
 def widen(v, LANES: tl.constexpr):
-    """V as an operand, [TILE_SIZE, LANES]: LANES // VALUE_PADDED - 1 columns of zeros behind each of its own."""
+    """V as an operand [TILE_SIZE, LANES]: LANES // VALUE_PADDED - 1 columns of zeros behind each column of V."""
     TILE_SIZE: tl.constexpr = v.shape[0]
     TIMES: tl.constexpr = LANES // v.shape[1]
     if TIMES > 1:
@@ -195,7 +197,7 @@ def widen(v, LANES: tl.constexpr):
 
 @triton.jit
 def narrow(acc, VALUE_SIZE: tl.constexpr):
-    """acc [BLOCK_M, VALUE_PADDED] after the last tile, without the columns that `widen` made."""
+    """acc [BLOCK_M, VALUE_PADDED] after the last tile, without the columns that `widen` added."""
     ROWS: tl.constexpr = acc.shape[0]
     TIMES: tl.constexpr = acc.shape[1] // padded(VALUE_SIZE)
     if TIMES > 1:
@@ -205,7 +207,7 @@ def narrow(acc, VALUE_SIZE: tl.constexpr):
 
 @triton.jit
 def finished(acc, value_cache_ptr, f, r):
-    """acc [BLOCK_M, VALUE_PADDED] after the last tile: its lanes in order, and without the headroom of P in fp16."""
+    """acc [BLOCK_M, VALUE_PADDED] after the last tile, with its lanes in order and without HEADROOM."""
     if deals_lanes(value_cache_ptr.dtype.element_ty, acc.shape[0]):
         ROWS: tl.constexpr = acc.shape[0]
         LANES: tl.constexpr = acc.shape[1]

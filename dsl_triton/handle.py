@@ -1,4 +1,4 @@
-"""Recording what a launch hands to Triton's JIT, so that common.serving.tape can repeat it without the JIT.
+"""Record what a launch hands to Triton's JIT, so that common.serving.tape can repeat it without the JIT.
 
 The one private hook, `JITFunction.run`, is touched here alone; tests/common/serving/test_call_kept.py is its canary.
 """
@@ -19,7 +19,7 @@ _recording = threading.Lock()
 
 @contextmanager
 def recorded(device: torch.device) -> Iterator[list[Launch]]:
-    """The launches of this thread, as they happen; empty where kernels are interpreted, for those have no JIT."""
+    """The launches of this thread, as they happen; empty where kernels are interpreted, which have no JIT."""
     launches: list[Launch] = []
     if not tape.has_jit(device):
         yield launches

@@ -1,7 +1,7 @@
-"""Merge what several programs found for one item of a static grid: its last launch, on a grid as fixed as the others.
+"""Merge the parts that several programs left of one item: the last launch of a static grid, itself of fixed size.
 
-A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs
-here share its rows. A cut at an item's border has an empty record, and its programs leave.
+A cut between two programs that lies inside an item has a record; an item of n + 1 parts has n cuts, whose programs here
+share its rows. A cut at an item's border has an empty record, and its programs leave.
 """
 
 import triton
@@ -47,7 +47,7 @@ def _merge_parts_kernel(
 ):  # fmt: skip
     record_ptr = records_ptr + tl.program_id(0) // HELPERS * RECORD
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # for the parts
+        tl.extra.cuda.gdc_wait()  # wait for the parts
     cuts = tl.load(record_ptr)
     if cuts > 0:
         helper = tl.load(record_ptr + 1) * HELPERS + tl.program_id(0) % HELPERS
@@ -65,7 +65,7 @@ def _merge_parts_kernel(
             x = tl.zeros([ROWS, padded(VALUE_SIZE)], tl.float32)
             for first_part in range(0, cuts + 1, PARTS):
                 part = first_part + tl.arange(0, PARTS)
-                # the first is the second part of its program, the others the first of theirs
+                # the item's first part is its program's second; the others are their programs' first
                 at = first_row + (2 * part - (part > 0).to(tl.int32)) * part_rows
                 at = tl.expand_dims(at, 1) + tl.expand_dims(row, 0)  # [PARTS, ROWS]
                 there = tl.expand_dims(part <= cuts, 1) & tl.expand_dims(live, 0)

@@ -40,7 +40,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
                 yield Config(grid, num_warps, num_stages)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _naive_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]

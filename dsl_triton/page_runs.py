@@ -1,12 +1,11 @@
 """A tile cut into runs of keys that cannot leave a page (paper 4.6): one page id and one 64-bit product for each run.
 
-Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page whatever the two are. A tile
-of whole pages is loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of
-64 keys over pages of 784 is four runs of 16. dsl_helion/page_runs.py says the same in Helion.
+Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page. A tile of whole pages is
+loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of 64 keys over pages
+of 784 is four runs of 16. dsl_helion/page_runs.py says the same in Helion.
 
-Loading by runs of one id each, widened to an id per key and to one two-dimensional load, is not the same: the compiler
-no longer sees that lanes are neighbours, loads 2 bytes at a time and pipelines nothing (735 instructions a tile for 423
-on sm_90).
+Do not widen the page ids of runs to one per key for a load with two axes: the compiler no longer sees that lanes are
+neighbours, loads 2 bytes at a time and pipelines nothing.
 """
 
 import math
@@ -38,7 +37,7 @@ Gather = Literal["key", "run"]
 def run_length(asked: Gather, batch: PagedBatch, tile_size: int) -> int:
     """How many keys of a tile share a page id: 1 for "key", else the largest power of two in tile and page.
 
-    Also 1 where a page spans 2^31 elements (slots further apart than pages), for runs address a page in 32 bits.
+    Also 1 where a page spans 2^31 elements: runs address a page in 32 bits.
     """
     span = (batch.shape.block_size - 1) * max(batch.key_cache.stride(1), batch.value_cache.stride(1))
     if asked == "key" or span + max(batch.shape.head_size, batch.shape.value_lanes) >= 2**31:
@@ -59,7 +58,7 @@ def find_runs(
 ):  # fmt: skip
     """Page id, int64, and slot, int32, of the first key of each run of tile j: [TILE_SIZE // RUN], or scalars of one.
 
-    A tile always has a wanted key, so the page of its only run is one to read.
+    Every tile has a wanted key, so the page of its only run may be read.
     """
     if RUN == TILE_SIZE:
         first = tl.cast(j * TILE_SIZE, tl.int32)
@@ -67,7 +66,7 @@ def find_runs(
     else:
         run_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE // RUN) * RUN
         page, slot = find_slots(block_table_ptr, run_pos, first_key, end_key, f, BLOCK_SIZE, MASKED)
-    if RUN == BLOCK_SIZE:  # whole pages; the compiler does not find that out
+    if RUN == BLOCK_SIZE:  # whole pages: the compiler does not know that the slot is 0
         slot = slot * 0
     return page, slot.to(tl.int32)
 
@@ -127,10 +126,10 @@ def attend_runs(
     HEAD_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE_SIZE: tl.constexpr,
     RUN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """attend_tile by runs of RUN keys; 1: attend_tile itself.
+    """attend_tile with K and V loaded in runs of RUN keys; with RUN == 1 attend_tile itself.
 
-    value_strides: None where they are K's, as in every serving engine's cache: an offset then serves both loads, which
-    takes a tile of 128 keys from nine spilled words to two on sm_90 (128 rows, 8 warps, 3 stages).
+    value_strides: None where they are K's, as in the cache of every serving engine. Both loads then share their
+    offsets, which saves registers.
     """
     v_strides = key_strides if value_strides is None else value_strides
     if RUN == 1:

@@ -1,12 +1,11 @@
-"""Parallel tiled softmax (paper 4.5): the tiles of a Q Block's sequence are dealt to segments that run in parallel.
+"""Parallel tiled softmax (paper 4.5): segments share the tiles of a Q Block's sequence and run in parallel.
 
 Grid: Q Blocks x segments x num_kv_heads, one axis, then reduce_segments.py over query tokens x query heads. New over
-q_block.py: a decode batch has few Q Blocks, too few to fill a GPU; segments follow each sequence's real length, so a
-ragged batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself and the reduction
-skips it.
+q_block.py: a decode batch has too few Q Blocks to fill a GPU. Segments follow each sequence's real length, so a ragged
+batch stays balanced. A Q Block whose tiles fit into one segment writes its output itself, and the reduction skips it.
 
-Beside a kernel for long queries it serves the short ones alone (`longest_query`); where they are the lesser part of
-the tokens, Q Blocks are counted by sequence, so that long prompts cost no programs (BY_SEQUENCE).
+Beside a kernel for long queries it serves the short ones alone (`longest_query`). If most tokens belong to long
+queries, Q Blocks are counted by sequence, so that long prompts cost no programs (BY_SEQUENCE).
 
 gather="run" reads whole pages, as adjustable_tile.py does.
 """
@@ -51,8 +50,8 @@ class Config:
     """block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
 
     num_segments: at most that many programs share the tiles of one Q Block.
-    overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on);
-    1.3 us of the 7.1 us of one decode over 512 keys on an H200.
+    overlap: the reduction's launch begins while the segments run (programmatic dependent launch: NVIDIA from sm_90 on),
+    which saves 1.3 us of one decode over 512 keys on an H200.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
     registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice.
     """
@@ -81,7 +80,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
             yield Config(block_m, tile_size, num_segments, num_warps, num_stages, can_overlap(gpu), gather)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # another batch or number of segments is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count
 def _segments_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]

@@ -24,8 +24,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 def first_index(query_start, seq, BLOCK_Q: tl.constexpr):
     """Number of the first Q Block of sequence `seq`, whose query begins at row `query_start`.
 
-    It needs no lengths of other sequences, and leaves at most one Q Block a sequence without rows. BLOCK_Q None: rows
-    are counted, not Q Blocks.
+    It needs no lengths of other sequences; at most one Q Block a sequence has no rows. BLOCK_Q None: count query rows,
+    not Q Blocks.
     """
     if BLOCK_Q is None:
         return query_start
@@ -35,7 +35,7 @@ def first_index(query_start, seq, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def search_sequence(index, left, right, query_start_loc_ptr, BLOCK_Q: tl.constexpr):
-    """The last of the sequences [left, right) that begins at or before a Q Block or row: a binary search."""
+    """The last of the sequences [left, right) that begins at or before a Q Block or query row: a binary search."""
     seq = left
     while right - seq > 1:
         middle = (seq + right) // 2
@@ -50,8 +50,8 @@ def search_sequence(index, left, right, query_start_loc_ptr, BLOCK_Q: tl.constex
 def locate_q_block(index, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q: tl.constexpr):
     """The sequence of a Q Block: seq, query_start, query_len, seq_len, and the Q Block's first token in the query.
 
-    BLOCK_Q None: of a query row. The first guess is exact where every query has one token: then three loads at once
-    replace a chain of log2(num_seqs) + 2 (0.3 us of the 5.6 us of one decode over 512 keys).
+    BLOCK_Q None: locate a query row. The first guess is exact where every query has one token: three loads at once then
+    replace log2(num_seqs) + 2 loads in a chain.
     """
     if BLOCK_Q is None:
         seq = tl.minimum(index, num_seqs - 1)
@@ -77,8 +77,8 @@ def locate_q_block(index, query_start_loc_ptr, seq_lens_ptr, num_seqs, BLOCK_Q: 
 def q_block_rows(first, kv_head, query_len, QUERIES_PER_KV: tl.constexpr, BLOCK_M: tl.constexpr):
     """Rows of the Q Block whose first query token is `first`: query token, query head, and whether the row is real.
 
-    Row r is token r // QUERIES_PER_KV under head r % QUERIES_PER_KV of the group; a ratio that does not divide BLOCK_M
-    leaves rows at the end, which would be the next Q Block's first token.
+    Row r is token r // QUERIES_PER_KV under head r % QUERIES_PER_KV of the group. A ratio that does not divide BLOCK_M
+    leaves the last rows unused.
     """
     row = tl.arange(0, BLOCK_M)
     token = first + row // QUERIES_PER_KV
@@ -108,7 +108,7 @@ def store_rows(ptr, strides, row, head, live, x, HEAD_SIZE: tl.constexpr):
 
 @triton.jit
 def cut(x, DTYPE: tl.constexpr):
-    """x between the largest numbers of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
+    """Clamp x to the range of an 8-bit dtype, NaN as it is; x itself where the dtype is wider."""
     if DTYPE.primitive_bitwidth == 8:
         x = tl.where(x > largest(DTYPE), largest(DTYPE), x)
         x = tl.where(x < -largest(DTYPE), -largest(DTYPE), x)
@@ -117,7 +117,7 @@ def cut(x, DTYPE: tl.constexpr):
 
 @triton.jit
 def store_lse(ptr, strides, row, head, live, m, l):
-    """Natural-log LSE, float32; -inf for a row of neither key nor sink. Nothing where nobody asked (ptr is None)."""
+    """Write the natural-log LSE, float32: -inf for a row without key and sink. Writes nothing where ptr is None."""
     if ptr is not None:
         lse = (m + tl.log2(l)) * LN2
         tl.store(ptr + row.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1], lse, mask=live)
@@ -140,8 +140,8 @@ def store_partial(
 def softmax_init(f, head, live, segment, q, VALUE_SIZE: tl.constexpr):
     """m [BLOCK_M], l [BLOCK_M], acc [BLOCK_M, product_lanes] before any key; q as `query_operand` left it.
 
-    A sink is a key with score `sink` and value zero, so it is where the running max starts, with sum 1, whether or not
-    a key follows; once per row, so only the first of several segments has it.
+    A sink is a key with score `sink` and value zero: the running max starts there, with sum 1. Each row has it once, so
+    only the first of several segments starts with it.
     """
     BLOCK_M: tl.constexpr = q.shape[0]
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -158,9 +158,9 @@ def softmax_init(f, head, live, segment, q, VALUE_SIZE: tl.constexpr):
 def find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr):
     """Page id and slot within the page, int64 [TILE_SIZE], of each key of one sequence's block-table row.
 
-    Entries of pages without a key of first_key .. end_key are never read, for past the sequence the table holds
-    garbage, or ends: MASKED takes the nearest page that has one, whose slots may still hold NaN. An unsigned quotient
-    is a shift, and a slot then the same for every tile: 610 instructions a tile of 128 keys for 880 on sm_90.
+    Only pages with a key of first_key .. end_key are looked up: past the sequence the table ends or holds garbage. With
+    MASKED other keys take the nearest such page, whose slots may still hold NaN. Unsigned division compiles to a shift,
+    which saves 30% of the instructions of a tile on sm_90.
     """
     at = key_pos.to(tl.uint32)
     index = (at // BLOCK_SIZE).to(tl.int32)
@@ -171,13 +171,13 @@ def find_slots(block_table_ptr, key_pos, first_key, end_key, f, BLOCK_SIZE: tl.c
 
 @triton.jit
 def dequantise(x, DTYPE: tl.constexpr):
-    """Stored K or V as an operand of a product, exactly: the scales come in with the scores, with P, or at the end."""
+    """Convert stored K or V to an operand of a product, exactly. Scales come later: to scores, P or the output."""
     return x.to(DTYPE)
 
 
 @triton.jit
 def dequantise_values(v, DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Stored V [TILE_SIZE, VALUE_PADDED] as an operand of a product of so many rows."""
+    """Convert stored V [TILE_SIZE, VALUE_PADDED] to an operand of a product of ROWS rows."""
     if deals_lanes(v.dtype, ROWS):
         v = deal_lanes(v)
     return dequantise(v, DTYPE)
@@ -189,7 +189,7 @@ def load_kv_tile(
 ):
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, gathered page by page.
 
-    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN would reach the output.
+    Keys that are not `wanted` give zeros: their slots may hold NaN, and 0 * NaN is NaN.
     """
     HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
     lane = tl.arange(0, HEAD_PADDED)
@@ -208,7 +208,7 @@ def load_kv_tile(
 
 @triton.jit
 def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
-    """float32 [TILE_SIZE] of the `wanted` keys, elsewhere 0; 0 where there are no such scales (scales_ptr is None)."""
+    """Scales of the `wanted` keys, float32 [TILE_SIZE], 0 for others; 0 where scales_ptr is None."""
     if scales_ptr is not None:
         offset = page * strides[0] + slot * strides[1] + kv_head.to(tl.int64) * strides[2]
         return tl.load(scales_ptr + offset, mask=wanted, other=0.0)
@@ -218,7 +218,7 @@ def load_token_scales(scales_ptr, strides, page, slot, kv_head, wanted):
 
 @triton.jit
 def products(q, k):
-    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]; Triton takes fp8 from 32 lanes on."""
+    """q . k of every row and key, float32 [BLOCK_M, TILE_SIZE]. Triton multiplies fp8 of at least 32 lanes."""
     if q.dtype.is_fp8() and q.shape[1] < 32:
         q = q.to(tl.float16)
         k = k.to(tl.float16)
@@ -227,7 +227,7 @@ def products(q, k):
 
 @triton.jit
 def logit_scale(softmax_scale, f, r):
-    """What a product of stored elements is multiplied by, scales per token aside."""
+    """The factor from a product of stored elements to a logit, without scales per token."""
     if f.key_scale is not None or f.query_scale is not None:
         return softmax_scale * r.logit_scale
     else:
@@ -238,8 +238,8 @@ def logit_scale(softmax_scale, f, r):
 def logits(s, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASKED: tl.constexpr):
     """Scores of products s, -inf where a row does not see a key.
 
-    `base2_scale` takes scores to base 2: they are raw products, or natural logits where a feature works on those.
-    tanh(y) = 1 - 2 / (exp(2y) + 1) saturates to +-1; the quotient of exponentials would give inf / inf from y = 44 on.
+    Scores are raw products, or natural logits where a feature needs them; `base2_scale` takes either to base 2. tanh(y)
+    = 1 - 2 / (exp(2y) + 1) saturates to +-1, where a quotient of exponentials would become inf / inf.
     """
     scale = logit_scale(softmax_scale, f, r)
     if r.row_scale.dtype.is_floating():
@@ -270,7 +270,7 @@ def logits(s, key_scales, query_pos, key_pos, seq_len, softmax_scale, f, r, MASK
 
 @triton.jit
 def base2_scale(softmax_scale, f, r):
-    """Score x this = base-2 logit: the scale waits until here, where it is one operand of a multiply-add."""
+    """The factor from a score to a base-2 logit. softmax_step applies it as one operand of a multiply-add."""
     if f.softcap is not None or f.alibi_slopes is not None or f.tree_bias is not None:
         return LOG2E
     else:
@@ -281,9 +281,8 @@ def base2_scale(softmax_scale, f, r):
 def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexpr):
     """One step of the online softmax: scores s [BLOCK_M, TILE_SIZE], values v [TILE_SIZE, VALUE_PADDED].
 
-    m is in base 2, s is not yet: scaling the row's maximum instead of each score saves a multiplication in six and the
-    registers of a second copy of s (128 rows x 64 keys on sm_90: 769 to 624 instructions a tile, 33 spills to none).
-    P in fp16 beside a bf16 query is multiplied, until `finished`.
+    m is in base 2, s is not yet. Scaling the row's maximum, not each score, saves the registers of a second copy of s:
+    33 spills a tile of 128 x 64 on sm_90. P in fp16 beside a bf16 query carries HEADROOM until `finished`.
     """
     m_new = tl.maximum(m, tl.max(s, 1) * base2)
     shift = m_new
@@ -294,7 +293,7 @@ def softmax_step(s, v, value_scales, m, l, acc, base2, f, r, MASKED: tl.constexp
     l = l * alpha + tl.sum(p, 1)
     if f.value_token_scales is not None:
         p *= tl.expand_dims(value_scales, 0)
-    elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed its rounded maximum: 2^16 is Inf in fp16
+    elif r.row_scale.dtype.is_floating():  # a logit beyond 2^24 may exceed the rounded maximum: P would be Inf in fp16
         p = tl.where(p > 1.0, HEADROOM, p * HEADROOM)
     acc = tl.dot(p.to(v.dtype), widen(v, acc.shape[1]), acc * tl.expand_dims(alpha, 1), input_precision="ieee")
     return m_new, l, acc
@@ -309,8 +308,8 @@ def attend_tile(
 ):  # fmt: skip
     """Tile j of the sequence: load K, score, mask where MASKED, load V, step. Returns the new m, l, acc.
 
-    Only V is masked on load: what an unwanted K scores is replaced, and the page that stands for it exists. Masking K
-    as well costs 12 registers, and with them 5% of a long decode on an H200 (206 against 197 us at 128 x 2048).
+    Only V is masked on load: scores of unwanted keys are replaced, and their page exists. Masking K too takes
+    registers, and 5% of a long decode on an H200.
     """
     key_pos = j * TILE_SIZE + tl.arange(0, TILE_SIZE)
     wanted = not_before(first_key, key_pos, key_pos < end_key, f)
@@ -327,9 +326,9 @@ def attend_tile(
 
 @triton.jit
 def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m, l, acc, operands):
-    """Tiles [start, stop) of the sequence: those of [full_start, full_stop) without masks. Returns the new m, l, acc.
+    """Attend to tiles [start, stop) of the sequence, those of [full_start, full_stop) without masks. Returns m, l, acc.
 
-    attend: attend_tile, or one that reads K and V from elsewhere. operands: what it takes from query_pos to MASKED.
+    attend: attend_tile, or one that reads K and V from elsewhere. operands: its arguments from query_pos to MASKED.
     """
     for j in range(start, full_start):
         m, l, acc = attend(j, q, m, l, acc, *operands, MASKED=True)
@@ -342,16 +341,16 @@ def attend_range(attend: tl.constexpr, start, full_start, full_stop, stop, q, m,
 
 @triton.jit
 def normalise(acc, l, kv_head, f):
-    """The output's rows [BLOCK_M, VALUE_PADDED]: acc / l, and what is left of the scales; zeros where nothing was seen.
+    """Output rows [BLOCK_M, VALUE_PADDED]: acc / l, times the scales that are left; zeros for rows that saw no key.
 
-    The sums of a row's parts come here once, when they have been added.
+    Rows in parts are normalised once, after their sums were added.
     """
     return rescale(acc / tl.expand_dims(tl.where(l > 0.0, l, 1.0), 1), kv_head, f)
 
 
 @triton.jit
 def rescale(x, kv_head, f):
-    """Rows x of one KV head, of any shape, from stored V to stored output."""
+    """Multiply rows x of one KV head, of any shape, by V's scale and divide them by the output's."""
     if f.value_scale is not None:
         x *= tl.load(f.value_scale + kv_head * f.value_scale_stride)
     if f.out_scale is not None:

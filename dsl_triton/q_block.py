@@ -1,9 +1,9 @@
 """Q Blocks (paper 4.4): a program takes several query tokens under all query heads of one KV head.
 
-Grid: Q Blocks x num_kv_heads, one axis. New over naive.py: K and V of a KV head are read once for its BLOCK_M rows,
-which makes the products matrix products. Each program finds its sequence by binary search over the cumulative Q Blocks,
-so the grid needs no lengths. Tiles that every row sees run in a loop without masks; the causal diagonal, a window's
-left edge and the sequence's end in masked ones; of few rows all in one (masks.join_loops).
+Grid: Q Blocks x num_kv_heads, one axis. New over naive.py: K and V of a KV head are read once for BLOCK_M rows, so the
+products become matrix products. Each program finds its sequence by binary search, so the grid needs no lengths. Tiles
+that every row sees run in a loop without masks; the causal diagonal, a window's left edge and the sequence's end run in
+masked loops. Q Blocks of few rows use one masked loop for all tiles (masks.join_loops).
 """
 
 import itertools
@@ -57,7 +57,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
             yield Config(block_m, tile_size, num_warps, num_stages)
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _q_block_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE]
@@ -75,7 +75,7 @@ def _q_block_kernel(
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
     seq, query_start, query_len, seq_len, first = locate_q_block(

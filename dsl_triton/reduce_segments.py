@@ -1,7 +1,7 @@
-"""Merge what several segments found for one query token (paper 4.5): the second launch of a parallel tiled softmax.
+"""Merge what several segments found for one query token (paper 4.5): the second launch of parallel_softmax.py.
 
-Grid: rows x query heads. A row is a query token; where only short queries are served and the batch has many tokens
-more, it is one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prompts cost no programs.
+Grid: rows x query heads. A row is a query token, or, where only short queries are served and most tokens belong to long
+ones, one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prompts cost no programs.
 """
 
 import triton
@@ -39,7 +39,7 @@ def merge_row(
     store_lse(lse_ptr, lse_strides, row, head, True, top, total)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # another batch or number of segments is no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "num_segments"])  # do not recompile for another batch or segment count
 def _reduce_segments_kernel(
     acc_ptr,  # f32 [num_segments, rows, num_query_heads, VALUE_SIZE]
     m_ptr,  # f32 [num_segments, rows, num_query_heads]
@@ -57,7 +57,7 @@ def _reduce_segments_kernel(
     LONGEST_QUERY: tl.constexpr, BY_SEQUENCE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_QUERY_HEADS
-    place = tl.program_id(0) // NUM_QUERY_HEADS  # where the segments left what they found
+    place = tl.program_id(0) // NUM_QUERY_HEADS  # row of the scratch
 
     if BY_SEQUENCE:
         seq = place // LONGEST_QUERY
@@ -75,7 +75,7 @@ def _reduce_segments_kernel(
     _, _, lo, full_lo, full_hi, hi = kv_tile_range(seq, seq_len - query_len + first, last_pos, seq_len, f, TILE_SIZE)
     _, _, _, _, used = segment_range(0, lo, full_lo, full_hi, hi, f, num_segments)
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # for the segments; every program waits, so that this launch ends after theirs
+        tl.extra.cuda.gdc_wait()  # Wait for the segments, in every program: this launch ends after theirs.
     if (token < query_len) & (query_len >= SHORTEST_QUERY) & (query_len <= LONGEST_QUERY) & (used > 1):
         merge_row(
             place, query_start + token, head // QUERIES_PER_KV, head, used, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, f,
@@ -88,7 +88,7 @@ def reduce_segments(
 ) -> None:
     """Write out (and lse) of every token that more than one segment worked on.
 
-    config is that of the segments' launch, and so are the others: block_q tokens a Q Block, and so on.
+    config, block_q and what follows are those of the launch of the segments.
     """
     shape = batch.shape
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
@@ -99,7 +99,7 @@ def reduce_segments(
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
         BLOCK_Q=block_q, TILE_SIZE=config.tile_size, SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,
-        # a warp reads 8 segments of 128 floats in 8 loads a lane; four warps cost 0.5 us more on an H200
+        # few segments need few warps: four for 8 segments cost 0.5 us on an H200
         num_warps=1 if slots <= 8 else 2 if slots <= 16 else 4,
         **({"launch_pdl": True} if config.overlap else {}),
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """Split (AMD's blog, phases 1 and 2): a prefill kernel and a decode kernel, both launched over the whole batch.
 
-Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V come from the
-contiguous tensors that the model has just made, only the context is gathered from pages: two phases of loops.
+Prefill, sequences of several query tokens: Q Blocks x num_kv_heads programs. The step's own K and V are read from the
+contiguous tensors that the model has just made, and only the context is gathered from pages.
 Decode, sequences of one query token: num_seqs x num_kv_heads programs, the query heads padded to 16 rows, no segments.
-Which kernel serves a sequence is decided on the device; a program of the other class leaves at once.
+The device decides which kernel serves a sequence; a program of the other class leaves at once.
 """
 
 import itertools
@@ -57,7 +57,7 @@ class Decode:
 
 @dataclass(frozen=True)
 class Config:
-    """One part for each of the two launches."""
+    """prefill and decode: one part for each launch."""
 
     prefill: Prefill = Prefill()
     decode: Decode = Decode()
@@ -77,7 +77,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
                     yield Config(Prefill(block_m, tile_size, num_warps, num_stages), Decode(*decode))
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # a batch of one sequence is no other kernel
+@triton.jit(do_not_specialize=["num_seqs"])  # do not recompile for num_seqs == 1
 def _prefill_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     key_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_SIZE], or x-packed
@@ -98,7 +98,7 @@ def _prefill_kernel(
     BLOCK_SIZE: tl.constexpr, X: tl.constexpr, BLOCK_M: tl.constexpr, TILE_SIZE: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     q_block_idx = (tl.num_programs(0) - 1 - tl.program_id(0)) // NUM_KV_HEADS
     seq, query_start, query_len, seq_len, first = locate_q_block(
@@ -113,7 +113,7 @@ def _prefill_kernel(
         q, r = query_operand(q, r, key_cache_ptr)
         m, l, acc = softmax_init(f, head, live, 0, q, VALUE_SIZE)
 
-        # the context, which every row sees but for a window; all keys where the new ones are in pages alone
+        # the context, which every row sees unless a window hides it; all keys where no new K and V are given
         cached = seq_len
         if key_ptr is not None:
             cached = context_len
@@ -216,7 +216,7 @@ def _launch_prefill(batch, features, out, config, lse) -> None:
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)
-    # the context lies before every new token: causality has no say there, and its mask would let new tokens in
+    # every context key precedes every new token, so the context needs no causal mask
     key, value = new_tokens(batch, features)
     paged = features if key is None else replace(features, causal=False)
     _prefill_kernel[(shape.num_kv_heads * q_blocks,)](

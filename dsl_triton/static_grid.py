@@ -1,12 +1,12 @@
 """A static grid (paper 4.7): a fixed number of programs, which share the batch's tiles evenly.
 
 Grid: Config's programs, whatever the batch. New over parallel_softmax.py: no axis follows the batch, so one captured
-graph serves every batch up to its capacity, and a launch at a capacity of 8192 tokens costs one decode nothing. Every
-program finds its share by itself (tile_schedule.py), walks the items in it, writes the outputs of those that lie inside
-it whole and leaves parts of the others for `merge_parts`.
+graph serves every batch up to its capacity, and a large capacity costs a small batch nothing. Every program finds its
+share itself (tile_schedule.py) and walks the items in it. It writes the outputs of items that lie inside its share, and
+leaves parts of the others for `merge_parts`.
 
 Three launches: long queries (more than SHORT_QUERY tokens) in Q Blocks of many rows, short ones in Q Blocks of few, and
-the merge. Long first: a batch without them passes this launch while the next one begins.
+the merge. Long queries go first: a batch without them passes that launch while the next one begins.
 """
 
 import itertools
@@ -47,15 +47,14 @@ class Part:
     """How one class of queries is served.
 
     block_m: rows of a Q Block; raised to the GQA ratio's next power of two where that is larger.
-    programs: as many as the GPU holds at once; fewer leave units idle, more run in turns.
+    programs: as many as the GPU holds at once; fewer leave SMs idle, more run in turns.
     snap: a cut between two programs moves by up to so many tiles to spare the merge of an item.
     gather: how K and V are addressed through the block table (page_runs.Gather); "key" where "run" does not apply.
-    registers: NVIDIA alone: at most so many a thread, 0 = the compiler's choice, which keeps what the next item needs
-    in registers (212 of them at 64 keys by "key", sm_90, 240 at 128). 168 put it into memory, not inside a loop of 64
-    keys, and let three programs of 4 warps stay on a multiprocessor instead of two.
+    registers: NVIDIA alone: at most so many a thread; 0: the compiler's choice, which keeps what the next item needs in
+    registers. 168 let three programs of 4 warps stay on an SM instead of two.
     matrix_instr: AMD alone: rows of the matrix instruction, 0 = the compiler's choice.
-    whole: where each item has a program they are not cut if the longest has at most so many tiles more than a program's
-    share (tile_schedule.line_of).
+    whole: items with a program each are not cut if the longest has at most so many tiles more than a program's share
+    (tile_schedule.line_of).
     """
 
     block_m: int
@@ -220,7 +219,7 @@ def launch(
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     programs = config.decode.programs
-    if batch.num_tokens > SHORT_QUERY:  # else no query is longer
+    if batch.num_tokens > SHORT_QUERY:  # otherwise every query is short
         _launch_items(batch, features, out, config, workspace, lse, prefill=True)
         programs += config.prefill.programs
     _launch_items(batch, features, out, config, workspace, lse, prefill=False)

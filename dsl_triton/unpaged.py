@@ -50,12 +50,12 @@ from dsl_triton.primitives import (
 
 SUPPORTS = SEAMS | {"lse", "full_graph"}
 CONTRACT = Precision()
-MOST_PARTS = 4096  # segments x query tokens that leave parts: 67 MB of 32 heads of 128; larger batches are not split
+MOST_PARTS = 4096  # segments x query tokens that may leave parts; larger batches are not split
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """block_m, tile_size: a Q Block's rows and a tile's keys. copy_programs: of the copy; it strides over the rest.
+    """block_m, tile_size: rows of a Q Block, keys of a tile. copy_programs: programs of the copy, over all its tiles.
 
     num_segments: at most that many programs share the tiles of one Q Block, as in parallel_softmax.py: a chunk of few
     query tokens over a long context has few Q Blocks.
@@ -108,7 +108,7 @@ class Workspace:
     decode: SegmentScratch | None
 
 
-@triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # other batches and scratch are no other kernel
+@triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
 def _unpaged_kernel(
     query_ptr,  # [num_tokens, num_query_heads, HEAD_SIZE]
     keys,  # descriptor of [num_kv_heads * tiles * TILE_SIZE, HEAD_PADDED], or [num_tokens, num_kv_heads * HEAD_SIZE]
@@ -136,7 +136,7 @@ def _unpaged_kernel(
     HEADS_FASTEST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // QUERIES_PER_KV
-    # one axis, for only the first holds more than 65,535 programs; the last Q Blocks of a prefill see most keys: first
+    # One axis: others hold 65,535 programs at most. The last Q Blocks of a prefill see most keys and start first.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     if HEADS_FASTEST:
         kv_head = program % NUM_KV_HEADS
@@ -175,7 +175,7 @@ def _unpaged_kernel(
     token, head, live = q_block_rows(first, kv_head, query_len, QUERIES_PER_KV, BLOCK_M)
     q = load_rows(query_ptr, query_strides, query_start + token, head, live & mine, HEAD_SIZE)  # [BLOCK_M, HEAD_PADDED]
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # for the copy; every program waits, so that this launch ends after it
+        tl.extra.cuda.gdc_wait()  # Wait for the copy, in every program: this launch ends after it.
     if mine:
         query_pos = context_len + token
         last_pos = context_len + tl.minimum(first + BLOCK_Q, query_len) - 1
@@ -227,10 +227,10 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     scales = rows if shape.cache_dtype.itemsize == 1 else 0
     segments, parts = config.prefill.num_segments, None
     if segments > 1:
-        # in sixteens, for compilers ask whether 16 divides a stride: 819 of 24 heads are other code than 1,024
+        # a multiple of 16, because compilers specialise on strides that 16 divides
         tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
         parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
-    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # as they are multiplied
+    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
     return Workspace(
         torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
         torch.empty((rows, padded(shape.value_lanes)), dtype=values, device=capacity.device),
@@ -275,7 +275,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     parts, segments = workspace.parts, config.num_segments
     if segments == 1 or not has_room(scratch(parts)[0], batch, segments):
         parts, segments = None, 1
-    overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be there
+    overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be written yet
     for source, (keys, values) in sources.items():
         with beside(side if source == "context" else None):
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](

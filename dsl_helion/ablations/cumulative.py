@@ -57,7 +57,7 @@ def _cumulative_kernel(
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
     for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
-        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys and start first
 
         if q_block_idx < q_block_starts[num_seqs]:
             # The first guess is exact where every query has one token, as in q_block.py.

@@ -105,7 +105,7 @@ def _fused_kernel(
     block_q = block_m // queries_per_kv
     q_blocks = query.size(0) // block_q + num_seqs
     for program, kv_head in hl.grid([q_blocks, num_kv_heads]):
-        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys: first
+        q_block_idx = q_blocks - 1 - program  # the last Q Blocks of a prefill see most keys and start first
 
         # The last sequence that begins at or before this Q Block; sequence i does at query_start_loc[i] // block_q + i.
         # The first guess is exact where every query has one token: then decode skips log2(num_seqs) dependent loads.

@@ -229,7 +229,7 @@ def _limits(
 
 @gluon.jit
 def _give_back(q_empty, buffer):
-    """A buffer of queries, once the output that lies in it has left."""
+    """Free the Q buffer after its output is stored."""
     tma.store_wait(0)
     barrier()
     mbarrier.arrive(q_empty.index(buffer), count=1)

@@ -98,7 +98,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, features: Features) -> "Asked":
-        """Raises nothing: what is not supported is refused before."""
+        """Features are already validated."""
         f = features
         given = (f.sliding_window, f.softcap, f.sinks, f.alibi_slopes, f.key_scale, f.value_scale)
         return cls(f.causal, *(value is not None for value in given))
