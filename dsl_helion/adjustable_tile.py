@@ -22,7 +22,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
-from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m
@@ -188,7 +188,7 @@ def launch(
     require("helion/adjustable_tile", SUPPORTS, batch, features, out, lse)
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
-    ensure_room(scratch(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
+    ensure_room(partials(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)
     parallel_softmax.attend_segments(batch, features, out, config.decode, workspace, lse, SHORT_QUERY)

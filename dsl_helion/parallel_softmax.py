@@ -22,7 +22,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
-from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import (
     Eviction,
@@ -238,12 +238,12 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     shape, config = batch.shape, held(config, batch.shape)
     block_m = _block_m(shape, config)
     block_q = block_m // shape.queries_per_kv
-    ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
+    ensure_room(partials(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     args = (
         *operands(batch, gather, page_rows), batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *scratch(workspace), batch.softmax_scale,
+        out, lse, *partials(workspace), batch.softmax_scale,
         bundle(features), shape.num_kv_heads, shape.block_size, page_rows, gather, smallest_block_m(shape),
         block_q, config.num_segments, longest_query, by_sequence,
     )  # fmt: skip

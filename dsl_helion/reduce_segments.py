@@ -8,7 +8,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.spec.workspaces import scratch
+from common.spec.workspaces import partials
 from dsl_helion.arithmetic import div, int32, mod
 from dsl_helion.binding import kernel, run
 from dsl_helion.features import bundle
@@ -112,7 +112,7 @@ def reduce_segments(
     """
     slots = max(helion.next_power_of_2(config.num_segments), 8)  # fewer segments take this code: one trace for all
     args = (
-        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
+        *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, bundle(features),
         batch.shape.queries_per_kv, block_q, config.tile_size, config.num_segments, slots,
         shortest_query, longest_query, by_sequence,
     )  # fmt: skip

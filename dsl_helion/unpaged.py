@@ -28,7 +28,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8
-from common.spec.workspaces import SegmentScratch, has_room
+from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -288,14 +288,14 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, *scratch, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(scratch(parts)[0], batch, segments):
+    if segments == 1 or not has_room(partials(parts)[0], batch, segments):
         parts, segments = None, 1
     sizes = [max(config.block_m, smallest_block_m(shape)), config.tile_size]
     order = [2, 1, 0] if config.heads_fastest else [1, 0, 2]
     for source, (keys, values, table) in sources.items():
         args = (
             loadable(batch.query), keys, values, *scales, table, batch.query_start_loc, batch.seq_lens, out, lse,
-            *scratch(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
+            *partials(parts), tiles, batch.softmax_scale, bundle(features), shape.num_kv_heads,
             shape.block_size, page_rows, gather, smallest_block_m(shape), SHORT_QUERY, SEQUENCES, source, segments,
         )  # fmt: skip
         with beside(side if source == "context" else None):

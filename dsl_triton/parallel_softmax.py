@@ -23,7 +23,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, require
 from common.spec.metadata import ANY_QUERY, cdiv
-from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range, segment_range
@@ -185,7 +185,7 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     shape = batch.shape
     block_m = _block_m(shape, config)
     block_q = block_m // shape.queries_per_kv
-    ensure_room(scratch(workspace)[0], batch, config.num_segments, longest_query)
+    ensure_room(partials(workspace)[0], batch, config.num_segments, longest_query)
     by_sequence = batch.num_seqs * longest_query < batch.num_tokens
     q_blocks = batch.num_q_blocks(block_m)
     if by_sequence:
@@ -193,9 +193,9 @@ def attend_segments(batch, features, out, config, workspace, lse, longest_query=
     run = run_length(config.gather, batch, config.tile_size)
     _segments_kernel[(shape.num_kv_heads * config.num_segments * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out, lse, *scratch(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale, bundle(features),
+        out, lse, *partials(workspace), batch.num_seqs, config.num_segments, batch.softmax_scale, bundle(features),
         batch.query.stride(), batch.key_cache.stride(), value_strides(batch), batch.block_table.stride(),
-        out.stride(), strides(lse), *map(strides, scratch(workspace)[:2]),
+        out.stride(), strides(lse), *map(strides, partials(workspace)[:2]),
         NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
         VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=config.tile_size,
         RUN=run, OVERLAP=config.overlap, LONGEST_QUERY=longest_query,

@@ -7,7 +7,7 @@ ones, one of LONGEST_QUERY places of a sequence (BY_SEQUENCE), so that long prom
 import triton
 import triton.language as tl
 
-from common.spec.workspaces import scratch
+from common.spec.workspaces import partials
 from dsl_triton.binding import padded, strides
 from dsl_triton.features import bundle
 from dsl_triton.masks import kv_tile_range, segment_range
@@ -94,8 +94,8 @@ def reduce_segments(
     rows = batch.num_seqs * longest_query if by_sequence else batch.num_tokens
     slots = triton.next_power_of_2(config.num_segments)
     _reduce_segments_kernel[(rows * shape.num_query_heads,)](
-        *scratch(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, config.num_segments,
-        bundle(features), *map(strides, scratch(workspace)[:2]), out.stride(), strides(lse),
+        *partials(workspace), batch.query_start_loc, batch.seq_lens, out, lse, batch.num_seqs, config.num_segments,
+        bundle(features), *map(strides, partials(workspace)[:2]), out.stride(), strides(lse),
         NUM_QUERY_HEADS=shape.num_query_heads, QUERIES_PER_KV=shape.queries_per_kv, VALUE_SIZE=shape.value_lanes,
         BLOCK_Q=block_q, TILE_SIZE=config.tile_size, SLOTS=slots, OVERLAP=config.overlap,
         SHORTEST_QUERY=shortest_query, LONGEST_QUERY=longest_query, BY_SEQUENCE=by_sequence,

@@ -29,7 +29,7 @@ from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
 from common.spec.paged_batch import FP8
-from common.spec.workspaces import SegmentScratch, has_room, scratch
+from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
@@ -273,7 +273,7 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
     if "copied" in sources:
         copy_pages(batch, features, workspace.key, workspace.value, scales, tiles, config)
     parts, segments = workspace.parts, config.num_segments
-    if segments == 1 or not has_room(scratch(parts)[0], batch, segments):
+    if segments == 1 or not has_room(partials(parts)[0], batch, segments):
         parts, segments = None, 1
     overlap = config.overlap and "copied" in sources  # without a copy Q, read before the wait, may not be written yet
     for source, (keys, values) in sources.items():
@@ -281,10 +281,10 @@ def attend_unpaged(batch, features, out, config, workspace, lse) -> None:
             _unpaged_kernel[(shape.num_kv_heads * q_blocks * segments,)](
                 batch.query, keys, values, *scales,
                 batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-                out, lse, *scratch(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
+                out, lse, *partials(parts), batch.num_seqs, tiles, segments, batch.softmax_scale,
                 bundle(features),
                 batch.query.stride(), batch.key_cache.stride(), batch.value_cache.stride(), batch.block_table.stride(),
-                out.stride(), strides(lse), *map(strides, scratch(parts)[:2]),
+                out.stride(), strides(lse), *map(strides, partials(parts)[:2]),
                 NUM_KV_HEADS=shape.num_kv_heads, QUERIES_PER_KV=shape.queries_per_kv, HEAD_SIZE=shape.head_size,
                 VALUE_SIZE=shape.value_lanes, BLOCK_SIZE=shape.block_size, BLOCK_M=block_m, TILE_SIZE=tile_size,
                 SHORT=SHORT_QUERY, SOURCE=source, HEADS_FASTEST=config.heads_fastest,

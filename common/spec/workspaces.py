@@ -52,7 +52,7 @@ class SegmentScratch:
         return cls.of(shape, num_segments, rows, capacity.device)
 
 
-def scratch(workspace: SegmentScratch | None) -> tuple[torch.Tensor | None, ...]:
+def partials(workspace: SegmentScratch | None) -> tuple[torch.Tensor | None, ...]:
     """acc, m and l as a kernel's operands; three times None where there is no scratch."""
     return (None, None, None) if workspace is None else (workspace.acc, workspace.m, workspace.l)
 

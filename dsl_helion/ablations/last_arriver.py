@@ -16,7 +16,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, require
 from common.spec.metadata import BatchStats, num_q_blocks
-from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
@@ -181,7 +181,7 @@ def launch(
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return
-    shape, parts = batch.shape, scratch(workspace.parts if workspace else None)
+    shape, parts = batch.shape, partials(workspace.parts if workspace else None)
     ensure_room(parts[0], batch, config.num_segments)
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = _block_m(shape, config)

@@ -16,7 +16,7 @@ from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity, require
 from common.spec.metadata import BatchStats, num_q_blocks
-from common.spec.workspaces import SegmentScratch, ensure_room, scratch
+from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.binding import smallest_block_m, strides
@@ -124,7 +124,7 @@ def launch(
     if batch.num_seqs == 0 or batch.num_tokens == 0:
         return
     shape = batch.shape
-    parts = scratch(workspace.parts if workspace else None)
+    parts = partials(workspace.parts if workspace else None)
     block_m = _block_m(shape, config)
     q_blocks = batch.num_q_blocks(block_m)
     ensure_room(parts[0], batch, config.num_segments)

@@ -33,7 +33,7 @@ from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
 from common.spec.kernel import Capacity, Precision, beside, join, require, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
-from common.spec.workspaces import SegmentScratch, has_room, scratch
+from common.spec.workspaces import SegmentScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments, step_plan
 from dsl_triton.native import sm90_config
 from dsl_triton.native.gluon_names import barrier, reinterpret
@@ -313,7 +313,7 @@ def _tiles(shape: AttentionShape, features: Features, config: Prefill) -> tuple[
 
 def _segments(batch: PagedBatch, config: Prefill, workspace: Workspace) -> int:
     """Programs that share a Q Block: one where parts have no room."""
-    parts = scratch(workspace.parts)[0]
+    parts = partials(workspace.parts)[0]
     return config.num_segments if has_room(parts, batch, config.num_segments) else 1
 
 
@@ -322,7 +322,7 @@ def _attend_items(batch, features, out, config, workspace, lse) -> None:
     shape, short, config = batch.shape, config.short, config.prefill
     segments = _segments(batch, config, workspace)
     parts = workspace.parts if segments > 1 else None
-    acc, m, l = scratch(parts) if parts else (out, out, out)
+    acc, m, l = partials(parts) if parts else (out, out, out)
     block_q, groups, (tile_size, stages) = tokens_of_block(shape), head_groups(shape), _tiles(shape, features, config)
     total = step_plan.num_items(batch, block_q, segments, short) * shape.num_kv_heads * groups
     loaded = narrow_keys(tile_size) if shape.quantised else tile_size
