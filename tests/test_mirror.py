@@ -169,6 +169,25 @@ def test_every_entry_has_a_reason() -> None:
     assert all(" " in reason.strip() for reason in reasons(TABLE))
 
 
+def opened(module: str) -> set[str]:
+    """The modules that a reader of a kernel opens: those that it calls functions of, in its folder theirs too."""
+    found, ahead = {module}, [module]
+    while ahead:
+        path = ROOT / f"{ahead.pop().replace('.', '/')}.py"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and any(name.name.islower() for name in node.names):
+                own = node.module.startswith("dsl_")
+                if node.module not in found and (own or (node.module.startswith("common.") and path.stem == "q_block")):
+                    found.add(node.module)
+                    ahead += [node.module] if own else []
+    return found
+
+
+def test_a_reader_of_q_block_opens_six_files() -> None:
+    helpers = {f"dsl_triton.{name}" for name in ("q_block", "primitives", "masks", "features", "binding")}
+    assert opened("dsl_triton.q_block") == helpers | {"common.spec.kernel"}
+
+
 def test_no_triton_in_the_helion_folder() -> None:
     for path in (ROOT / "dsl_helion").rglob("*.py"):
         text = path.read_text()
