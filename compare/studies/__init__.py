@@ -19,6 +19,5 @@ NAMED = {
     "first": "compare.studies.first",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
-    "deciders": "compare.studies.deciders",
     "everything": "compare.studies.everything",
 }

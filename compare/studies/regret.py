@@ -6,10 +6,12 @@
 
 Rows are the first of the suite `unseen` of that seed: its shapes and lengths are drawn, and a seed that was looked at
 is spent. On each row `auto` runs as a user gets it, and beside it every kernel that it may take: as its table has it,
-as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. The
-tuner's lanes compile, gate and time them, four rows at a time; regret is auto's time over the best, less one. A row
-counts where `auto` and another candidate were timed and no kernel is still to come. What was timed is kept line by
-line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more, and more rows of --rows.
+as the untuned rules have it, and with --configs others of its space, neighbours of the rules' and random ones. Where a
+choice was learned for the GPU (`tune --learn`), its first MEASURED are timed too: the table has what its first pick
+loses, and the best of them. The tuner's lanes compile, gate and time all, four rows at a time; regret is auto's time
+over the best, less one. A row counts where `auto` and another candidate were timed and no kernel is still to come. What
+was timed is kept line by line: a run that was cut off has whole rows for --of, and --resume gives it --minutes more,
+and more rows of --rows.
 Exit codes: 0; 2 usage; 3 the GPU is not here; 5 no row counts.
 """
 
@@ -30,15 +32,16 @@ from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, USAGE, say
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
-from compare.tune import fit, records, tune
+from compare.tune import fit, learned, records, tune
 from compare.tune.arm import FIRST_ROWS, Arm, Machine
 from compare.tune.records import Log
-from compare.tune.space import DEFAULT, TREE, Policy, policies, start
+from compare.tune.space import DEFAULT, MODEL, TREE, Policy, model, policies, start
 from compare.workloads import Workload, suites
 from compare.workloads.numbers import at_least_one, positive, seed
 
 HELP = "what auto loses on rows that nobody fitted to"
 RUNGS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged")  # that auto may take
+MEASURED = 5  # of what was learned
 AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto",)}
 
 
@@ -90,6 +93,8 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
             defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
             rules, *others = policies(space, defaults, configs + 1, draw)  # first, for others are hopeless beside it
             found[kernel_id] = [rules, TREE, *others]
+        elif kernel_id.endswith("/auto") and learned.of(dsl, gpu):
+            found[kernel_id] += [model(number) for number in range(1, MEASURED + 1)]
     return found
 
 
@@ -107,17 +112,29 @@ def judged(folder: Path) -> list[Row]:
     found = []
     for dsl in registry.DSLS:
         times, left = _times(lines, dsl), _left(lines, dsl, manifest.get("policies", {}))
+        kernels = {
+            (x["kernel"], x["row"], x["policy"]): x["config"]["kernel"]
+            for x in lines
+            if x["kernel"] in AUTO[dsl] and x.get("config")
+        }
         for label, kind in kinds.items():
             if label in left:
                 continue
             mine = {(kernel, policy): us for (kernel, row, policy), us in times.items() if row == label}
-            others = {key: us for key, us in mine.items() if key[0] not in AUTO[dsl]}
+            of_model = {key: us for key, us in mine.items() if key[1].startswith(MODEL)}
+            others = of_model | {key: us for key, us in mine.items() if key[0] not in AUTO[dsl]}
             for auto in AUTO[dsl]:
-                if (us := mine.get((auto, TREE.name))) is not None and others:
-                    best = min(others, key=others.get)
-                    took = next(x["config"]["kernel"] for x in lines if (x["kernel"], x["row"]) == (auto, label))
-                    name = f"{best[0].split('/')[1]}: {best[1]}"
-                    found.append(Row(label, kind, auto, took, us, name, others[best], len(others)))
+                if (auto, TREE.name) not in mine or not others:
+                    continue
+                best = min(others, key=others.get)
+                name = f"{best[0].split('/')[1]}: {best[1]}"
+                taken = {auto: (auto, TREE.name)}
+                if len(of_it := [key for key in of_model if key[0] == auto]) == MEASURED:
+                    taken |= {f"{auto}, learned": (auto, model(1).name)}
+                    taken |= {f"{auto}, best of {MEASURED} learned": min(of_it, key=of_model.get)}
+                for what, key in taken.items():
+                    took = kernels[key[0], label, key[1]]
+                    found.append(Row(label, kind, what, took, mine[key], name, others[best], len(others)))
     return found
 
 

@@ -19,7 +19,7 @@ from common.gpus import Gpu
 from compare.competitors import registry
 from compare.process import children
 from compare.process.pool import Jobs, Lane, Pool
-from compare.tune import cost
+from compare.tune import learned
 from compare.tune import space as seeds
 from compare.tune.records import Log, done, latest, spent
 from compare.tune.space import DEFAULT, TREE, Policy, Space, policies, start
@@ -78,9 +78,9 @@ def candidates(kernel_id: str, rows: Sequence[Workload], gpu: Gpu, count: int, s
         return all(spaces[r.shape].allows(policy.config(d), d) for r, d in zip(rows, defaults, strict=True))
 
     def first(policies: list[Policy]) -> list[Policy]:
-        """The default, then what the cost model has for the fastest over all rows."""
+        """The default, then what loses least over all rows, as was learned."""
         plain = [[registry.config_dict(policy.config(d)) for d in defaults] for policy in policies]
-        order = cost.ranked(kernel_id, plain, rows, gpu)
+        order = learned.ranked(kernel_id, plain, rows, gpu)
         return sorted(policies, key=lambda policy: (policy != DEFAULT, order.index(policies.index(policy))))
 
     found: list[Policy] = []

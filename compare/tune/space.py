@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import Gpu
-from common.serving.choice import MOST_SEGMENTS
+from common.serving.choice import MOST_SEGMENTS, Choice
 from compare.competitors import registry
+from compare.tune import learned
 from compare.workloads import Workload
 
 SCALED = "num_segments"  # a field whose default is computed from the batch: doubled and halved, not set
@@ -70,7 +71,8 @@ def of_default(kernel_id: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Policy:
-    """base: `default` (of the batch), `fixed` (every field is in `set`) or `tree` (what a user gets on this GPU).
+    """base: `default` (of the batch), `fixed` (every field is in `set`), `tree` (what a user gets on this GPU) or
+    `model N` (the N-th that the learned choice of this GPU has for the batch, of the kernel or, of `auto`, of all).
 
     times: fields multiplied, 2 or 0.5.
     """
@@ -106,6 +108,12 @@ class Policy:
 
 DEFAULT = Policy()
 TREE = Policy("tree")
+MODEL = "model "
+
+
+def model(number: int) -> Policy:
+    """The number-th of the learned choice, from 1."""
+    return Policy(f"{MODEL}{number}")
 
 
 class Space:
@@ -142,9 +150,26 @@ class Space:
 
 
 def start(policy: Policy, kernel_id: str, kernel: Any, row: Workload, gpu: Gpu) -> Any:
-    """The config that a policy departs from on a row."""
+    """The config that a policy departs from on a row. Raises ValueError for `model N` where nothing was learned, or
+    fewer than N fit."""
+    if policy.base.startswith(MODEL):
+        return modelled(kernel_id, kernel, row, gpu, int(policy.base.removeprefix(MODEL)))
     asked = (kernel_id, kernel, row.shape, row.stats, gpu, policy.heuristics, row.ask.members(row.shape), row.ask.sees)
     return registry.default_config(*asked)[0]
+
+
+def modelled(kernel_id: str, kernel: Any, row: Workload, gpu: Gpu, number: int) -> Any:
+    """The number-th best for a row (from 1) of the learned choice, as the kernel's Config or `auto`'s Choice."""
+    dsl, _, name = kernel_id.partition("/")
+    known = learned.of(dsl, gpu)
+    if known is None:
+        raise ValueError(f"{MODEL}{number}: nothing was learned for {dsl} on {gpu.name}")
+    found = known.first(*learned.asked(row), gpu, number, None if name == "auto" else {name})
+    if len(found) < number:
+        raise ValueError(f"{MODEL}{number}: only {len(found)} candidates fit {row.label}")
+    one = found[-1]
+    config = registry.config_from(registry.load(f"{dsl}/{one.kernel}").DEFAULT, one.config)
+    return Choice(one.kernel, config, f"heuristics/learned/{gpu.name}.json") if name == "auto" else config
 
 
 def _is_scaled(name: str) -> bool:

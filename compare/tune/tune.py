@@ -3,6 +3,7 @@
     python -m compare tune --kernels 'triton/*,helion/*' --gpu auto --minutes 10
     python -m compare tune --rank --gpu mi300       for a GPU that is not here: which configs to try first there
     python -m compare tune --fit RUN [RUN ...]      the tables of earlier runs again; needs no GPU
+    python -m compare tune --learn RUN [RUN ...]    from all logs a portfolio of configs, and a model that ranks it
 
 Rows are those of the suite `tuning`; both DSLs get the same rows, seed and wall budget. Every candidate becomes a line
 of OUT/candidates.jsonl; the tables are written to OUT and to dsl_*/heuristics/fitted/<gpu>.json. docs/tuning.md says
@@ -35,7 +36,7 @@ from compare.process import children
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
 from compare.tune import arm as tune_arm
-from compare.tune import fit, rank, space
+from compare.tune import fit, learn, rank, space
 from compare.tune.arm import Arm, Machine, candidates
 from compare.tune.fit import Fitted
 from compare.tune.records import Log, NotThisRun, together, workloads
@@ -78,6 +79,12 @@ def options(new: argparse.ArgumentParser) -> None:
         metavar="DIR",
         nargs="+",
         help="no measuring: the tables of runs, of `study regret` too; a kernel of two has the later's times",
+    )
+    new.add_argument(
+        "--learn",
+        metavar="DIR",
+        nargs="+",
+        help="no measuring: from the logs of runs a portfolio and a model a DSL and GPU, judged on rows held out",
     )
     new.add_argument(
         "--rank", action="store_true", help="no measuring: compile for --gpu, rank configs by the estimate"
@@ -250,6 +257,11 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
         return rank.main(arguments)
     if arguments.fit:
         return write_tables([Path(name) for name in arguments.fit], not arguments.no_install)
+    if arguments.learn:
+        out = Path(arguments.out) if arguments.out else None
+        return learn.write(
+            list(map(Path, arguments.learn)), registry.select(arguments.kernels), not arguments.no_install, out
+        )
     if arguments.fleet is not None:
         from compare.tune import over
 

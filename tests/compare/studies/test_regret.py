@@ -15,7 +15,6 @@ from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.static.estimate_work import works
 from compare.studies import regret
-from compare.tune import cost
 from compare.tune.records import NotThisRun
 from compare.tune.space import DEFAULT, TREE, start
 from compare.workloads import suites
@@ -158,12 +157,23 @@ def test_a_gpu_that_is_not_here_is_exit_3(capsys):
     assert "tuning needs the GPU itself" in capsys.readouterr().err
 
 
+def symbols_of(name, config):
+    """Of the launches of a call, in launch order."""
+    if name == "q_block":
+        return ["_q_block_kernel"]
+    short = ["_segments_kernel"]
+    if config.get("decode", config)["num_segments"] > 1:
+        short.append("_reduce_segments_kernel")
+    long = {"adjustable_tile": ["_long_queries_kernel"], "unpaged": ["_copy_kernel", "_unpaged_kernel"]}
+    return [*long.get(name, []), *short]
+
+
 def longest_and_share(dsl, row, gpu):
     """Keys of the longest program of `auto`'s launches, and of all programs a unit: what it takes if it is not the
     longest that decides."""
     choice = registry.load(f"{dsl}/auto").choose(row.shape, row.stats, gpu, sees=row.ask.sees)
     config = registry.config_dict(choice.config)
-    symbols = [symbol for symbol, _ in cost.symbols(choice.kernel, config)]
+    symbols = symbols_of(choice.kernel, config)
     found = zip(symbols, works(f"{dsl}/{choice.kernel}", config, symbols, row), strict=True)
     attended = [(work.tiles, work.keys) for symbol, work in found if "reduce" not in symbol and "copy" not in symbol]
     longest = max(max(tiles, default=0) * keys for tiles, keys in attended)

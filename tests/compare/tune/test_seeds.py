@@ -82,7 +82,9 @@ def untuned(gpu):
 
 def test_candidates_of_a_windowed_row_depart_from_the_config_for_the_keys_that_it_sees(monkeypatch):
     told = []
-    monkeypatch.setattr(arm.cost, "ranked", lambda _, configs, *rest: told.extend(configs) or list(range(len(configs))))
+    monkeypatch.setattr(
+        arm.learned, "ranked", lambda _, configs, *rest: told.extend(configs) or list(range(len(configs)))
+    )
     arm.candidates("triton/parallel_softmax", [WINDOWED], resolve("h200"), 4, 0)
     assert told[0] == [registry.config_dict(untuned(resolve("h200")))]
 

@@ -1,0 +1,165 @@
+"""What a choice knows of a batch and of a candidate, as columns of numbers.
+
+In: shapes, host integers of batches, GPUs; kernels with their configs as plain values. Out: one array a batch and
+candidate, which the model (common/choice/model.py) reads. The columns are of three kinds: the batch's sizes, the
+config's numbers, and what follows from both by counting: programs, waves, tiles, bytes. Any candidate has them: a field
+that a DSL's Config lacks has its neutral value, so both DSLs have one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.gpus import Gpu
+from common.spec import AttentionShape
+from common.spec.metadata import SHORT_QUERY, BatchStats
+
+KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
+NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
+GATHERS = ("key", "run", "page", "flat", "2idx")
+REGISTERS, LANES = 65536, 32
+MOST_REGISTERS, MOST_PROGRAMS = 255, 16  # of a thread; of an SM, beyond which none more hides latency
+OF_SHORT_MMA = 0.6  # of a unit's peak: products of under 64 rows pass their operands through registers
+
+Columns = dict[str, np.ndarray]
+
+
+class Launch(NamedTuple):
+    """One launch of a candidate, an array each. span: tiles of the slot that ends last; waves: programs of that slot;
+    together: programs of a unit at once; products_us: of a tile at the unit's peak; instructions: of a warp, a tile.
+    """
+
+    programs: np.ndarray
+    tiles: np.ndarray
+    span: np.ndarray
+    waves: np.ndarray
+    held: np.ndarray
+    together: np.ndarray
+    products_us: np.ndarray
+    instructions: np.ndarray
+    stages: np.ndarray
+
+
+def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
+    """Sizes of batches as `grid.decided_by` and `grid.seen` have them, one array a name."""
+    rows = []
+    for shape, stats, gpu in of:
+        short = stats.max_query_len <= SHORT_QUERY
+        prompts = 0 if short else max(stats.num_seqs - stats.num_decodes, 1)
+        rows.append({
+            "seqs": stats.num_seqs, "tokens": stats.num_tokens, "longest": stats.max_query_len,
+            "keys": stats.max_seq_len, "all_keys": stats.total_seq_len, "decodes": stats.num_decodes,
+            "prompts": prompts, "shorts": stats.num_seqs if short else stats.num_decodes,
+            "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
+            "lanes": _power_of_two(shape.head_size), "value_lanes": _power_of_two(shape.value_lanes),
+            "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
+            "units": max(gpu.units, 1), "shared": gpu.shared_bytes, "hbm": (gpu.hbm_gbps or 1) * 1e3,
+            "peak": (gpu.bf16_tflops or 1) * 1e6 / max(gpu.units, 1),
+        })  # fmt: skip
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
+
+
+def configs(of: Sequence[tuple[str, Mapping[str, Any]]]) -> Columns:
+    """Numbers of candidates: of a kernel's name and its Config as plain values. `long_` and `short_`: of the launches
+    of long and of short queries, the same where a kernel has one launch for both."""
+    rows = []
+    for kernel, config in of:
+        row: dict[str, float] = {"kernel": KERNELS.index(kernel)}
+        for prefix, part in (("long_", config.get("prefill", config)), ("short_", config.get("decode", config))):
+            row |= {prefix + name: float(part.get(name) or neutral) for name, neutral in NEUTRAL.items()}
+            row[prefix + "gather"] = GATHERS.index(part.get("gather", "key"))
+            row[prefix + "heads_fastest"] = float(part.get("heads_fastest", True))
+        rows.append(row)
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
+
+
+def launches(b: Columns, c: Columns) -> tuple[Launch, Launch]:
+    """The launches of long and of short queries. b, c: of batches and candidates that broadcast."""
+    kernel, mean_keys = c["kernel"], b["all_keys"] / b["seqs"]
+    prompt = np.where(b["prompts"] > 0, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
+    query = np.where(b["prompts"] > 0, 1.0, b["tokens"] / b["seqs"])
+    cut_long = np.where((kernel == 0) | (kernel == 2), 1.0, c["long_num_segments"])  # q_block, adjustable_tile: whole
+    cut_short = np.where(kernel == 0, 1.0, c["short_num_segments"])
+    long = _launch(b, c, "long_", b["prompts"], prompt, np.maximum(mean_keys, prompt), cut_long)
+    return long, _launch(b, c, "short_", b["shorts"], query, mean_keys, cut_short)
+
+
+def _launch(
+    b: Columns, c: Columns, part: str, seqs: np.ndarray, query: np.ndarray, keys: np.ndarray, segments: np.ndarray
+) -> Launch:
+    """Programs of `seqs` sequences of `query` tokens over `keys` keys on the mean, and their deal to the slots: list
+    scheduling (Graham 1969), whole waves of equal programs, half of one more where they differ."""
+    tile, warps, stages = (c[part + name] for name in ("tile_size", "num_warps", "num_stages"))
+    rows = np.maximum(c[part + "block_m"], 2 ** np.ceil(np.log2(b["ratio"])))
+    tokens = np.maximum(np.floor(rows / b["ratio"]), 1)
+    most = np.ceil(np.maximum(b["keys"], 1) / tile)
+    mean = np.ceil(np.maximum(keys - np.maximum(query - tokens, 0) / 2, 1) / tile)
+    segments = np.minimum(segments, most)
+    programs = seqs * np.ceil(np.maximum(query, 1) / tokens) * b["kv_heads"] * segments
+    mean, most = np.ceil(mean / segments), np.ceil(most / segments)
+
+    threads = warps * LANES
+    registers = np.minimum(40 + (rows * (b["value_lanes"] + tile) + tile * b["head"] / 2) / threads, MOST_REGISTERS)
+    kv_bytes = tile * (b["lanes"] + b["value_lanes"]) * b["cache_bytes"]
+    shared = kv_bytes * np.maximum(stages - 1, 1) + rows * b["lanes"] * b["bytes"]
+    by_registers, by_shared = REGISTERS // (registers * threads), (b["shared"] + 1024) // shared
+    held = np.clip(np.minimum(by_registers, by_shared), 1, MOST_PROGRAMS)
+    slots = held * b["units"]
+    waves = np.ceil(programs / slots)
+    span = np.where(programs <= slots, most, np.minimum(waves * most, programs * mean / slots + most / 2))
+
+    flops = 2 * rows * tile * (b["lanes"] + b["value_lanes"])
+    return Launch(
+        programs=programs,
+        tiles=programs * mean,
+        span=np.where(seqs > 0, span, 0.0),
+        waves=waves,
+        held=held,
+        together=np.clip(np.ceil(programs / b["units"]), 1, held),
+        products_us=flops / (b["peak"] * np.where(rows >= 64, 1.0, OF_SHORT_MMA)),
+        instructions=60 + 7 * rows * tile / threads + kv_bytes / 4 / threads + 2 * rows * b["value_lanes"] / threads,
+        stages=stages,
+    )
+
+
+def moved_us(b: Columns, c: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Microseconds at HBM's peak: of K, V, queries and outputs; of partial results; of the copy out of the pages."""
+    kv, queries = b["kv_heads"] * (b["head"] + b["value_lanes"]) * b["cache_bytes"], b["kv_heads"] * b["ratio"]
+    io = b["tokens"] * queries * (b["head"] + b["value_lanes"]) * b["bytes"]
+    part = 8 * queries * (b["value_lanes"] + 2)
+    long, short = c["long_num_segments"], c["short_num_segments"]
+    shorts = np.where(b["prompts"] > 0, b["shorts"], b["tokens"])
+    whole = c["kernel"] != 0
+    parts = np.where(whole & (short > 1), short * shorts, 0.0)
+    parts = parts + np.where(whole & (long > 1) & (b["prompts"] > 0), long * (b["tokens"] - b["shorts"]), 0.0)
+    mean = np.where(b["prompts"] > 0, (b["tokens"] - b["shorts"]) / np.maximum(b["prompts"], 1), 0.0)
+    copied = np.minimum(b["prompts"] * np.maximum(b["all_keys"] / b["seqs"], mean), b["all_keys"])
+    copy = copied * b["kv_heads"] * (b["lanes"] + b["value_lanes"]) * (b["cache_bytes"] + b["bytes"])
+    copy = np.where(c["kernel"] == KERNELS.index("unpaged"), copy, 0.0)
+    return (b["all_keys"] * kv + io) / b["hbm"], part * parts / b["hbm"], copy / b["hbm"]
+
+
+def table(b: Columns, c: Columns) -> np.ndarray:
+    """[batch and candidate, column]: what the model reads. b, c: as `launches`; flattened in C order."""
+    long, short = launches(b, c)
+    units = b["units"]
+    found = [_log(b[name]) for name in ("seqs", "tokens", "longest", "keys", "page")]
+    found += [_log(b["decodes"] + 1), b["all_keys"] / (b["seqs"] * b["keys"])]
+    found += [b[name] for name in ("ratio", "kv_heads", "head", "cache_bytes")]
+    found += list(c.values())
+    for one in (long, short):
+        found += [_log(one.span), _log(one.waves + 0.1), one.together, one.held]
+        found += [_log(one.programs / units + 0.01), _log(one.tiles / units + 0.01)]
+    found += [_log(us + 0.1) for us in moved_us(b, c)]
+    return np.stack([one.ravel() for one in np.broadcast_arrays(*found)], axis=1)
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    return np.log2(np.maximum(x, 1e-3))
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,48 @@
+"""The learned choices that are committed, as the tuner and the studies ask them: a file a DSL and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.choice import columns, learned
+from common.gpus import Gpu
+from common.serving.grid import decided_by, seen
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
+from compare.competitors import registry
+from compare.workloads import Workload
+
+
+def folder_of(dsl: str) -> Path:
+    """Where a DSL's learned choices lie, a file a GPU."""
+    return Path(next(iter(registry.load(f"{dsl}/auto").FAMILY.load("heuristics").__path__))) / "learned"
+
+
+def of(dsl: str, gpu: Gpu) -> learned.Learned | None:
+    """The learned choice of a DSL on a GPU; None where none was written. Raises NotLearned."""
+    return learned.read(folder_of(dsl) / f"{gpu.name}.json", dsl, gpu)
+
+
+def asked(row: Workload) -> tuple[AttentionShape, BatchStats]:
+    """What a choice knows of a row."""
+    return row.shape, seen(decided_by(row.stats), row.ask.sees)
+
+
+def ranked(kernel_id: str, configs: Sequence[Sequence[Any]], rows: Sequence[Workload], gpu: Gpu) -> list[int]:
+    """The order of candidates by what they lose on the mean of the rows; as given where nothing was learned.
+
+    configs: of each candidate one a row, as plain values.
+    """
+    dsl, _, kernel = kernel_id.partition("/")
+    known = of(dsl, gpu) if dsl in registry.DSLS and kernel in columns.KERNELS else None
+    if known is None:
+        return list(range(len(configs)))
+    batch = columns.batches([(*asked(row), gpu) for row in rows])
+    made = columns.configs([(kernel, config) for mine in configs for config in mine])
+    wide = {name: np.tile(value, len(configs)) for name, value in batch.items()}
+    lost = known.trees.predict(columns.table(wide, made)).reshape(len(configs), len(rows))
+    return list(np.argsort(lost.mean(axis=1), kind="stable"))

@@ -1,0 +1,84 @@
+"""What a choice knows: counts of programs, tiles and bytes as kernels cut them, and what fits."""
+
+import numpy as np
+import pytest
+
+from common.choice import columns, legal
+from common.gpus import resolve
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
+
+H200 = resolve("h200")
+SHAPE = AttentionShape(32, 8, 128, 16)
+DECODES = BatchStats(8, 8, 8, 1, 2048, 8 * 2048)
+PROMPT = BatchStats(1, 2048, 0, 2048, 2048, 2048)
+MIXED = BatchStats(9, 8 + 512, 8, 512, 2048, 9 * 2048)
+
+
+def launches(stats, kernel, shape=SHAPE, **config):
+    made = columns.configs([(kernel, config)])
+    return columns.launches(columns.batches([(shape, stats, H200)]), made)
+
+
+def test_a_decode_has_a_program_a_sequence_kv_head_and_segment():
+    long, short = launches(DECODES, "parallel_softmax", block_m=16, tile_size=64, num_segments=4)
+    assert (long.programs[0], short.programs[0]) == (0, 8 * 8 * 4)
+    assert (short.span[0], short.tiles[0]) == (2048 / 64 / 4, 8 * 8 * 2048 / 64)
+
+
+def test_no_segment_is_without_a_tile():
+    _, short = launches(DECODES, "parallel_softmax", block_m=16, tile_size=1024, num_segments=64)
+    assert short.programs[0] == 8 * 8 * 2
+
+
+def test_a_prompt_has_a_q_block_a_token_group_and_half_of_its_square():
+    long, _ = launches(PROMPT, "q_block", block_m=64, tile_size=64)
+    blocks = 2048 * 4 / 64
+    assert long.programs[0] == blocks * 8
+    assert long.tiles[0] == pytest.approx(blocks * 8 * (2048 / 64 / 2), rel=0.1)
+
+
+def test_queries_of_both_kinds_are_two_launches():
+    config = {"prefill": {"block_m": 64, "tile_size": 64}, "decode": {"block_m": 16, "num_segments": 2}}
+    long, short = launches(MIXED, "adjustable_tile", **config)
+    assert (long.programs[0], short.programs[0]) == (512 * 4 / 64 * 8, 8 * 8 * 2)
+
+
+def test_waves_are_whole_where_programs_are_more_than_slots():
+    _, short = launches(DECODES, "parallel_softmax", block_m=16, tile_size=16, num_segments=128, num_warps=8)
+    slots = short.held[0] * H200.units
+    assert short.waves[0] == np.ceil(short.programs[0] / slots)
+
+
+def test_only_unpaged_copies_and_only_segments_leave_parts():
+    batch = columns.batches([(SHAPE, MIXED, H200)])
+    part = {"block_m": 64, "tile_size": 64, "num_segments": 1}
+    cut = {"prefill": part, "decode": part | {"num_segments": 2}}
+    one = columns.moved_us(batch, columns.configs([("adjustable_tile", {"prefill": part, "decode": part})]))
+    two = columns.moved_us(batch, columns.configs([("unpaged", cut)]))
+    assert one[1:] == (0, 0) and two[1] > 0 and two[2] > 0 and one[0] == two[0]
+
+
+def test_a_table_is_finite_for_any_candidate_and_wide_as_said():
+    from common.choice.learned import WIDTH
+
+    shapes = [SHAPE, AttentionShape(128, 16, 80, 24), AttentionShape(8, 1, 512, 16), AttentionShape(8, 8, 64, 128)]
+    kernels = [("q_block", {}), ("unpaged", {"prefill": {"gather": "page"}, "decode": {"registers": 128}})]
+    batch = columns.batches([(shape, stats, H200) for shape in shapes for stats in (DECODES, PROMPT, MIXED)])
+    wide = {name: value[:, None] for name, value in batch.items()}
+    made = {name: value[None, :] for name, value in columns.configs(kernels).items()}
+    table = columns.table(wide, made)
+    assert table.shape == (len(shapes) * 3 * len(kernels), WIDTH) and np.isfinite(table).all()
+
+
+def test_what_fits_is_what_the_dsls_say():
+    from dsl_triton.binding import fits
+
+    for shape in (SHAPE, AttentionShape(8, 1, 256, 16), AttentionShape(4, 4, 512, 16)):
+        batch = columns.batches([(shape, DECODES, H200)])
+        for block_m in (16, 64, 128):
+            for tile_size in (32, 128, 256):
+                for warps, stages in ((1, 1), (4, 3), (8, 6)):
+                    part = {"block_m": block_m, "tile_size": tile_size, "num_warps": warps, "num_stages": stages}
+                    found = legal.fits(batch, columns.configs([("q_block", part)]), "long_")[0]
+                    assert found == fits(block_m, tile_size, warps, stages, shape, H200), (shape, part)

@@ -1,0 +1,133 @@
+"""A learned choice: legal candidates for any batch, the same for the same batch, and no file that it was not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.choice import columns, learned, legal
+from common.choice.learned import Candidate, Learned, NotLearned
+from common.gpus import resolve
+from common.serving.measured import built
+from common.spec import AttentionShape
+from common.spec.metadata import BatchStats
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted(ROOT.glob("dsl_*/heuristics/learned/*.json"))
+SHAPES = [AttentionShape(32, 8, 128, 16), AttentionShape(8, 1, 256, 16), AttentionShape(40, 8, 80, 24)]
+BATCHES = {
+    "decodes": BatchStats(64, 64, 64, 1, 4096, 64 * 2048),
+    "drafts": BatchStats(8, 40, 0, 5, 8192, 8 * 8192),
+    "prompt": BatchStats(1, 4096, 0, 4096, 4096, 4096),
+    "mixed": BatchStats(17, 16 + 512, 16, 512, 2048, 17 * 2048),
+    "one key": BatchStats(1, 1, 1, 1, 1, 1),
+}
+
+
+@pytest.fixture(params=FILES, ids=lambda path: f"{path.parts[-4]}-{path.stem}")
+def known(request):
+    dsl, gpu = request.param.parts[-4].removeprefix("dsl_"), resolve(request.param.stem)
+    return dsl, gpu, learned.read(request.param, dsl, gpu)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.num_query_heads}x{shape.head_size}")
+def test_candidates_are_whole_configs_that_fit_the_best_first(known, shape, batch, request):
+    from compare.competitors import registry
+
+    dsl, gpu, choice = known
+    found = choice.first(shape, BATCHES[batch], gpu)
+    assert 1 <= len(found) <= 5 and [one.loss for one in found] == sorted(one.loss for one in found)
+    sizes = columns.batches([(shape, BATCHES[batch], gpu)])
+    for one in found:
+        built(registry.load(f"{dsl}/{one.kernel}").DEFAULT, dict(one.config))
+        made = columns.configs([(one.kernel, one.config)])
+        used = "long_" if "prefill" in one.config or "decode" not in one.config else "short_"
+        assert legal.fits(sizes, made, used)[0], one
+    assert choice.first(shape, BATCHES[batch], gpu) == found
+
+
+def test_short_queries_alone_have_one_launch(known):
+    _, gpu, choice = known
+    found = choice.first(SHAPES[0], BATCHES["decodes"], gpu, 50)
+    assert {one.kernel for one in found} <= set(learned.ONE_LAUNCH)
+
+
+def test_one_kernels_candidates_alone(known):
+    _, gpu, choice = known
+    found = choice.first(SHAPES[0], BATCHES["mixed"], gpu, 3, {"adjustable_tile"})
+    assert found and {one.kernel for one in found} == {"adjustable_tile"}
+    assert {"prefill", "decode"} == set(found[0].config)
+
+
+def test_segments_are_of_the_numbers_that_a_choice_may_have(known):
+    from common.serving.grid import KEYS
+
+    _, gpu, choice = known
+    for batch in BATCHES.values():
+        for one in choice.first(SHAPES[0], batch, gpu, 200, {"parallel_softmax"}):
+            assert one.config["num_segments"] in KEYS and one.config["num_segments"] <= learned.MOST_SEGMENTS
+
+
+def test_down_is_the_largest_allowed_number_that_is_no_larger():
+    from bisect import bisect_right
+
+    import numpy as np
+
+    from common.serving.grid import KEYS
+
+    numbers = np.arange(1, 400) + 0.3
+    assert list(learned._down(numbers)) == [KEYS[bisect_right(KEYS, n) - 1] for n in numbers]
+
+
+PLAIN = {
+    "label": learned.LABEL, "dsl": "triton", "gpu": "h200", "provenance": {}, "sources": {}, "columns": learned.WIDTH,
+    "held_out": {}, "portfolio": {"parallel_softmax": [{"block_m": 16, "num_segments": 1}]},
+    "trees": {"roots": [0], "feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "value": [0.1]},
+}  # fmt: skip
+
+
+def test_the_smallest_file_answers():
+    choice = Learned(PLAIN, "triton", resolve("h200"))
+    (found,) = choice.first(SHAPES[0], BATCHES["one key"], resolve("h200"))
+    assert found == Candidate("parallel_softmax", {"block_m": 16, "num_segments": 1}, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"label": "another"}, "without label"),
+        ({"dsl": "helion"}, "found 'helion' on 'h200', allowed triton on h200"),
+        ({"gpu": 7}, "on 7"),
+        ({"columns": 2}, "columns: found 2"),
+        ({"trees": []}, "found no trees"),
+        ({"portfolio": {"q_block": [{"block_m": 16}]}}, "portfolio"),
+        ({"portfolio": {"parallel_softmax": []}}, "allowed 1 to 40 configs"),
+        ({"portfolio": {"parallel_softmax": [{"block_m": [16]}]}}, "allowed fields of one Config"),
+        ({"portfolio": {"parallel_softmax": [{"block_m": 16}, {"tile_size": 16}]}}, "allowed fields of one Config"),
+        ({"portfolio": {"parallel_softmax": [{"gather": "somehow"}]}}, "allowed fields of one Config"),
+        ({"portfolio": {"parallel_softmax": [{"block_m": 16}], "mine": []}}, "allowed configs of q_block"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_by_the_member(change, words):
+    with pytest.raises(NotLearned, match=words):
+        Learned(PLAIN | change, "triton", resolve("h200"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"label": 3}', "\ud800".encode("utf-8", "surrogatepass")])
+def test_a_damaged_file_is_refused_by_its_name(tmp_path, text):
+    path = tmp_path / "h200.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(NotLearned):
+        learned.read(path, "triton", resolve("h200"))
+
+
+def test_no_file_is_no_choice(tmp_path):
+    assert learned.read(tmp_path / "h200.json", "triton", resolve("h200")) is None
+
+
+def test_the_committed_files_say_what_they_lose():
+    assert FILES
+    for path in FILES:
+        held = json.loads(path.read_text())["held_out"]
+        assert {"seed", "shape"} == set(held) and all("best of the first 5" in one for one in held.values())

@@ -1,0 +1,129 @@
+"""From logs to trees: a point a candidate, nothing of a fold in its own judges, and a portfolio that covers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from common.gpus import resolve
+from compare.competitors import registry
+from compare.tune import learn, learned
+from compare.tune.space import DEFAULT, model, start
+from compare.workloads import Workload, parse_lens, suites
+
+GPU = resolve("h200")
+ROWS = suites.unseen(3, 12)
+KERNEL = registry.load("triton/parallel_softmax")
+
+
+def time_of(config):
+    """A made-up truth: smaller tiles are faster, and four warps."""
+    return 10.0 + config["tile_size"] / 16 + 3 * abs(config["num_warps"] - 4)
+
+
+def lines(rows=ROWS):
+    found = []
+    for row in rows:
+        for tile_size in (16, 32, 64, 128):
+            for warps in (1, 2, 4, 8):
+                config = registry.config_dict(KERNEL.DEFAULT) | {"tile_size": tile_size, "num_warps": warps}
+                us = time_of(config)
+                plain = {"arm": "triton", "kernel": "triton/parallel_softmax", "row": row.label, "t": 1.0}
+                plain |= {"policy": f"{tile_size} {warps}", "config": config, "status": "ok", "reason": ""}
+                found.append(plain | {"screen_us": us, "final_us": us})
+        chosen = {"kernel": "parallel_softmax", "config": registry.config_dict(KERNEL.DEFAULT) | {"num_warps": 1}}
+        plain = {"arm": "triton", "kernel": "triton/auto", "row": row.label, "t": 1.0, "policy": "tree"}
+        found.append(plain | {"config": chosen, "status": "ok", "reason": "", "screen_us": 99.0, "final_us": 21.0})
+    return found
+
+
+def folder(path, made, seed=3, rows=ROWS, gpu="h200"):
+    path.mkdir(parents=True)
+    manifest = {"gpu": gpu, "seed": seed, "rows": [row.to_dict() for row in rows], "started": "2026-01-01"}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def fewer_trees(monkeypatch):
+    monkeypatch.setattr(learn, "TREES", 20)
+    monkeypatch.setattr(learn, "RATE", 0.3)
+
+
+def test_a_point_a_config_with_its_second_time_and_what_the_rules_took(tmp_path):
+    first = lines(ROWS[:1])[0]
+    again = [first | {"final_us": 99.0}, {k: v for k, v in first.items() if k != "final_us"} | {"screen_us": 1.0}]
+    found = learn.points([folder(tmp_path / "a", [*lines(ROWS[:1]), *again])], "triton")
+    assert len(found) == 16 and sum(p.rules for p in found) == 1
+    assert min(p.us for p in found if p.config == first["config"]) == time_of(first["config"])
+
+
+def test_what_was_refused_is_as_bad_as_any_and_other_failures_are_none(tmp_path):
+    made = lines(ROWS[:1])[:3]
+    bad = [made[0] | {"status": status, "config": made[0]["config"] | {"block_m": m}} for status, m in
+           (("spills", 32), ("shared_memory", 64), ("oom", 128), ("crash", 256))]  # fmt: skip
+    found = learn.points([folder(tmp_path / "a", [*made, *bad])], "triton")
+    assert sorted(p.config["block_m"] for p in found if p.us is None) == [32, 64]
+    assert learn.Data(found).loss.max() == learn.CLIP
+
+
+def test_configs_with_fields_that_are_gone_and_other_dsls_are_left_out(tmp_path):
+    made = lines(ROWS[:1])[:2]
+    made[0] = made[0] | {"config": made[0]["config"] | {"gone": 1}}
+    path = folder(tmp_path / "a", made)
+    assert len(learn.points([path], "triton")) == 1 and learn.points([path], "helion") == []
+
+
+def test_the_trees_find_what_made_the_times(tmp_path):
+    data = learn.Data(learn.points([folder(tmp_path / "a", lines())], "triton"))
+    lost = data.fit(np.arange(len(data.points))).predict(data.table)
+    for row in np.unique(data.row):
+        at = np.flatnonzero(data.row == row)
+        assert data.loss[at[np.argmin(lost[at])]] < 0.02
+
+
+def test_a_row_is_judged_by_trees_that_saw_nothing_of_its_fold(tmp_path, monkeypatch):
+    runs = [folder(tmp_path / str(n), lines(rows), n, rows) for n, rows in enumerate((ROWS[:6], ROWS[6:]))]
+    data, seen = learn.Data(learn.points(runs, "triton")), []
+    fit = learn.Data.fit
+    monkeypatch.setattr(
+        learn.Data, "fit", lambda self, at: seen.append({self.points[i].seed for i in at}) or fit(self, at)
+    )
+    found = learn.held_out(data, GPU, learn.by_seed)
+    assert sorted(map(tuple, seen)) == [(0,), (1,)]
+    assert len(found["rules"]) == 12 and np.mean(found["first pick"]) < np.mean(found["rules"])
+
+
+def test_a_portfolio_covers_what_no_single_config_does():
+    lost = np.array([[0.0, 0.5, 0.3], [0.5, 0.0, 0.3], [0.0, 0.5, 0.3]])
+    assert learn._covering(lost, 2) == [0, 1] and learn._covering(lost, 9) == [0, 1, 2]
+
+
+def test_what_is_written_is_read_and_ranks(tmp_path, monkeypatch):
+    path = folder(tmp_path / "a", lines())
+    monkeypatch.setattr(learned, "folder_of", lambda dsl: tmp_path / "learned" / dsl)
+    assert learn.write([path], ["triton/q_block"], True, tmp_path / "page") == 0
+    assert "best of the first 5" in (tmp_path / "page" / "learned.md").read_text()
+    row, plain = ROWS[0], [registry.config_dict(KERNEL.Config(16, t, 1, w)) for t, w in ((128, 8), (16, 4), (128, 1))]
+    assert learned.ranked("triton/parallel_softmax", [[one] for one in plain], [row], GPU)[0] == 1
+    assert learned.ranked("triton/naive", [[{}], [{}]], [row], GPU) == [0, 1]
+    assert learned.ranked("triton/parallel_softmax", [[plain[0]], [plain[1]]], [row], resolve("mi300")) == [0, 1]
+
+
+def test_policies_of_the_model_are_configs_of_the_kernel_and_choices_of_auto():
+    row = Workload("q1s8k", parse_lens("q1s8k"))
+    auto = registry.load("triton/auto")
+    made = [start(model(n), "triton/auto", auto, row, GPU) for n in (1, 2)]
+    assert made[0] != made[1] and made[0].kernel in ("q_block", "parallel_softmax")
+    mine = start(model(1), "triton/parallel_softmax", KERNEL, row, GPU)
+    assert isinstance(mine, KERNEL.Config) and model(1).config(mine) == mine and model(1) != DEFAULT
+    with pytest.raises(ValueError, match="nothing was learned"):
+        start(model(1), "triton/q_block", registry.load("triton/q_block"), row, resolve("mi300"))
+
+
+def test_learn_is_refused_for_what_is_no_run(tmp_path, capsys):
+    from compare.__main__ import main as diptych
+
+    assert diptych(["tune", "--learn", str(tmp_path)]) == 2
+    assert "manifest.json" in capsys.readouterr().err
