@@ -1,4 +1,4 @@
-"""Division of whole numbers, and functions of numbers that a query of 16 bits need not have to the last bit."""
+"""Integer division, and functions that a query of 16 bits does not need to the last bit."""
 
 import helion.language as hl
 import torch
@@ -7,14 +7,16 @@ TWICE_LOG2E = 2.8853900817779268
 
 
 def int32(n):
-    """A size or a loop's number as a tensor of no axis: beside tensors Helion counts with either in 64 bits, and then
-    with all that follows: of 128 rows x 64 keys on sm_90 a masked tile compared positions in 138 instructions for 72.
+    """A size or a loop's number as an int32 tensor without axes.
+
+    Beside tensors Helion counts with either in 64 bits, and with all that follows from it. On sm_90 that doubles the
+    instructions that compare positions in a masked tile.
     """
     return hl.full([], n, dtype=torch.int32)
 
 
 def div(a, b):
-    """a // b of a tensor that is not negative: one operation, where torch's // takes 13 to round negatives down."""
+    """a // b of a tensor that is not negative, in one operation. torch's // takes more, to round negatives down."""
     return torch.div(a, _beside(b), rounding_mode="trunc")
 
 
@@ -24,8 +26,7 @@ def mod(a, b):
 
 
 def quotient_and_rest(a, b):
-    """(a // b, a % b) of a tensor that is not negative and a constant: a signed quotient by 16 takes four instructions
-    to round towards zero, a shift one."""
+    """(a // b, a % b) of a tensor that is not negative and a constant; a shift and a mask where b is a power of two."""
     if b & (b - 1) == 0:
         return a >> (b.bit_length() - 1), a & (b - 1)
     else:
@@ -42,10 +43,10 @@ def _beside(n):
 
 
 def tanh(y, query_dtype):
-    """tanh(y) float32: the device library's beside a float32 query, else 1 - 2 / (exp(2y) + 1) as in dsl_triton.
+    """tanh(y), float32: the device library's beside a float32 query, else 1 - 2 / (exp(2y) + 1) as in dsl_triton.
 
-    That cancels for small y, by 2^-24 of the cap: fp32 rows at 5.7 of their budget. It saturates to +-1, where the
-    quotient of exponentials would give inf / inf from y = 44 on.
+    The formula cancels for small y, which a float32 query would feel. It saturates to +-1, where a quotient of
+    exponentials would become inf / inf.
     """
     if query_dtype == torch.float32:
         return torch.tanh(y)
@@ -54,9 +55,9 @@ def tanh(y, query_dtype):
 
 
 def square_root(x, query_dtype):
-    """sqrt(x) float32 of x, 0 or at least 1: to the last bit beside a float32 query, else by the approximate 1 / sqrt.
+    """sqrt(x), float32, of x that is 0 or at least 1: exact beside a float32 query, else by the approximate 1 / sqrt.
 
-    Helion has no approximate root: torch.sqrt costs eight times as many instructions on sm_90, and their registers.
+    Helion has no approximate root, and torch.sqrt costs eight times as many instructions on sm_90.
     """
     if query_dtype == torch.float32:
         return torch.sqrt(x)

@@ -1,5 +1,4 @@
-"""Recording what Helion's generated host code hands to its launcher, so that common.serving.tape can repeat it
-without both.
+"""Record what Helion's generated host code hands to its launcher, so that common.serving.tape can repeat it.
 
 The one private hook, the `_launcher` of a generated function, is used in binding.run and here alone.
 """
@@ -39,5 +38,5 @@ def recorded(device: torch.device) -> Iterator[list[Launch]]:
 
 
 def launcher() -> Callable | None:
-    """What a generated function should launch with; None for its own."""
+    """The launcher that a generated function should use; None for its own."""
     return getattr(_recording, "launcher", None)

@@ -99,7 +99,7 @@ class Kept:
             _ignored(self._folder, f"cannot be written: {error.strerror or error}")
 
     def _paths(self) -> list[Trail] | None:
-        """Of the facts that tell apart what was generated for this key; None where nothing was."""
+        """The facts that tell apart what was generated for this key; None where nothing was."""
         if (text := _read(self._folder / f"{self._base}.json")) is None:
             return None
         try:
@@ -113,7 +113,7 @@ class Kept:
 
 
 def _fact(named: dict[str, Any], path: Trail) -> Any:
-    """The value of a fact; None where these arguments have no such thing, which is another value than any."""
+    """The value of a fact; None where these arguments have no such fact, which differs from every value."""
     name, *keys, kind, index = path
     value = named.get(name)
     for key in keys:
@@ -178,7 +178,7 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text behind its hash; None where there is none, or none that is believed."""
+    """The text of a file behind its hash; None where there is none, or where it cannot be trusted."""
     try:
         with path.open(encoding="utf-8") as file:
             found = os.fstat(file.fileno())
@@ -193,7 +193,7 @@ def _read(path: Path) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, whoever else writes there."""
+    """Write a file whole or not at all, whichever other process writes there."""
     descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")  # for this user alone
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

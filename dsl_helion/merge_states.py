@@ -37,7 +37,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 
 def load_state(out, lse, token, head, live):
-    """A state's rows, float32 [block_rows, value_size], and base-2 LSE; -inf where it saw nothing, as is +inf."""
+    """A state's rows, float32 [block_rows, value_size], and base-2 LSE: -inf where it saw no key, as is +inf."""
     x = load_rows(out, token, head, live).to(torch.float32)
     at = [token.to(torch.int64).unsqueeze(1), head.to(torch.int64).unsqueeze(1)]
     lse = hl.load(lse, at, extra_mask=live.unsqueeze(1)).squeeze(1)
@@ -45,7 +45,7 @@ def load_state(out, lse, token, head, live):
 
 
 def weighted(x, weight):
-    """x times the weight of its rows; zeros where that is 0, whatever x holds."""
+    """x times the weight of its rows; zeros where the weight is 0, even if x holds NaN."""
     weight = weight.unsqueeze(1)
     return torch.where(weight > 0.0, x * weight, 0.0)
 

@@ -112,7 +112,7 @@ def _naive_kernel(
                 k = k.squeeze(0).to(torch.float32)
                 s = (q[None, :] * k).sum(1) * softmax_scale  # [block_padded]
                 s = torch.where(seen, s, float("-inf"))
-                m_new = torch.maximum(m, s.amax(0))  # finite: every page of the range has a visible key
+                m_new = torch.maximum(m, s.amax(0))  # finite, because every page of the range has a visible key
                 p = torch.exp(s - m_new)
                 alpha = torch.exp(m - m_new)
                 v = hl.load(value_cache, [page, slot, kv_head, slice(None)], extra_mask=seen[None, :, None])

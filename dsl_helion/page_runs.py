@@ -1,8 +1,8 @@
 """A tile cut into runs of keys that cannot leave a page (paper 4.6): one page id for each run.
 
-Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page whatever the two are. A tile
-of whole pages is loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of
-64 keys over pages of 784 is four runs of 16. dsl_triton/page_runs.py says the same in Triton.
+Tiles begin at multiples of their size, so a run of gcd(page, tile) keys lies in one page. A tile of whole pages is
+loaded as [pages, page, head]; a tile inside a page has one run, whose page id is a scalar; a tile of 64 keys over pages
+of 784 is four runs of 16. dsl_triton/page_runs.py says the same in Triton.
 """
 
 import math
@@ -34,7 +34,7 @@ LONGEST_RUN = 64  # while tracing, Helion gives every tile size the value 64: a 
 def run_length(batch: PagedBatch, tile_size: int) -> int:
     """How many keys of a tile share a page id: the largest power of two in tile and page.
 
-    1 where 32 bits do not address a page under all heads, as runs do.
+    1 where a page under all heads spans more than 32 bits address.
     """
     return math.gcd(batch.shape.block_size, tile_size) if binding.addressed_in_32_bits(batch) else 1
 
@@ -42,9 +42,9 @@ def run_length(batch: PagedBatch, tile_size: int) -> int:
 def gather_form(asked: Gather, batch: PagedBatch, tile_size: int) -> tuple[str, int]:
     """The form that a launch uses, and its number: keys of a run, or what binding.gather_form says.
 
-    Runs are `slice` where a tile has one, `page` where they are the pages (131 integer instructions a tile on sm_90,
-    `run` has 217), else `run`; `flat` or `2idx` where K or V have lanes that are no power of two: a view of 40 is
-    refused (TorchOpTracingError).
+    Runs are `slice` where a tile has one, `page` where they are whole pages, which takes fewer instructions, else
+    `run`. `flat` or `2idx` where the lanes of K or V are no power of two: Helion refuses a view of them
+    (TorchOpTracingError).
     """
     run = run_length(batch, tile_size)
     if asked != "run" or run == 1:
@@ -78,7 +78,7 @@ def find_runs(block_table, seq, j, first_key, end_key, f, block_size, run, gathe
 def load_runs(cache, page, slot, kv_head, wanted, run, gather, tile_size, dtype, masked):
     """K or V [tile_size, head_size] of one KV head, loaded as [runs, run, head_size].
 
-    Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
+    Keys that are not `wanted` give zeros. Offsets within a page have 32 bits (run_length).
     """
     if gather == "slice":
         at = [page.unsqueeze(0), slot + hl.arange(tile_size), kv_head, slice(None)]
@@ -101,7 +101,7 @@ def attend_runs(
     j, q, m, l, acc, query_pos, seq, seq_len, first_key, end_key, kv_head, softmax_scale, f,
     r, key_cache, value_cache, block_table, block_size, number, gather, tile_size, masked,
 ):  # fmt: skip
-    """attend_tile in any form of gather_form; number: as it says."""
+    """attend_tile in any form of gather_form; number: the second value that gather_form returns."""
     if gather == "run" or gather == "slice":
         key_pos = j * tile_size + hl.arange(tile_size)
         wanted = not_before(first_key, key_pos, key_pos < end_key, f)

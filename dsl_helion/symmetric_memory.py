@@ -1,10 +1,9 @@
-"""Telling Helion that no tensor of ours lies in symmetric memory, where it cannot see that itself.
+"""Tell Helion that no tensor of ours lies in symmetric memory, where it cannot see that itself.
 
-torch 2.11 cannot say whether a tensor is one that other processes write to; 2.13 can. Where it cannot and
-torch.distributed runs, as in vLLM even on one GPU, Helion 1.5 takes every tensor for symmetric memory, and gives each
-kernel a persistent grid of a program a unit, so that the programs of all processes are resident. Inside vLLM on an H200
-decodes took 2.9 times as long for it and prompts 5.8 times: 781 and 2,507 us a layer, where Triton's kernels took 268
-and 436.
+torch 2.11 cannot say whether other processes write to a tensor; 2.13 can. Where it cannot and torch.distributed runs,
+as in vLLM even on one GPU, Helion 1.5 takes every tensor for symmetric memory. It then gives each kernel a persistent
+grid of one program an SM, so that the programs of all processes are resident: inside vLLM on an H200 decodes took 2.9
+times as long.
 
 The private hook, the name `symm_mem` in Helion's `_dist_utils`, is used here alone.
 """
@@ -21,7 +20,7 @@ _one_thread = threading.RLock()
 
 @contextmanager
 def ruled_out() -> Iterator[None]:
-    """Around Helion's look at a kernel's arguments: its keys, its tracing, its choice of a grid."""
+    """A context for Helion's look at a kernel's arguments: its keys, its tracing, its choice of a grid."""
     with _one_thread:
         theirs = getattr(_dist_utils, "symm_mem", None)
         if theirs is not None and not hasattr(theirs, "is_symm_mem_tensor"):

@@ -38,7 +38,7 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
 
 @triton.jit
 def load_state(out_ptr, lse_ptr, out_strides, lse_strides, token, head, live, VALUE_SIZE: tl.constexpr):
-    """A state's rows, float32 [BLOCK_ROWS, VALUE_PADDED], and base-2 LSE; -inf where it saw nothing, as is +inf."""
+    """A state's rows, float32 [BLOCK_ROWS, VALUE_PADDED], and base-2 LSE: -inf where it saw no key, as is +inf."""
     x = load_rows(out_ptr, out_strides, token, head, live, VALUE_SIZE).to(tl.float32)
     at = token.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1]
     lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
@@ -47,7 +47,7 @@ def load_state(out_ptr, lse_ptr, out_strides, lse_strides, token, head, live, VA
 
 @triton.jit
 def weighted(x, weight):
-    """x times the weight of its rows; zeros where that is 0, whatever x holds."""
+    """x times the weight of its rows; zeros where the weight is 0, even if x holds NaN."""
     weight = tl.expand_dims(weight, 1)
     return tl.where(weight > 0.0, x * weight, 0.0)
 

@@ -92,7 +92,7 @@ def _naive_kernel(
         if sliding_window is not None:
             begin = tl.maximum(query_pos - sliding_window + 1, 0)
             end = tl.minimum(end, query_pos + sliding_window)
-        end = tl.maximum(end, 0)  # negative positions: a sequence without keys
+        end = tl.maximum(end, 0)  # a sequence with fewer keys than queries has negative positions
 
         query_row = query_ptr + row * query_strides[0] + head.to(tl.int64) * query_strides[1]
         q = tl.load(query_row + lane, mask=lane < HEAD_SIZE, other=0.0).to(tl.float32)  # [HEAD_PADDED]
@@ -108,7 +108,7 @@ def _naive_kernel(
             k = tl.load(key_cache_ptr + key_row[:, None] + lane[None, :], mask=mask, other=0.0).to(tl.float32)
             s = tl.sum(q[None, :] * k, 1) * softmax_scale  # [BLOCK_PADDED]
             s = tl.where(seen, s, float("-inf"))
-            m_new = tl.maximum(m, tl.max(s, 0))  # finite: every page of the range has a visible key
+            m_new = tl.maximum(m, tl.max(s, 0))  # finite, because every page of the range has a visible key
             p = tl.exp(s - m_new)
             alpha = tl.exp(m - m_new)
             value_row = page * value_strides[0] + slot.to(tl.int64) * value_strides[1] + kv_head * value_strides[2]

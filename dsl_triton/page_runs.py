@@ -78,7 +78,7 @@ def load_runs(
 ):  # fmt: skip
     """K or V [TILE_SIZE, HEAD_PADDED] of one KV head, loaded as [runs, RUN, HEAD_PADDED].
 
-    Keys that are not `wanted` give zeros. Within a page 32 bits address (run_length).
+    Keys that are not `wanted` give zeros. Offsets within a page have 32 bits (run_length).
     """
     HEAD_PADDED: tl.constexpr = padded(HEAD_SIZE)
     lane = tl.arange(0, HEAD_PADDED)

@@ -34,7 +34,7 @@ def _sequences(seq, there, query_start_loc_ptr, seq_lens_ptr, BLOCK_Q: tl.conste
 
 @triton.jit
 def _longer(T, context, seq_len, blocks, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr):
-    """How many of a sequence's Q Blocks have more than T tiles; each has one, even where there is no key."""
+    """How many of a sequence's Q Blocks have more than T tiles; each counts at least one, even without a key."""
     count = blocks
     if CAUSAL:
         count = blocks - tl.minimum(tl.maximum(T * TILE - context, 0) // BLOCK_Q, tl.maximum(blocks - 1, 0))
@@ -48,7 +48,7 @@ def _plan_kernel(
     query_start_loc_ptr,  # i32 [num_seqs + 1]
     seq_lens_ptr,  # i32 [num_seqs]
     num_seqs,
-    blocks,  # at most that many Q Blocks; what is left of them is END
+    blocks,  # Q Blocks at most; entries that are left over are END
     window,  # keys before and with a token's own that it sees; not read without WINDOW
     segments,  # of a Q Block, at most
     BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SHORT: tl.constexpr,
@@ -119,7 +119,7 @@ def num_items(batch: PagedBatch, block_q: int, segments: int, short: int) -> int
 
 
 def make_space(num_blocks: int, segments: int, device: torch.device) -> torch.Tensor:
-    """int32 [items, fields] for the plan of so many Q Blocks; of torch.zeros, as nothing else may lie over it."""
+    """int32 [items, fields] for the plan of so many Q Blocks. From torch.zeros: no other scratch may lie over it."""
     return torch.zeros((num_blocks * segments, len(FIELDS)), dtype=torch.int32, device=device)
 
 
@@ -133,11 +133,11 @@ def make_plan(
     segments: int,
     short: int,
 ) -> int:
-    """Fill `plan` with the items of sequences of more than `short` query tokens, END behind them, and set to zero what
-    launches count in (int32 [2]), whatever one that was broken off left there. Returns how many entries were written,
-    at most; a capture of larger batches keeps it. Raises SpecError where they have no room.
+    """Fill `plan` with the items of sequences of more than `short` query tokens, and END behind them.
 
-    Of features only causality and the window count.
+    Sets `counters` (int32 [2]), in which launches count, to zero, whatever a launch that was broken off left there.
+    Returns how many entries were written at most; a capture of larger batches keeps that number. Raises SpecError where
+    the plan has no room. Of the features only causality and the window count.
     """
     items = num_items(batch, block_q, segments, short)
     if plan.shape[0] < items:
