@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from common.mutants.emulation import Edits, State
-from common.mutants.mutant import LONG, MIXED, SHORT_BEHIND_LONG, WINDOW, Case, Mutant, registrar
+from common.mutants.mutant import LONG, MIXED, SHORT_BEHIND_LONG, WINDOW, Mutant, Probe, registrar
 from common.spec import AttentionShape
 
 KEYS: list[Mutant] = []
@@ -90,7 +90,7 @@ class PartialPageDropped(Edits):
         return seen & (key < at.seq_len // page * page) if at.long else seen
 
 
-@mutant("one sequence", Case([(1, 130), (1, 128), (3, 77)], tile=32))
+@mutant("one sequence", Probe([(1, 130), (1, 128), (3, 77)], tile=32))
 class LastTileSkippedWhenFull(Edits):
     def segment(self, at, keys):
         return keys[: -at.schedule.tile] if at.seq_len % at.schedule.tile == 0 else keys
@@ -127,7 +127,7 @@ class ValuePageBesideKeyPage(Edits):
         return at.batch.block_table[at.seq].long()[ahead]
 
 
-@mutant("all", Case([(1, 900), (2, 700)], AttentionShape(2, 1, 8, 8), spare_pages=70_000))
+@mutant("all", Probe([(1, 900), (2, 700)], AttentionShape(2, 1, 8, 8), spare_pages=70_000))
 class PageIdIn16Bits(Edits):
     def pages(self, at, kind, index, pages):
         return pages & 0xFFFF

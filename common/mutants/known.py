@@ -11,7 +11,7 @@ import torch
 
 from common.cases.fills import FILLS
 from common.mutants.emulation import Edits, State
-from common.mutants.mutant import MIXED, SHORT_BEHIND_LONG, Case, Mutant, registrar
+from common.mutants.mutant import MIXED, SHORT_BEHIND_LONG, Mutant, Probe, registrar
 from common.oracle.integrity import GUARD_BYTES
 from common.spec import AttentionShape
 
@@ -21,7 +21,7 @@ mutant = registrar(KNOWN)
 _FP16 = AttentionShape(8, 2, 128, 16, torch.float16)
 
 
-@mutant("one sequence", Case([(33, 90), (1, 40)], sliding_window=16, tile=16))
+@mutant("one sequence", Probe([(33, 90), (1, 40)], sliding_window=16, tile=16))
 class FirstTileFullyMasked(Edits):
     """A row that sees nothing of its program's first tile: -inf - -inf (vLLM #48364)."""
 
@@ -37,7 +37,7 @@ class EmptySegmentNormalised(Edits):
         return [State(s.m, s.l, s.acc / s.l[..., None] * s.l[..., None]) for s in states]
 
 
-@mutant("one sequence", Case([(1, 64), (1, 48), (2, 80)], tile=64, extra_columns=0))
+@mutant("one sequence", Probe([(1, 64), (1, 48), (2, 80)], tile=64, extra_columns=0))
 class TableTailDereferenced(Edits):
     """The block table is read for whole tiles, past its used part and its last row (vLLM #56862, #48043)."""
 
@@ -79,7 +79,7 @@ class ValuesLeftOfTheWindowMultiplied(Edits):
         return torch.ones_like(key, dtype=torch.bool)
 
 
-@mutant("all", Case([(1, 130), (9, 40)], _FP16, fill=FILLS["products-past-fp16"]))
+@mutant("all", Probe([(1, 130), (9, 40)], _FP16, fill=FILLS["products-past-fp16"]))
 class ProductsInFp16(Edits):
     """q.k leaves the matrix product in the operands' dtype, before the scale, and is Inf past 65504."""
 

@@ -25,7 +25,7 @@ Scope = Literal["all", "one sequence", "one head", "long"]  # long: sequences pa
 
 
 @dataclass(frozen=True)
-class Case:
+class Probe:
     """One batch, and how the emulation runs it.
 
     sink: the sinks are normal around this value, None for no sinks. loud: multiplies the queries; the data are then
@@ -98,17 +98,17 @@ class Mutant:
 
     name: str
     scope: Scope
-    case: Case | Named
+    case: Probe | Named
     edits: Callable[[], Edits]
 
     def run(self, contract: Precision = DEFAULT) -> Judgement:
         return judge(self.case, self.edits(), contract)
 
 
-def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable[[type[Edits]], type[Edits]]]:
+def registrar(mutants: list[Mutant]) -> Callable[[Scope, Probe | Named], Callable[[type[Edits]], type[Edits]]]:
     """A decorator that appends an `Edits` to `mutants`, under its class's name in lower case with underscores."""
 
-    def mutant(scope: Scope, case: Case | Named) -> Callable[[type[Edits]], type[Edits]]:
+    def mutant(scope: Scope, case: Probe | Named) -> Callable[[type[Edits]], type[Edits]]:
         def register(edits: type[Edits]) -> type[Edits]:
             name = "".join("_" + c.lower() if c.isupper() else c for c in edits.__name__).lstrip("_")
             mutants.append(Mutant(name, scope, case, edits))
@@ -119,7 +119,7 @@ def registrar(mutants: list[Mutant]) -> Callable[[Scope, Case | Named], Callable
     return mutant
 
 
-def judge(case: Case | Named, edits: Edits, contract: Precision = DEFAULT) -> Judgement:
+def judge(case: Probe | Named, edits: Edits, contract: Precision = DEFAULT) -> Judgement:
     """Run the emulation with `edits` on `case` between guards and poison, and judge it as any kernel is."""
     trial = case.trial()
     expected = reference(trial.batch, trial.features)  # first: an edit may change the inputs
@@ -127,10 +127,10 @@ def judge(case: Case | Named, edits: Edits, contract: Precision = DEFAULT) -> Ju
     return trial.judge(contract, expected)
 
 
-LONG = Case([(1, 2605), (1, 40), (2, 90)], segments=4)
-MIXED = Case([(1, 130), (17, 65), (33, 33), (5, 300)], tile=32)
-WINDOW = Case([(1, 2605), (33, 2100), (1, 40)], sliding_window=256, segments=2)
+LONG = Probe([(1, 2605), (1, 40), (2, 90)], segments=4)
+MIXED = Probe([(1, 130), (17, 65), (33, 33), (5, 300)], tile=32)
+WINDOW = Probe([(1, 2605), (33, 2100), (1, 40)], sliding_window=256, segments=2)
 SINKS = replace(LONG, sink=math.log(2605.0))  # about half of the mass of the longest sequence
-EMPTY = Case([(1, 50), (2, 0), (3, 40)], lse=True)
-SHORT_BEHIND_LONG = Case([(1, 300), (1, 20), (1, 200)], tile=16, segments=6)
+EMPTY = Probe([(1, 50), (2, 0), (3, 40)], lse=True)
+SHORT_BEHIND_LONG = Probe([(1, 300), (1, 20), (1, 200)], tile=16, segments=6)
 CAPPED = replace(MIXED, softcap=2.0)

@@ -7,19 +7,18 @@ call of some signature validated, chose and launched is kept; the next one looks
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
 from common.serving import tape
-from common.serving.arguments import aligned, asked_of_call, batch_of, beyond, features_of, new_out, signature, told
+from common.serving.arguments import asked_of_call, batch_of, beyond, features_of, new_out, told
 from common.serving.choice import Family
 from common.serving.library import traced
 from common.serving.prepared import Prepared, addresses
 from common.serving.scratch import check_buffer
+from common.serving.signatures import NOT_A_CALL, Signatures
 from common.serving.steps import Planned, Steps
 from common.spec import Features, PagedBatch, SpecError
 from common.spec.feature_rules import value_conditions
@@ -79,52 +78,9 @@ def _conditions(batch: PagedBatch, features: Features) -> list[tuple[str, torch.
     return found + [tuple(condition) for condition in value_conditions(batch, features)]
 
 
-# Whether tensors are as others were in all that a call's signature holds of them, in one call of C.
-#
-# 0.9 us for seven tensors; making their signature and looking it up takes 3.7. It is a private class of torch, so it
-# is tried once before it is believed: where it is gone, or misses a difference, every call makes its signature.
-
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:
-    TensorGuards = None
-
-
-def never(*tensors: torch.Tensor) -> bool:
-    return False
-
-
-def likeness(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A test of as many other tensors: sizes, strides, dtypes and devices are those of `given`. May be False for others
-    that are alike (where autograd differs, or a tensor comes twice). Keeps no tensor alive."""
-    return _of(given) if _exact() else never
-
-
-def _of(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    return TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-
-
-@cache
-def _exact() -> bool:
-    first = torch.empty(16, dtype=torch.float32, device="cpu").as_strided((2, 3), (3, 1))
-    changed = [
-        first[:1], first[:, :2], first[None], first.as_strided((2, 3), (4, 1)), first.as_strided((2, 3), (1, 2)),
-        first.half(), first.int(), first.to("meta"), first.detach().requires_grad_(), first._neg_view(),
-    ]  # fmt: skip
-    try:
-        alike = _of([first])
-        return alike(torch.empty_like(first)) and not any(map(alike, changed))
-    except TypeError:  # no such class, or another constructor
-        return False
-
-
-NOT_A_CALL = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # from looking up malformed arguments
 LEVELS = ("off", "host", "full")
-_NOTHING = never, None
 _MISSED = object()  # no tape, or none for this call
 _address = torch.Tensor.data_ptr
-MOST_SIGNATURES = 4096  # a serving engine's batch sizes are fewer; past them all are prepared again
 
 
 class PagedAttention:
@@ -154,14 +110,13 @@ class PagedAttention:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._known: dict[tuple, Prepared] = {}
-        self._recent: dict[tuple, tuple[Callable[..., bool], Prepared]] = {}  # the last call of each `others`
+        self._signatures: Signatures[Prepared] = Signatures()
         self._steps = Steps()
 
     @property
     def kept(self) -> tuple[int, int]:
         """Signatures whose launches are repeated as they were kept, and all that are known."""
-        return sum(prepared.tape is not None for prepared in self._known.values()), len(self._known)
+        return self._signatures.counts
 
     def __call__(
         self,
@@ -206,9 +161,7 @@ class PagedAttention:
                 told(hints, softmax_scale, causal, sliding_window, seq_lens), asked, validate, beyond(given),
                 portable, type(portable), key is None, value is None, lse is None, workspace is None,
             )  # fmt: skip
-            alike, prepared = self._recent.get(others, _NOTHING)
-            if 0 in pointers or not (alike(*given) and aligned(pointers)):
-                known, prepared = self._look_up(given, pointers, others)
+            known, prepared = self._signatures.find(given, pointers, others)
             planned = self._planned(prepared, query, features, same_step)
         except NOT_A_CALL as error:  # no such tensors or numbers: the checks say which
             asked = features_of(causal, sliding_window, features)
@@ -261,14 +214,6 @@ class PagedAttention:
         """What the call planned serves others of its step."""
         made = (*prepared.made, *addresses(features))
         self._steps.keep(*self._where(query), prepared.layout, Planned(made, memory))
-
-    def _look_up(self, given: list, pointers: list[int], others: tuple) -> tuple[tuple, Prepared | None]:
-        """The signature of a call and what is kept of it; the next call with these `others` is compared with it."""
-        known = signature(given, pointers, others)
-        prepared = self._known.get(known)
-        if prepared is not None and prepared.tape is not None and aligned(pointers):
-            self._recent[others] = likeness(given), prepared
-        return known, prepared
 
     def _again(
         self,
@@ -337,8 +282,5 @@ class PagedAttention:
             memory = prepared.new_memory(batch.device) if planned is None else planned.memory
             prepared.launch(batch, features, out, lse, buffer, memory, planned is not None)
         if known is not None:
-            if len(self._known) == MOST_SIGNATURES:
-                self._known.clear()
-                self._recent.clear()
-            self._known[known] = prepared
+            self._signatures.keep(known, prepared)
         return prepared, memory

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from common.serving import tape
-from common.serving.arguments import aligned, beyond, signature
-from common.serving.call import MOST_SIGNATURES, NOT_A_CALL, likeness, never
+from common.serving.arguments import beyond
 from common.serving.choice import Family
+from common.serving.signatures import NOT_A_CALL, Signatures
 from common.serving.tape import Tape
 from common.spec import is_per_token
 from common.spec.cache import CacheWrite
@@ -17,7 +17,6 @@ from common.spec.overlap import Places
 from common.spec.refusals import expect_stored
 
 _address = torch.Tensor.data_ptr
-_NOTHING = never, None
 
 
 class Kept(NamedTuple):
@@ -30,13 +29,12 @@ class PageWriter:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._known: dict[tuple, Kept | None] = {}
-        self._recent: dict[tuple, tuple[Any, Kept | None]] = {}
+        self._signatures: Signatures[Kept] = Signatures()
 
     @property
     def kept(self) -> tuple[int, int]:
         """Signatures whose launch is repeated as it was kept, and all that are known."""
-        return sum(one is not None for one in self._known.values()), len(self._known)
+        return self._signatures.counts
 
     def __call__(
         self,
@@ -55,12 +53,7 @@ class PageWriter:
             given = [tensor for tensor in tensors if tensor is not None]
             pointers = [*map(_address, given)]
             others = (key_scale is None, value_scale is None, beyond(given), torch.is_grad_enabled())
-            alike, kept = self._recent.get(others, _NOTHING)
-            if 0 in pointers or not (alike(*given) and aligned(pointers)):
-                known = signature(given, pointers, others)
-                kept = self._known.get(known)
-                if kept is not None and aligned(pointers):
-                    self._recent[others] = likeness(given), kept
+            known, kept = self._signatures.find(given, pointers, others)
             if kept is not None and self._again(kept, pointers, key.get_device()):
                 return
         except NOT_A_CALL:  # no such tensors: the checks say which
@@ -78,14 +71,11 @@ class PageWriter:
         expect_stored(write.key, "key")
         device = write.key.device
         with tape.on(device):
-            if known is None or known in self._known:
+            if known is None or known in self._signatures:
                 kernel.launch(write)
                 return
             with self.family.recorded(device) as launches:
                 kernel.launch(write)
-            if len(self._known) == MOST_SIGNATURES:
-                self._known.clear()
-                self._recent.clear()
             kept = None
             if launches:
                 made = Tape.of(launches, [*given, None], tape.current_stream(device.index))
@@ -93,4 +83,4 @@ class PageWriter:
                 written = [write.key_cache, write.value_cache, *(scale for scale in scales if is_per_token(scale))]
                 at = [i for i, tensor in enumerate(given) if any(tensor is one for one in written)]
                 kept = made and Kept(made, Places(given, at))
-            self._known[known] = kept
+            self._signatures.keep(known, kept)

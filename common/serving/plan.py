@@ -257,8 +257,7 @@ class Plan(PagedAttention):
                 )  # fmt: skip
         finally:
             self._warming, self._warm = False, before | warm
-            self._known.clear()  # a call of one of these sizes is chosen for anew, from exact counts
-            self._recent.clear()
+            self._signatures.clear()  # a call of one of these sizes is chosen for anew, from exact counts
         self.unmet = 0
         report(len(sizes), len(sizes))
         return len(sizes)

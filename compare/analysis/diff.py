@@ -95,9 +95,13 @@ def microseconds(text: str) -> float:
     return value
 
 
-def add_options(new: argparse._ActionsContainer) -> None:
-    """--fail-on, --relative, --absolute-us and --noise, which the verbs diff and run share."""
+def add_fail_on(new: argparse._ActionsContainer) -> None:
+    """--fail-on, which the verbs diff and run share."""
     new.add_argument("--fail-on", choices=["regress"], help="exit 4 where a cell is slower, or was right and now fails")
+
+
+def add_options(new: argparse._ActionsContainer) -> None:
+    add_fail_on(new)
     percent = f"threshold (default {100 * RELATIVE:g}%%)"
     new.add_argument("--relative", type=share, default=RELATIVE, metavar="SHARE", help=percent)
     new.add_argument(

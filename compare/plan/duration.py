@@ -59,5 +59,5 @@ def line(plan: Plan, done: Done = ()) -> str:
     if not large:
         return said or "no cell to run"
     took = in_words(sum(plan.seconds(cell) for cell in large))
-    left = f"{len(large):,} left out: each is above --cpu-budget {budget:g}, and together they would take {took}"
+    left = f"{len(large):,} left out: each is above --set cpu-budget={budget:g}, and together they would take {took}"
     return "; ".join(filter(None, [said or "no cell to run", f"{left}; a GPU runs them"]))

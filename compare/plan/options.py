@@ -12,7 +12,8 @@ from compare.workloads import GrammarError
 from compare.workloads.numbers import MOST_WINDOW
 
 OF_A_BATCH = {"shape": "llama-3-8b", "block_size": 16, "dtype": "bf16"}  # where the command line says nothing
-OF_A_TRACE = ("batches", "step_ms", "token_us")
+OF_A_TRACE = ("batches", "step_ms", "token_us")  # what `--trace FILE:NAME=VALUE` assumes
+SET = ("block_size", "dtype", "window")  # rows' options that are given by `--set`
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,8 @@ class RowOptions:
             raise GrammarError(f"window: found {self.window}, allowed 1 to {MOST_WINDOW}")
         traced = self.trace is not None
         of_a_suite = not traced and (self.suite is not None or self.workload is None)
-        for name, found in self.given(["suite"] if traced else OF_A_TRACE).items():
-            where = "without --trace" if traced else "with --trace"
-            raise GrammarError(f"{flag(name)}: found {found}, allowed {where} alone")
+        if traced and self.suite is not None:
+            raise GrammarError(f"--suite: found {self.suite}, allowed without --trace alone")
         for name, found in self.given(OF_A_BATCH if of_a_suite else ()).items():
             found = f"found {found} beside a suite, whose rows have their own"
             raise GrammarError(f"{flag(name)}: {found}; allowed with --trace, or with --workload and no --suite")
@@ -83,7 +83,7 @@ class TimingOptions:
         cache = self.cache or ("hot" if timer == "paper" else "cold")
         if timer == "paper" and cache == "cold":
             repeats = "which repeats one call on the same data"
-            raise GrammarError(f"--cache: found cold, allowed hot with --timer paper, {repeats}")
+            raise GrammarError(f"--set cache: found cold, allowed hot with --timer paper, {repeats}")
         if configs and (timer, cache) != ("graph", "cold"):
             raise GrammarError(
                 f"--configs: found with timer {timer} and cache {cache}, allowed with graph and cold alone"
@@ -92,5 +92,5 @@ class TimingOptions:
 
 
 def flag(name: str) -> str:
-    """How an option is written."""
-    return f"--{name.replace('_', '-')}"
+    """How an option or setting is written."""
+    return f"{'--set ' if name in SET else '--'}{name.replace('_', '-')}"

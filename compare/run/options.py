@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from compare.analysis import diff
 from compare.analysis.diff import Thresholds
-from compare.competitors.registry import HEURISTICS
 from compare.exits import Parser
 from compare.fleet.cluster import AUTO
 from compare.plan.job import Cell
-from compare.plan.options import RowOptions, TimingOptions, WhereOptions, flag
-from compare.record.contract import CACHES, MAX_TIME_S, PRECISION, PROCESSES, TIMERS
+from compare.plan.options import OF_A_TRACE, RowOptions, TimingOptions, WhereOptions, flag
+from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, TIMERS
+from compare.run import settings
 from compare.workloads import NEW_KV, GrammarError, suites
-from compare.workloads.numbers import at_least_one, count, number, page, positive, seed, share, window
+from compare.workloads.numbers import at_least_one, count, positive, seed, share
 
 
 def _add_where(new: argparse.ArgumentParser) -> None:
@@ -29,16 +29,7 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     where.add_argument("--device", help="torch device (cuda:0; cpu: the interpreter even where a GPU is)")
     where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
     where.add_argument(
-        "--cpu-budget", type=positive, default=30.0, metavar="S", help="interpreter, a cell (default 30 s)"
-    )
-    where.add_argument(
-        "--timeout", type=positive, default=300.0, metavar="S", help="without a sign of life (default 300 s)"
-    )
-    where.add_argument(
-        "--heuristics",
-        choices=HEURISTICS,
-        default="tree",
-        help="whose configs: the GPU's measured winners, then rules (tree), rules alone (default), Listing 2 (paper)",
+        "--set", action="append", default=[], metavar="NAME=VALUE,...", help=settings.lines(settings.SETTINGS)
     )
 
 
@@ -60,7 +51,6 @@ def _add_fleet(new: argparse.ArgumentParser) -> None:
 def _add_timing(new: argparse.ArgumentParser) -> None:
     timing = new.add_argument_group("how cells are timed on a GPU (docs/measuring.md)")
     timing.add_argument("--timer", choices=TIMERS, help="graph (default), events, host, or the paper's protocol")
-    timing.add_argument("--cache", choices=CACHES, help="before each call (default cold; the paper's timer: hot)")
     timing.add_argument(
         "--precision",
         type=share,
@@ -92,7 +82,7 @@ def _add_again(new: argparse.ArgumentParser) -> None:
     )
     again.add_argument("--retry", action="store_true", help="with --resume: what failed or was unavailable, once more")
     again.add_argument("--against", metavar="RUN", help="then say what changed since this run, as diff does")
-    diff.add_options(again)
+    diff.add_fail_on(again)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -110,15 +100,15 @@ def parser() -> argparse.ArgumentParser:
         "--workload", help="a batch (32q1s2k_16q512s1536); beside --suite or --trace, globs of their rows"
     )
     what.add_argument(
-        "--trace", metavar="FILE", help="CSV of TIMESTAMP,ContextTokens,GeneratedTokens: real serving load"
+        "--trace",
+        metavar="FILE[:NAME=VALUE,...]",
+        help="CSV of TIMESTAMP,ContextTokens,GeneratedTokens: real serving load; assumed: "
+        + settings.lines(settings.OF_A_TRACE),
     )
     what.add_argument("--kernels", help="comma-separated ids or globs (triton/*), or package.module[:name]")
     what.add_argument(
         "--shape", help="heads:kv_heads:head_size or a model, of --workload and --trace (default llama-3-8b)"
     )
-    what.add_argument("--block-size", type=page, help="tokens of a KV-cache page, of these (default 16)")
-    what.add_argument("--dtype", help="bf16 (default), fp16, fp32, of these")
-    what.add_argument("--window", type=window, help="sliding window, the query's own token included")
     what.add_argument(
         "--new-kv", action="store_true", help="give kernels the step's new K and V too; the rows get +kv as a suffix"
     )
@@ -129,10 +119,6 @@ def parser() -> argparse.ArgumentParser:
     _add_fleet(new)
     _add_timing(new)
     _add_again(new)
-    steps = new.add_argument_group("assumptions of --trace")
-    steps.add_argument("--batches", type=at_least_one, help="steps kept, at even quantiles of KV tokens (default 16)")
-    steps.add_argument("--step-ms", type=number, help="fixed part of a step (default 5 ms)")
-    steps.add_argument("--token-us", type=number, help="per scheduled token (default 25 us)")
     show = new.add_argument_group("what to print")
     show.add_argument("--list", action="store_true", help="kernels, suites and the selected rows; runs nothing")
     show.add_argument("--dry-run", action="store_true", help="the cells that would run; runs nothing")
@@ -189,31 +175,41 @@ class Options:
     @classmethod
     def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
         """What the parser made of the words. Raises GrammarError for options that do not go together."""
-        values = vars(asked) | {
-            "cpu_budget_s": asked.cpu_budget,
-            "timeout_s": asked.timeout,
-            "max_time_s": asked.max_time,
-        }
+        file, assumed = settings.trace(asked.trace)
+        told = settings.read("--set", asked.set, settings.SETTINGS)
+        values = vars(asked) | told | assumed | {"trace": file, "max_time_s": asked.max_time}
+        values |= {"cpu_budget_s": told["cpu_budget"], "timeout_s": told["timeout"]}
         own = {name: values[name] for name in ("out", "resume", "retry", "fail_on", "fleet", "mixed")}
         groups = [
             group(**{name.name: values[name.name] for name in fields(group)})
             for group in (RowOptions, WhereOptions, TimingOptions, Shown)
         ]
+        thresholds = Thresholds(told["relative"], told["absolute_us"], noise=told["noise"])
         against = Path(asked.against) if asked.against is not None else None
-        return cls(*groups, against=against, thresholds=diff.of(asked), given=tuple(given), **own)
+        return cls(
+            *groups,
+            against=against,
+            thresholds=thresholds,
+            given=tuple(given),
+            **own,
+        )
 
     def words(self, cell: Cell, suite: str) -> list[str]:
         """The options that repeat one cell of a suite: `parse` of them selects that cell."""
         words, label = [], cell.workload.label.removesuffix(NEW_KV)
         given = asdict(self.rows) | asdict(self.where) | asdict(self.timing)
-        for name in ("gpu", "trace", "device", "window"):
+        assumed = _pairs(given, OF_A_TRACE)
+        given["trace"] = f"{given['trace']}:{assumed}" if assumed else given["trace"]
+        for name in ("gpu", "trace", "device"):
             words += _said(given, name)
         if suite in suites.SUITES:
             words += ["--suite", "static" if label in _labels("static") else suite]
-        for name in ("shape", "block_size", "dtype", "batches", "step_ms", "token_us", "timer", "cache"):
+        for name in ("shape", "timer"):
             words += _said(given, name)
         words += _said(given, "seed") if self.rows.seed else []
-        words += _said(given, "heuristics") if self.where.heuristics != "tree" else []
+        given["heuristics"] = None if self.where.heuristics == "tree" else self.where.heuristics
+        told = _pairs(given, ("block_size", "dtype", "window", "cache", "heuristics"))
+        words += ["--set", told] if told else []
         words += ["--new-kv"] if self.rows.new_kv else []
         return [*words, "--workload", label, "--kernels", cell.kernel]
 
@@ -226,6 +222,11 @@ def parse(argv: Sequence[str]) -> Options:
 def _said(given: Mapping[str, Any], name: str) -> list[str]:
     """An option as it was given; nothing where it was not."""
     return [] if given[name] is None else [flag(name), str(given[name])]
+
+
+def _pairs(given: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Settings as they were given, as `--set` takes them; empty where none was."""
+    return ",".join(f"{settings.dashed(name)}={given[name]}" for name in names if given[name] is not None)
 
 
 def _labels(suite: str) -> set[str]:

@@ -187,7 +187,7 @@ class Rows:
 
     def _too_large(self, cell: Cell) -> Outcome:
         where = "functional model" if self.plan.modelled else "interpreter"
-        budget = f"--cpu-budget {self.plan.where.cpu_budget_s:g}"
+        budget = f"--set cpu-budget={self.plan.where.cpu_budget_s:g}"
         reason = f"about {self.plan.seconds(cell):.0f} s in the {where}, above {budget}"
         return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
 

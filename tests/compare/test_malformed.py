@@ -26,11 +26,11 @@ run --workload decode --suite peers
 run --workload 1q1s10 --shape 8:3:128
 run --workload 1q1s10 --shape llama4
 run --workload 1q1s10 --shape 0:0:0
-run --workload 1q1s10 --dtype float99
-run --block-size 0
-run --block-size abc
-run --cpu-budget -1
-run --cpu-budget nan
+run --workload 1q1s10 --set dtype=float99
+run --set block-size=0
+run --set block-size=abc
+run --set cpu-budget=-1
+run --set cpu-budget=nan
 run --seed x
 run --precision 2
 run --trace /nowhere.csv
@@ -46,7 +46,7 @@ run --re x
 run --gpu h200 --require-gpu
 run --out /proc/x --workload 1q1s10 --kernels triton/naive
 run --out /etc/passwd --workload 1q1s10 --kernels triton/naive
-run --batches 3
+run --trace x.csv:steps=3
 run --device tpu:0 --workload 1q1s10 --kernels triton/naive
 fleet --frobnicate
 report

@@ -6,7 +6,7 @@ How far it is from right is left out: the last digits of that are the processor'
 from __future__ import annotations
 
 from common.mutants import MUTANTS
-from common.mutants.mutant import Case, Mutant, Named
+from common.mutants.mutant import Mutant, Named, Probe
 from goldens.table import Rows
 
 
@@ -19,7 +19,7 @@ def _death(mutant: Mutant) -> dict[str, object]:
     return {"scope": mutant.scope, "case": _words(mutant.case), "rule": outcome.rule, "damage": outcome.damage}
 
 
-def _words(case: Case | Named) -> str:
+def _words(case: Probe | Named) -> str:
     """A named case by its name, another by its lengths, its dtype and what it asks; and how the emulation cuts it."""
     cuts = f"{case.segments} x {case.tile}"
     if isinstance(case, Named):

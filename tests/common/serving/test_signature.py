@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-import common.serving.call
+import common.serving.signatures
 from common.serving.arguments import asked_of_call, new_out, signature, told
-from common.serving.call import likeness
+from common.serving.signatures import likeness
 from common.spec import Features, SpecError
 
 PLAIN = Features()
@@ -113,15 +113,15 @@ def test_a_comparison_that_misses_a_difference_is_not_used(monkeypatch):
         def __init__(self, *tensors, **settings):
             self.check = lambda *others: True
 
-    monkeypatch.setattr(common.serving.call, "TensorGuards", Blind)
-    common.serving.call._exact.cache_clear()
+    monkeypatch.setattr(common.serving.signatures, "TensorGuards", Blind)
+    common.serving.signatures._exact.cache_clear()
     try:
         assert not likeness([SAME])(SAME)
-        monkeypatch.setattr(common.serving.call, "TensorGuards", None)
-        common.serving.call._exact.cache_clear()
+        monkeypatch.setattr(common.serving.signatures, "TensorGuards", None)
+        common.serving.signatures._exact.cache_clear()
         assert not likeness([SAME])(SAME)
     finally:
-        common.serving.call._exact.cache_clear()
+        common.serving.signatures._exact.cache_clear()
 
 
 def test_a_likeness_keeps_no_tensor_alive():

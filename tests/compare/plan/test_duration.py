@@ -20,12 +20,12 @@ def test_cells_above_the_budget_are_counted_apart_and_take_no_time():
     options = parse(["--suite", "peers", "--device", "cpu", "--kernels", "triton/naive"])
     plan = Plan.of(options.rows, options.where, options.timing)
     line = duration.line(plan)
-    assert "left out: each is above --cpu-budget 30" in line and "a GPU runs them" in line
+    assert "left out: each is above --set cpu-budget=30" in line and "a GPU runs them" in line
     assert duration.seconds(plan) < 30 * len(plan.cells)
 
 
 def test_a_resumed_run_counts_what_is_left():
-    options = parse(["--suite", "smoke", "--device", "cpu", "--kernels", "triton/naive", "--cpu-budget", "1e9"])
+    options = parse(["--suite", "smoke", "--device", "cpu", "--kernels", "triton/naive", "--set", "cpu-budget=1e9"])
     plan = Plan.of(options.rows, options.where, options.timing)
     done = {(cell.id, 0) for cell in plan.cells[2:]}
     assert duration.line(plan, done).startswith(f"2 of {len(plan.cells)} cells to run, about ")

@@ -90,7 +90,7 @@ def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unr
     ("argv", "name"),
     [
         ([], "graph-cold-interleaved/2"),
-        (["--timer", "events", "--cache", "hot"], "events-hot-interleaved/2"),
+        (["--timer", "events", "--set", "cache=hot"], "events-hot-interleaved/2"),
         (["--timer", "host"], "host-cold-interleaved/2"),
         (["--timer", "paper"], "paper-hot-sequential/2"),
     ],
@@ -102,7 +102,10 @@ def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
 
 @pytest.mark.parametrize(
     ("argv", "said"),
-    [(["--timer", "paper", "--cache", "cold"], "--cache"), (["--timer", "host", "--configs", "3"], "--configs")],
+    [
+        (["--timer", "paper", "--set", "cache=cold"], "--set cache"),
+        (["--timer", "host", "--configs", "3"], "--configs"),
+    ],
     ids=str,
 )
 def test_what_a_timer_cannot_do_is_exit_2(measuring, capsys, argv, said):

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from common import gpus
 from compare.plan.situation import situation
 from compare.record.store import read_records
 from compare.run import command as run
+from compare.run import options
 
 HERE = Path(__file__).parents[2] / "support"
 ROOT = HERE.parent.parent
@@ -40,18 +43,21 @@ BAD = {
     "grammar": (["--workload", "32q1s2k_x"], "^"),
     "shape": (["--workload", "q1s2k", "--shape", "lama-3-8b"], "did you mean llama-3-8b"),
     "sizes": (["--workload", "q1s2k", "--shape", "5:2:64"], "num_query_heads"),
-    "page": (["--workload", "q1s2k", "--block-size", "12"], "block_size"),
-    "dtype": (["--workload", "q1s2k", "--dtype", "fp8"], "dtype"),
+    "page": (["--workload", "q1s2k", "--set", "block-size=12"], "block_size"),
+    "dtype": (["--workload", "q1s2k", "--set", "dtype=fp8"], "dtype"),
     "device": (["--device", "tpu:x"], "device"),
     "device torch knows": (["--device", "meta"], "allowed cpu, cuda"),
     "device absent": (["--device", "cuda:7"], "not here"),
     "empty grammar": (["--workload", ""], "workload"),
     "shape of a suite": (["--suite", "peers", "--shape", "8:8:64"], "--shape"),
-    "dtype of smoke": (["--dtype", "bf16"], "--dtype"),
-    "page of a suite's row": (["--suite", "smoke", "--workload", "window-17", "--block-size", "32"], "--block-size"),
+    "dtype of smoke": (["--set", "dtype=bf16"], "--set dtype"),
+    "page of a suite's row": (
+        ["--suite", "smoke", "--workload", "window-17", "--set", "block-size=32"],
+        "--set block-size",
+    ),
     "suite and trace": (["--trace", "good.csv", "--suite", "peers"], "--suite"),
-    "steps without trace": (["--step-ms", "4"], "--step-ms"),
-    "negative step": (["--trace", "good.csv", "--token-us", "-1"], "token_us"),
+    "steps without trace": (["--set", "step-ms=4"], "step-ms"),
+    "negative step": (["--trace", "good.csv:token-us=-1"], "token_us"),
     "trace": (["--trace", "nowhere.csv"], "nowhere.csv"),
     "out": (["--out", "/proc/diptych"], "cannot be written"),
 }
@@ -67,9 +73,17 @@ def test_bad_input_is_exit_2_and_says_what_would_do(name, capsys):
 
 
 OUT_OF_RANGE = (
-    "--timeout 0", "--max-time nan", "--configs -1", "--precision 0", "--precision 2", "--processes 0", "--batches 0",
-    "--window 0", "--window 2147483648", "--seed -1", "--seed 99999999999999999999", "--block-size 1073741824",
+    "--max-time nan", "--configs -1", "--precision 0", "--precision 2", "--processes 0", "--seed -1",
+    "--seed 99999999999999999999",
 )  # fmt: skip
+SETTINGS = {
+    "--set timeout=0": "--set timeout: found 0", "--set window=0": "--set window: found 0",
+    "--set window=2147483648": "--set window: found 2147483648", "--set cache=warm": "allowed cold, hot",
+    "--set block-size=1073741824": "--set block-size: found", "--set wnidow=3": "--set: found 'wnidow=3'",
+    "--set window": "--set: found 'window'", "--set heuristics=best": "--set heuristics: found best",
+    "--set window=3,dtpye=bf16": "--set: found 'dtpye=bf16'", "--trace good.csv:batches=0": "--trace batches: found 0",
+    "--trace good.csv:steps=3": "--trace: found 'steps=3', allowed batches=..., step-ms=..., token-us=...",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", ["--fast", "--timer cupti", *OUT_OF_RANGE])
@@ -77,6 +91,23 @@ def test_an_unknown_option_or_a_number_out_of_range_is_exit_2(argv):
     with pytest.raises(SystemExit) as caught:
         run.main(argv.split())
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("argv", SETTINGS)
+def test_a_setting_of_no_name_or_out_of_range_is_exit_2_and_named(argv, capsys):
+    assert run.main(argv.split()) == 2
+    assert SETTINGS[argv] in capsys.readouterr().err
+
+
+def test_settings_and_assumptions_are_read_and_written_back():
+    asked = options.parse(
+        ["--trace", "a:b.csv:batches=4,step-ms=2", "--set", "dtype=fp16,block-size=32", "--set", "window=9"]
+    )
+    assert (asked.rows.trace, asked.rows.batches, asked.rows.step_ms) == ("a:b.csv", 4, 2.0)
+    assert (asked.rows.dtype, asked.rows.block_size, asked.rows.window) == ("fp16", 32, 9)
+    cell = SimpleNamespace(workload=SimpleNamespace(label="step-00"), kernel="triton/naive")
+    again = options.parse(asked.words(cell, "trace"))
+    assert again.rows == replace(asked.rows, workload="step-00", kernels="triton/naive")
 
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path, capsys):
@@ -142,7 +173,7 @@ def mixed(tmp_path_factory):
     """A run of one right, one wrong, one refusing and one absent kernel, and one that is too large for a CPU."""
     folder = tmp_path_factory.mktemp("mixed") / "run"
     names = ["fake_kernels:honest", "fake_kernels:lies", "fake_kernels:refuses", "nowhere:kernel", "helion/naive"]
-    argv = [*SMALL, "--kernels", ",".join(names), "--cpu-budget", "0.3", "--out", str(folder)]
+    argv = [*SMALL, "--kernels", ",".join(names), "--set", "cpu-budget=0.3", "--out", str(folder)]
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "compare.run", *argv]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
@@ -162,7 +193,7 @@ def test_every_cell_is_one_line_on_the_disk_and_none_has_a_time(mixed):
     records = read_records(folder / "cells.jsonl")
     assert len(records) == 5 == len({record.cell_id for record in records})
     assert all(record.timing is None and record.gpu is None and not record.facts for record in records)
-    assert "above --cpu-budget" in next(r.reason for r in records if r.status == "too_large")
+    assert "above --set cpu-budget" in next(r.reason for r in records if r.status == "too_large")
 
 
 def test_each_row_carries_the_command_that_repeats_it(mixed):

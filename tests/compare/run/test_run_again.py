@@ -214,7 +214,7 @@ def test_a_run_of_another_plan_or_contract_is_refused_and_named(here, capsys):
     assert command("--out", "run") == 0
     assert command("--resume", "run", kernels=KERNELS[:1]) == 2
     assert "plan" in capsys.readouterr().err
-    assert command("--resume", "run", "--cache", "hot") == 2
+    assert command("--resume", "run", "--set", "cache=hot") == 2
     said = capsys.readouterr().err
     assert "graph-cold-interleaved" in said and "graph-hot-interleaved" in said and len(names()) == 18
 
@@ -248,7 +248,7 @@ def test_against_a_run_of_the_same_code_passes_and_a_slowed_kernel_fails(here, c
 def test_against_a_run_under_another_contract_is_refused_before_anything_is_measured(here, capsys):
     assert command("--out", "before") == 0
     Played.asked.clear()
-    assert command("--out", "after", "--against", "before", "--cache", "hot") == 2
+    assert command("--out", "after", "--against", "before", "--set", "cache=hot") == 2
     assert "timing contract" in capsys.readouterr().err and not Played.asked and not Path("after").exists()
 
 
