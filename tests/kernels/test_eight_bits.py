@@ -13,7 +13,11 @@ from kernel_cases import conform
 H200 = gpus.resolve("h200")
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in STORED])
+DAILY = STORED[::3]  # tests/conformance has every case of 8 bits every day, by another config
+CASES = [pytest.param(case, id=case.name, marks=() if case in DAILY else pytest.mark.slow) for case in STORED]
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow_in_helion
 def test_every_stored_case_is_right(dsl, case) -> None:
     chosen = dsl.module("heuristics.generic.eight_bits").decode(Situation(SHAPE, DECODES, H200))

@@ -135,8 +135,10 @@ def judge(dsl, features: Features, seqs: tuple[int, ...] = (0,)) -> list[tuple[R
     return every
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 4, 9, 40], ids=lambda w: f"window-{w}")
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "non-causal"])
+@pytest.mark.parametrize(
+    ("causal", "window"),
+    [*((True, window) for window in (None, 1, 3, 4, 9, 40)), (False, None), (False, 3), (False, 9)],
+)
 def test_tiles_hold_every_visible_key_and_full_tiles_only_visible_ones(dsl, causal: bool, window: int | None) -> None:
     features = Features(causal=causal, sliding_window=window)
     judge(dsl, features)
@@ -148,7 +150,7 @@ def test_a_sequence_without_keys_has_an_empty_range(dsl) -> None:
     assert numbers == (0, 0, 0, 0, 0, 0) and not seen.any()
 
 
-CHUNKS = [*itertools.product((1, 3, 4, 9, 2**31 - 1), (0, 1, 7)), (5, 0), (3, 2)]
+CHUNKS = [*itertools.product((1, 4, 2**31 - 1), (0, 1)), (9, 7), (5, 0), (3, 2)]
 
 
 @pytest.mark.parametrize(("chunk", "lookback"), CHUNKS)
