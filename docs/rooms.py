@@ -3,11 +3,14 @@
 A room stands above all that it imports. An arrow is left out where a way over other rooms leads down to the same one:
 every arrow is one that a reader would miss. What a room may import at most is the table of tests/rooms.toml.
 `--check` draws nothing and exits with 1 where the committed picture is another one; `--counts [ROOT]` prints how large
-the house is, of another checkout too.
+the house is, of another checkout too: lines by room, files, classes, commands and their options, tests, megabytes.
 """
 
 import ast
 import io
+import os
+import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -157,30 +160,88 @@ def picture() -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
+PLACES = (*PACKAGES, "tests")
+READERS = ("dsl_triton/q_block.py", "dsl_triton/static_grid.py", "dsl_helion/q_block.py", "compare/run/command.py")
+
+
+def named(root: Path, package: str) -> int:
+    """How many names the table NAMED or VERBS of a module holds."""
+    tree = ast.parse((root / package).read_text(encoding="utf-8"))
+    tables = (n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id in ("NAMED", "VERBS"))
+    return len(next(tables).keys)
+
+
+def reached(root: Path, file: str) -> tuple[int, int]:
+    """(files of the project that a file imports, all that these reach), inside functions too."""
+
+    def imported(path: Path) -> set[Path]:
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                continue
+            places = (root.joinpath(*name.split(".")) for name in names if name.split(".")[0] in PACKAGES)
+            found |= {one for place in places for one in (place.with_suffix(".py"), place / "__init__.py")}
+        return {one for one in found if one.is_file() and one.stat().st_size} - {path}
+
+    direct = imported(root / file)
+    every, waiting = set(direct), list(direct)
+    while waiting:
+        new = imported(waiting.pop()) - every
+        every |= new
+        waiting += new
+    return len(direct), len(every - {root / file})
+
+
+def options_of_run(root: Path) -> int:
+    """Options that `compare run --help` lists."""
+    words = [sys.executable, "-m", "compare", "run", "--help"]
+    told = subprocess.run(words, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True)
+    return len(re.findall(r"^  (?:-\w, )?--[a-z-]+", told.stdout, re.MULTILINE))
+
+
+def megabytes(root: Path, *under: str) -> float:
+    words = ["git", "-C", str(root), "ls-files", "-z", *under]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    paths = [root / name for name in told.split("\0") if name]
+    return round(sum(path.stat().st_size for path in paths if path.is_file()) / 1e6, 1)
+
+
 def counts(root: Path) -> dict[str, object]:
-    """How large the house at `root` is: files, lines, entry points, processes, results."""
-    sources = [path for package in ("common", "compare") for path in (root / package).rglob("*.py")]
-    tests = list((root / "tests").rglob("*.py"))
-    code = {path: path.read_text(encoding="utf-8") for path in sources + tests}
+    """How large the house at `root` is: lines by room, files, classes, functions, commands, tests, committed bytes."""
+    files = {path: path.read_text(encoding="utf-8") for place in PLACES for path in (root / place).rglob("*.py")}
+    trees = {path: ast.parse(text) for path, text in files.items()}
 
-    def fullest(files: list[Path]) -> str:
-        (folder, count), *_ = Counter(path.parent for path in files).most_common(1)
-        return f"{count} ({folder.relative_to(root)})"
+    def of(place: str) -> list[Path]:
+        return [path for path in files if path.is_relative_to(root / place)]
 
-    results = [path for path in (root / "docs" / "results").rglob("*") if path.is_file()]
-    return {
-        "files that stand in compare/ itself": sum(path.parent == root / "compare" for path in sources),
-        "most files in one folder of common and compare": fullest(sources),
-        "most files in one folder of tests": fullest(tests),
-        "files of common and of compare": " + ".join(
-            str(sum(path.is_relative_to(root / package) for path in sources)) for package in ("common", "compare")
-        ),
-        "files that run as __main__": sum('if __name__ == "__main__"' in code[path] for path in sources),
-        "lines of common and compare": sum(code[path].count("\n") for path in sources),
-        "lines of tests": sum(code[path].count("\n") for path in tests),
-        "files that start a child process": sum("subprocess.Popen(" in code[path] for path in sources),
-        "megabytes of docs/results": round(sum(path.stat().st_size for path in results) / 1e6, 1),
+    def lines(paths: list[Path]) -> int:
+        return sum(files[path].count("\n") for path in paths)
+
+    product = [path for path in files if not path.is_relative_to(root / "tests")]
+    kinds = Counter(type(node).__name__ for path in product for node in ast.walk(trees[path]))
+    tests = [node for path in of("tests") for node in ast.walk(trees[path]) if isinstance(node, ast.FunctionDef)]
+    rooms = sorted({"/".join(path.relative_to(root).parts[:2]) for path in product})
+    by_room = {room: lines(of(room)) for room in rooms if (root / room).is_dir()}
+    found: dict[str, object] = {f"lines of {room}": count for room, count in by_room.items()}
+    found |= {f"lines of {place}": lines(of(place)) for place in PLACES}
+    found |= {
+        "lines outside tests": lines(product),
+        "files outside tests, of tests": f"{len(product)}, {len(of('tests'))}",
+        "classes, functions outside tests": f"{kinds['ClassDef']}, {kinds['FunctionDef']}",
+        "test functions": sum(node.name.startswith("test_") for node in tests),
+        "verbs": named(root, "compare/__main__.py"),
+        "studies": named(root, "compare/studies/__init__.py"),
+        "pages": named(root, "compare/pages/__init__.py"),
+        "options of compare run": options_of_run(root),
+        "MB of docs/results, of the checkout": f"{megabytes(root, 'docs/results')}, {megabytes(root)}",
     }
+    for file in READERS:
+        found[f"files {file} imports, reaches"] = "{}, {}".format(*reached(root, file))
+    return found
 
 
 def main() -> int:
