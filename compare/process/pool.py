@@ -64,7 +64,7 @@ class Jobs(Generic[Job]):
             self._changed.notify_all()
 
     def rest(self) -> list[Job]:
-        """What nobody has taken, taken."""
+        """Remove and return the jobs that nobody has taken."""
         with self._changed:
             rest = [job for left in self._left.values() for job in left]
             self._left.clear()
