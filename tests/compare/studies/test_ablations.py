@@ -46,6 +46,7 @@ def test_an_ablation_is_a_kernel_and_fits_where_its_space_says(kernel_id):
     assert (type(config), origin) == (type(kernel.DEFAULT), "heuristics")
 
 
+@pytest.mark.slow
 def test_the_claims_about_compiled_code():
     """On sm_90: sums of products are no matrix product and pipeline nothing; a fused kernel pipelines both branches."""
     wanted = {"triton/q_block, 16 keys", "triton/ablations.elementwise", "triton/ablations.fused"}
