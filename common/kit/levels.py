@@ -62,7 +62,7 @@ SMOKE = (
     *(case.name for case in OFTEN),
 )  # fmt: skip
 LEVELS = ("first", "smoke", "full")
-# Cases that `compare study first` chose, each by its fields: it stays itself, whatever becomes of the axes.
+# Cases that `compare study mutation --first` chose, each by its fields: it stays itself, whatever becomes of the axes.
 CHOSEN: dict[str, Any] = json.loads((Path(__file__).parent / "first.json").read_text(encoding="utf-8"))
 
 
@@ -196,7 +196,7 @@ def _base(name: str) -> Case:
     whole = number.isascii() and number.isdecimal() and len(number) < 19
     if kind == "random" and whole:
         return random_case(int(number))
-    # the smoke cases first, for to count them all takes 3 s
+    # the smoke cases first, for to count them all takes a while
     if kind == "axes" and whole and (int(number) < num_smoke() or int(number) < num_axes()):
         return axes_case(int(number))
     if kind == "drawn" and (found := _DRAWN.fullmatch(number)):
@@ -204,7 +204,8 @@ def _base(name: str) -> Case:
         if number < num_drawn(seed, "smoke") or number < num_drawn(seed, "full"):
             return drawn_case(seed, number)
     near = ", ".join(difflib.get_close_matches(name[:80], BY_NAME, 3, 0.3)) or "keys-4500"
-    allowed = f"a named case, as {near}, random-SEED, axes-0 to axes-{num_axes() - 1}, or drawn-SEED-NUMBER"
+    most = f" below {num_axes()}" if kind == "axes" and whole else ""
+    allowed = f"a named case, as {near}, random-SEED, axes-NUMBER{most}, or drawn-SEED-NUMBER"
     raise SpecError("case", f"{name!r:.60}", allowed)
 
 

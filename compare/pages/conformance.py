@@ -1,23 +1,32 @@
-"""The page of what kernels of others pass of the kit: docs/results/conformance/README.md, from the reports beside it.
+"""What the kit was measured by: docs/results/conformance/, and what docs/conformance.md quotes of it.
 
     python -m compare pages reports [--write]
 
-`kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME --report FILE`, the last of a case
-counting; `full/*.jsonl` have a line for each part of the full level that a kernel was asked. `scripts/` holds a
-standalone script for each finding, `scripts/h200.log` what they printed.
+README.md is of kernels of others: `kit/NAME.N.json` are reports of `diptych-check compare.competitors.baselines.NAME
+--report FILE`, the last of a case counting; `full/*.jsonl` have a line for each part of the full level that a kernel
+was asked; `scripts/` holds a standalone script for each finding, `scripts/h200.log` what they printed. `mutants.jsonl`
+is of `study mutation`, `alarms.jsonl` of `study alarms`, `times.jsonl` of `study checking`: of these are mutants.md and
+what stands between `<!-- kit: NAME -->` and `<!-- end -->` in PAGES.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from common.cases.named import CASES
 from compare.record import folder as run_folder
+from compare.studies import alarms as right
+from compare.studies import checking
+from compare.studies.mutation import first
+from compare.studies.mutation import table as mutation
 
 FOLDER = run_folder.ROOT / "docs" / "results" / "conformance"
+PAGES = (run_folder.ROOT / "docs" / "conformance.md", FOLDER / "alarms.md")
+MUTANTS, ALARMS, TIMES = FOLDER / "mutants.jsonl", FOLDER / "alarms.jsonl", FOLDER / "times.jsonl"
 TITLES = {
     "flash_attn3": "FlashAttention 3, vLLM 0.25.1's build",
     "vllm_triton_025": "vLLM 0.25.1, `unified_attention`",
@@ -94,6 +103,62 @@ def page() -> str:
     return "\n".join([HEAD.rstrip("\n"), *table, *failures, "", FULL_HEAD, *full(), "", told[0] + told[1]])
 
 
+MUTANTS_HEAD = """# The mutation score of the kit
+
+Wrong kernels that were made by themselves, through the calls and the verdict of the kit: each the emulation's source
+with one place changed ([operators.py](../../../common/mutants/operators.py)), or wrong at one value of one axis alone
+([families.py](../../../common/mutants/families.py)). `{command} --level {level}`, {day}, on a CPU, torch {torch}.
+[mutants.jsonl](mutants.jsonl) has each kernel and the case that it dies of. {drawn:,} were drawn; {unborn} do not run
+at all and are not counted. A level counts behind those before it.
+
+*Equivalent* are those that gave the bits of the right kernel in every call, and, where they are wrong in a part of the
+batches alone, would be right there without that limit. Others that live may be right too, as those that cut the keys
+into other segments (`_segments`), or add 0.1% to what is rounded to fp8: they count as wrong, so the shares are at
+least these.
+
+"""
+
+
+def mutants() -> str:
+    """The whole page of the mutation score."""
+    run, kernels = mutation.read(MUTANTS)
+    level = list(run["cases"])[-1]
+    head = MUTANTS_HEAD.format(**run, level=level, unborn=run["drawn"] - len(kernels))
+    table = mutation.table(kernels, run["cases"])
+    lives = mutation.survivors(kernels, ["first", "smoke"])
+    return head + "\n".join([*table, "", "## What lives through smoke", "", *lives, ""])
+
+
+def scores() -> str:
+    """The last two rows of the mutation score."""
+    run, kernels = mutation.read(MUTANTS)
+    head, rule, *rows = mutation.table(kernels, run["cases"])
+    return "\n".join([head, rule, *(row for row in rows if row.startswith("| all "))])
+
+
+def alarms() -> str:
+    """Each right kernel, its cases and how often it was rejected."""
+    head, *found = map(json.loads, ALARMS.read_text(encoding="utf-8").splitlines())
+    every = right.num_cases(head["runs"], head["share"])
+    said = f"`python -m compare study alarms --runs {head['runs']} --seed {head['seed']} --out FOLDER`"
+    return "\n".join([f"{said}, {len(found)} of its {every} cases, drawn from all of them:", "", *right.table(found)])
+
+
+def times() -> str:
+    """Processor time of levels, by kernel."""
+    return "\n".join(checking.table(checking.rows(TIMES)))
+
+
+BLOCK = re.compile(r"<!-- kit: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCKS = {"scores": scores, "alarms": alarms, "first": first.told, "times": times}
+
+
+def filled(text: str) -> str:
+    """A page with every block as the committed results have it."""
+    return BLOCK.sub(lambda found: f"<!-- kit: {found['name']} -->\n{BLOCKS[found['name']]()}\n<!-- end -->", text)
+
+
 def texts() -> dict[Path, str]:
-    """The page by its path."""
-    return {FOLDER / "README.md": page()}
+    """The pages by their paths."""
+    new = {FOLDER / "README.md": page(), FOLDER / "mutants.md": mutants()}
+    return new | {path: filled(path.read_text(encoding="utf-8")) for path in PAGES}

@@ -16,7 +16,7 @@ NAMED = {
     "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
     "bias": "compare.studies.bias",
-    "first": "compare.studies.first",
+    "checking": "compare.studies.checking",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",
     "everything": "compare.studies.everything",

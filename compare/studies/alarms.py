@@ -39,10 +39,15 @@ def in_turn(number: int, share: int) -> list[Right]:
     return [right for place, right in enumerate(RIGHT) if place % share == number % share]
 
 
+def num_cases(runs: int, share: int) -> int:
+    """How many make as many runs."""
+    return -(-runs * share // len(RIGHT))
+
+
 def spread(runs: int, share: int, seed: int) -> list[str]:
     """Cases of the full level, from all of it, on which each kernel is called so often that it makes as many runs."""
     names = list(levels.level("full", seed))
-    count = min(len(names), -(-runs * share // len(RIGHT)))
+    count = min(len(names), num_cases(runs, share))
     return [names[number * len(names) // count] for number in range(count)]
 
 

@@ -1,11 +1,13 @@
 """The mutation score of the kit: of wrong kernels that were made by themselves, how many each level rejects.
 
     python -m compare study mutation --out FOLDER [--count 1300] [--axes 400] [--seed 1] [--level full] [--jobs 2]
-    python -m compare study mutation --out FOLDER --kills --jobs 16      every case on all kernels: who kills whom
+    python -m compare study mutation --out FOLDER --first 110 [...]      chooses the level first: FOLDER/first.json
 
-The kernels are `count` of the operators, and `axes` that are wrong at one value of one axis alone. Case by case, each
-on all that still live, or with --kills on all; a line a case in FOLDER/deaths.jsonl, where a later call goes on:
-{"case", "seconds": of the processor for a right kernel, "killed": {number: why}, "differs": [numbers]}. A kernel that
+The kernels are `count` of the operators, and `axes` that are wrong at one value of one axis alone. Level by level, case
+by case, each is asked of all that still live. With --first the cheap cases of smoke are asked, each of all that fewer
+than three reject, and those that reject most in so many seconds of an interpreted kernel are chosen. A line a case in
+FOLDER/deaths.jsonl, where a later call goes on: {"case", "killed": {number: why}, "differs": [numbers]}; the table, and
+FOLDER/mutants.jsonl with a line a kernel, are made of it. A kernel that
 lives and gave the bits of the right one in every call is taken for equivalent; one that is wrong in a part of the
 batches alone, only where it is also right without that limit. Exit codes: 0; 2 where FOLDER is of another run.
 """
@@ -15,71 +17,63 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from common.kit import levels
-from common.mutants.operators import Made
 from common.process import Child, Lost
-from compare.exits import OK, USAGE
+from compare.exits import OK, USAGE, say
 from compare.process import children
 from compare.process.crew import environment
 from compare.process.pool import Jobs, Pool, in_order
+from compare.record.store import Busy
+from compare.studies.findings import Findings
+from compare.studies.mutation import first, table
 from compare.studies.mutation.worker import kernels_of
 from compare.workloads.numbers import at_least_one
 
 HELP = "how many wrong kernels, made by themselves, each level of the kit rejects"
-DEATHS = "deaths.jsonl"
+DEATHS, CHOSEN, MUTANTS = "deaths.jsonl", "first.json", "mutants.jsonl"
 SILENCE_S = 300.0  # without a line: a kernel that hangs where no signal reaches it
 WHOLE = "without limit: "  # before the name of a case that limited kernels are asked without their limit
 WHOLES = 40  # cases that are asked without limits: they tell which are wrong there at all
-LEVELS = ("smoke", "full")
 PLAIN = "sequence-1"  # a kernel that raises here is no kernel: it is not counted
 
 
-@dataclass
 class Lives:
-    """Which kernels live, case by case; kept in a file as it is found."""
+    """Which kernels live, case by case; kept in a file as it is found. A kernel lives until `enough` cases reject it.
 
-    path: Path
-    count: int
-    seed: int
-    of_axes: int = 0
-    draw: int = 0
-    kills: dict[int, set[str]] = field(default_factory=dict)  # number: the cases that reject it
-    never: set[int] = field(default_factory=set)  # kernels that do not run at all
-    seconds: dict[str, float] = field(default_factory=dict)
-    differ: set[int] = field(default_factory=set)
-    apart: set[int] = field(default_factory=set)  # wrong without their limit
-    done: set[str] = field(default_factory=set)
+    Raises ValueError for a file of another run; Busy.
+    """
+
+    def __init__(self, path: Path, count: int, seed: int, of_axes: int = 0, draw: int = 0, enough: int = 1) -> None:
+        self.count, self.seed, self.of_axes, self.draw, self.enough = count, seed, of_axes, draw, enough
+        self.kills: dict[int, set[str]] = {}  # number: the cases that reject it
+        self.never: set[int] = set()  # kernels that do not run at all
+        self.differ: set[int] = set()
+        self.apart: set[int] = set()  # wrong without their limit
+        self.done: set[str] = set()
+        head = {"count": count, "seed": seed, "axes": of_axes, "draw": draw, "enough": enough}
+        self._kept = Findings(path, head)
+        for found in self._kept.found:
+            self._learn(found)
+
+    def close(self) -> None:
+        self._kept.close()
 
     @property
     def total(self) -> int:
         return self.count + self.of_axes
 
-    def load(self) -> bool:
-        """What an earlier call found; False where that was of another run."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        head = {"count": self.count, "seed": self.seed, "axes": self.of_axes, "draw": self.draw}
-        if not lines:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(head) + "\n")
-        elif json.loads(lines[0]) != head:
-            return False
-        for line in lines[1:]:
-            self.learn(json.loads(line))
-        return True
-
-    def learn(self, found: dict[str, Any]) -> None:
+    def _learn(self, found: dict[str, Any]) -> None:
         case = found["case"]
         self.done.add(case)
         if case.startswith(WHOLE):
             self.apart |= set(map(int, found["killed"]))
             return
-        self.seconds[case] = found.get("seconds", 0.0)
         self.differ |= set(found["differs"])
         for number, why in found["killed"].items():
             self.kills.setdefault(int(number), set()).add(case)
@@ -87,12 +81,20 @@ class Lives:
                 self.never.add(int(number))
 
     def keep(self, found: dict[str, Any]) -> None:
-        self.learn(found)
-        with self.path.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+        self._kept.add(found)
+        self._learn(found)
+
+    def by_case(self) -> dict[str, set[int]]:
+        """The kernels that each case rejects, of those that run at all."""
+        found = {case: set() for case in self.done if not case.startswith(WHOLE)}
+        for number in self.kills.keys() - self.never:
+            for case in self.kills[number]:
+                found[case].add(number)
+        return found
 
     def alive(self) -> list[int]:
-        return [number for number in range(self.total) if number not in self.kills]
+        asked = (number for number in range(self.total) if number not in self.never)
+        return [number for number in asked if len(self.kills.get(number, ())) < self.enough]
 
     @property
     def same(self) -> list[int]:
@@ -115,7 +117,6 @@ def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None
             found["differs"].append(said["differs"])
         else:
             found["at"] = said["at"]
-    found["seconds"] = said["seconds"]
 
 
 def _at(name: str, lost: Lost) -> Lost:
@@ -131,7 +132,7 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
         child = None
         try:
             for name in names:
-                todo, found = numbers(), {"seconds": 0.0, "killed": {}, "differs": []}
+                todo, found = numbers(), {"killed": {}, "differs": []}
                 while todo:
                     child = child or Child(children.command(children.MUTATION), environment("check"))
                     expression, whole = name.removeprefix(WHOLE), name.startswith(WHOLE)
@@ -148,7 +149,7 @@ def _lane(lives: Lives, numbers: Callable[[], list[int]]) -> Any:
                         at = found.pop("at")
                         found["killed"][str(at)] = f"raised: the process ended: {lost.status}"
                         todo = todo[todo.index(at) + 1 :]
-                yield {"case": name} | {key: found[key] for key in ("seconds", "killed", "differs")}
+                yield {"case": name} | {key: found[key] for key in ("killed", "differs")}
         finally:
             if child:
                 child.end()
@@ -169,48 +170,11 @@ def run(lives: Lives, names: list[str], workers: int, numbers: Callable[[], list
         pool.close()
 
 
-def table(lives: Lives, kernels: Sequence[Made], cases: dict[str, set[str]]) -> list[str]:
-    """The score of each level, whose cases are given, by operator and by axis."""
-    same = set(lives.same)
-    counts: dict[str, Counter[str]] = {}
-    for number in lives.born:
-        of = counts.setdefault(kernels[number].operator, Counter())
-        of["made"] += 1
-        of["equivalent"] += number in same
-        of.update(level for level, names in cases.items() if lives.kills.get(number, set()) & names)
-    groups = (("all by operators", False), ("all by axes", True))
-    rows = sorted(counts.items())
-    for word, by_axis in groups:
-        of = [count for name, count in rows if name.startswith("axis ") is by_axis]
-        rows = [*rows, (word, sum(of, Counter()))] if of else rows
-    lines = [f"| wrong by | wrong kernels | equivalent | {' | '.join(cases)} |", "|---|---|---|" + "---|" * len(cases)]
-    for operator, of in rows:
-        wrong = of["made"] - of["equivalent"]
-        shares = [f"{of[level]} ({of[level] / wrong:.1%})" if wrong else "-" for level in cases]
-        lines.append(f"| {operator} | {wrong} | {of['equivalent']} | {' | '.join(shares)} |")
-    return lines
-
-
-def best(lives: Lives, count: int) -> list[tuple[str, int, float]]:
-    """The cases that reject most a second of what those before them let live: (case, how many more, seconds)."""
-    by: dict[str, set[int]] = {}
-    for number, names in lives.kills.items():
-        for name in names if number not in lives.never else ():
-            by.setdefault(name, set()).add(number)
-    chosen, dead = [], set()
-    while by and len(chosen) < count:
-        name = max(by, key=lambda name: (len(by[name] - dead) / (lives.seconds[name] + 0.02), name))
-        more = by.pop(name) - dead
-        if not more:
-            break
-        dead |= more
-        chosen.append((name, len(more), lives.seconds[name]))
-    return chosen
-
-
 def in_turn(level: str, draw: int = 0) -> list[str]:
     """The cases of a level; those first in which many features are on, and which therefore reject most."""
     names = list(levels.level(level, draw))
+    if level == "first":
+        return [PLAIN, *(name for name in names if name != PLAIN)]
     chosen = [name for name in names if name.startswith(("axes-", "drawn-"))]
     return [PLAIN, *chosen[::-1], *(name for name in names if name not in {*chosen, PLAIN})]
 
@@ -221,29 +185,64 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--axes", type=int, default=400, help="kernels that are wrong at one value; default 400")
     new.add_argument("--seed", type=int, default=1, help="of their drawing; default 1")
     new.add_argument("--draw", type=int, default=0, help="the kit's seed, which draws values of axes; default 0")
-    new.add_argument("--level", choices=LEVELS, default="smoke", help="default smoke")
-    new.add_argument("--kills", action="store_true", help="each case on all kernels, the dead too")
+    new.add_argument("--level", choices=levels.LEVELS, default="smoke", help="and those before it; default smoke")
+    new.add_argument("--first", type=at_least_one, metavar="SECONDS", help="choose the level first, in so many")
+    new.add_argument("--told", action="store_true", help="ask nothing more: the score of what was asked so far")
     new.add_argument("--jobs", type=at_least_one, default=2, help="processes; default 2")
 
 
-def main(asked: argparse.Namespace) -> int:
-    lives = Lives(asked.out / DEATHS, asked.count, asked.seed, asked.axes, asked.draw)
-    if not lives.load():
-        print(f"out: found {asked.out} of another run, allowed a folder of this one", file=sys.stderr)
-        return USAGE
-    kernels = kernels_of(asked.count, asked.axes, asked.seed)
-    cases: dict[str, set[str]] = {}
-    everyone = (lambda: [number for number in range(lives.total) if number not in lives.never]) if asked.kills else None
-    for level in LEVELS[: LEVELS.index(asked.level) + 1]:
-        names = in_turn(level, asked.draw)
-        run(lives, names, asked.jobs, everyone)
-        cases[level] = set(names).union(*cases.values())
+def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], list[table.Line]]:
+    """The run and its kernels, as the lines of `table`; those that do not run are left out."""
+    import torch
+
+    kernels, same, lines = kernels_of(lives.count, lives.of_axes, lives.seed), set(lives.same), []
+    for number in (number for number in range(lives.total) if number not in lives.never):
+        kernel = kernels[number]
+        line = {"operator": kernel.operator, "change": f"{kernel.name.rpartition(' ')[2]} {kernel.text}"}
+        fate = table.died(lives.kills.get(number, set()), cases)
+        if not fate:
+            limited = table.AT_LIMIT if number in lives.apart else table.DIFFERS
+            fate = {"lives": table.SAME if number in same else limited}
+        lines.append(line | fate)
+    command = f"python -m compare study mutation --count {lives.count} --axes {lives.of_axes} --seed {lives.seed}"
+    asked = {level: [len(lives.done & set(names)), len(names)] for level, names in cases.items()}
+    run = {"command": command, "torch": torch.__version__, "day": date.today().isoformat(), "drawn": lives.total}
+    return run | {"cases": asked}, lines
+
+
+def score(lives: Lives, asked: argparse.Namespace) -> None:
+    """Prints the table of the levels and who lives, and keeps both as lines."""
+    kernels = kernels_of(lives.count, lives.of_axes, lives.seed)
+    names = levels.LEVELS[: levels.LEVELS.index(asked.level) + 1]
+    cases = {level: in_turn(level, lives.draw) for level in names}
     within = lambda: [number for number in lives.same if kernels[number].whole]  # noqa: E731
-    run(lives, [f"{WHOLE}{name}" for name in in_turn("smoke", asked.draw)[:WHOLES]], asked.jobs, within)
-    print("\n".join(table(lives, kernels, cases)))
-    for name, more, seconds in best(lives, 60) if asked.kills else ():
-        print(f"{name}: {more} more in {seconds:.2f} s")
-    for number in sorted(set(lives.alive())):
-        word = "differs" if number in lives.differ else "wrong at its limit" if number in lives.apart else "same bits"
-        print(f"{number} {word}: {kernels[number].name}: {kernels[number].text}")
+    wholes = [f"{WHOLE}{name}" for name in in_turn("smoke", lives.draw)[:WHOLES]]
+    if not asked.told:
+        for level in names:
+            run(lives, cases[level], asked.jobs)
+        run(lives, wholes, asked.jobs, within)
+    head, lines = found(lives, cases)
+    table.write(asked.out / MUTANTS, head, lines)
+    print("\n".join([*table.table(lines, head["cases"]), "", *table.survivors(lines, names)]))
+
+
+def choose(lives: Lives, asked: argparse.Namespace) -> None:
+    """Writes the level first, and prints what it rejects."""
+    run(lives, [PLAIN, *first.candidates()], asked.jobs)
+    words = f"--count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --first {asked.first}"
+    made = first.written(f"python -m compare study mutation {words}", lives.by_case(), asked.first)
+    (asked.out / CHOSEN).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    rejected, every = made["rejected"], made["of_wrong_kernels_that_one_of_them_rejects"]
+    print(f"{len(made['cases'])} of {made['of_cases']} cases reject {rejected} of {every}")
+
+
+def main(asked: argparse.Namespace) -> int:
+    enough = first.ENOUGH if asked.first else 1
+    try:
+        lives = Lives(asked.out / DEATHS, asked.count, asked.seed, asked.axes, asked.draw, enough)
+    except (ValueError, Busy) as error:
+        say(error)
+        return USAGE
+    with closing(lives):
+        (choose if asked.first else score)(lives, asked)
     return OK

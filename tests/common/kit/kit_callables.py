@@ -66,6 +66,7 @@ class Attention:
         for first in range(0, key.shape[0], self.tile):
             tile = slice(first, first + self.tile)
             k, v = (x[tile].repeat_interleave(group, 1) for x in (key, value))
+            v = v.masked_fill(~mask[:, tile].any(0)[:, None, None], 0.0)  # 0 * NaN of a key that nobody sees
             s = torch.einsum("qhd,khd->hqk", query, k.float())
             s = s if softcap is None else softcap * torch.tanh(s / softcap)
             s = s.masked_fill(~mask[:, tile], -torch.inf)

@@ -168,9 +168,9 @@ def _imports_the_reference(question):
     importlib.import_module("common.oracle.reference")
 
 
-def _reads_the_reference(question):
+def _reads_the_tolerance(question):
     os.chdir(f"{ROOT}/common/oracle")
-    Path("reference.py").read_bytes()
+    Path("tolerance.py").read_bytes()
 
 
 def _changes_what_it_returned(question):
@@ -202,6 +202,6 @@ flood_of_the_channel, drops, two_replies = _escape(_flood_of_the_channel), _esca
 stops = _escape(_stops)
 ends_the_judge, reads_the_judge = _escape(_ends_the_judge), _escape(_reads_the_judge)
 writes_to_the_judge = _escape(_writes_to_the_judge)
-imports_the_reference, reads_the_reference = _escape(_imports_the_reference), _escape(_reads_the_reference)
+imports_the_reference, reads_the_tolerance = _escape(_imports_the_reference), _escape(_reads_the_tolerance)
 changes_what_it_returned = _escape(_changes_what_it_returned)
 removes_folders = _escape(_removes_folders)

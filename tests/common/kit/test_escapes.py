@@ -36,7 +36,13 @@ ESCAPES = {  # kernel -> statuses that it may get, what the reason must say
     "removes_folders": ({"incorrect"}, ZEROS),
 }
 OF_ANOTHER_USER = ("ends_the_judge", "reads_the_judge", "writes_to_the_judge")
-SHORT = Limits(call_s=3.0)
+SHORT = Limits(call_s=2.0)
+# A process of torch that is lost is another to be started: of cheats that end alike one is tried each day.
+ALIKE = {"headless_daemon", "swarm", "held_by_a_tracer", "drops"}
+
+
+def some_slow(names):
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -69,32 +75,32 @@ def ends_and_does_not_pass(name, child):
     assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize("name", some_slow(ESCAPES))
 def test_an_escape_ends_in_time_and_does_not_pass(name, child):
     ends_and_does_not_pass(name, child)
 
 
-@pytest.mark.parametrize("name", ["daemon", "headless_daemon", "swarm", "held_by_a_tracer"])
+@pytest.mark.parametrize("name", some_slow(["daemon", "headless_daemon", "swarm", "held_by_a_tracer"]))
 def test_a_process_is_found_whoever_runs_it(name, of_the_same_user):
     ends_and_does_not_pass(name, of_the_same_user)
 
 
 @pytest.mark.parametrize("name", OF_ANOTHER_USER)
-def test_another_user_reaches_nothing_of_the_judge(name):
-    child = Isolated(Limits(), threads=1)
+def test_another_user_reaches_nothing_of_the_judge(name, child):
     if child.not_isolated:
         pytest.skip(child.not_isolated)
     found = Kit(f"kit_escapes:{name}", 11, child).once("batch-1")
-    child.close()
     assert (found.status, ZEROS in found.reason) == ("incorrect", True), found
 
 
-@pytest.mark.parametrize("name", ["imports_the_reference", "reads_the_reference"])
-def test_who_reads_how_it_is_judged_is_noted(name):
-    child = Isolated(Limits(), threads=1)
+@pytest.mark.parametrize(
+    ("name", "read"), [("reads_the_tolerance", "tolerance"), ("imports_the_reference", "reference")]
+)
+def test_who_reads_how_it_is_judged_is_noted(name, read, child):
+    path = f"common/oracle/{read}.py"
+    assert path not in child.noted.read
     Kit(f"kit_escapes:{name}", 11, child).once("batch-1")
-    child.close()
-    assert "common/oracle/reference.py" in child.noted.read
+    assert path in child.noted.read
 
 
 def test_nobody_of_the_same_user_may_read_the_memory_of_a_judge():
@@ -113,10 +119,7 @@ def test_root_without_what_it_takes_says_so(monkeypatch):
     assert account.another() == (None, "root lacks CAP_KILL here")
 
 
-def test_a_child_that_finds_no_gpu_as_another_user_goes_on_as_who_calls(child):
+def test_a_child_that_finds_no_gpu_as_another_user_goes_on_as_who_calls(child, of_the_same_user):
     assert child.ask({"ask": "gpu"}).said["gpu"] == torch.cuda.is_available()
-    shared = Isolated(Limits(), threads=1)
-    shared.share("of a test")
-    found = shared.ask({"ask": "describe", "kernel": "os:geteuid", "adapter": "auto"})
-    assert (found.status, shared.not_isolated, shared._user) == ("ok", "of a test", None)
-    shared.close()
+    found = of_the_same_user.ask({"ask": "describe", "kernel": "os:geteuid", "adapter": "auto"})
+    assert (found.status, of_the_same_user.not_isolated, of_the_same_user._user) == ("ok", "of a test", None)

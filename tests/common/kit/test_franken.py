@@ -44,6 +44,11 @@ def smoke():
     return sorted(made, key=size)
 
 
+def small():
+    """The smaller half of them, which takes a tenth of the time."""
+    return smoke()[: len(smoke()) // 2]
+
+
 def launcher(*bugs):
     kernel = Franken(*bugs)
 
@@ -63,19 +68,20 @@ def why_not(case, *bugs):
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_each_bug_dies_at_smoke(bug):
-    cases = [case for case in smoke() if WHERE[bug](case)][:4]
-    assert any(why_not(case, bug) for case in cases), [case.name for case in cases]
-    assert not why_not(cases[0])
+    first, *others = [case for case in smoke() if WHERE[bug](case)][:4]
+    asked = Asked.of(first)
+    assert not asked.why_not(launcher())
+    assert asked.why_not(launcher(bug)) or any(why_not(case, bug) for case in others)
 
 
 def test_all_of_them_together_die_in_the_kit(child, kernels_are_importable):
     kit = Kit("kit_franken:franken", 7, child)
-    results = [kit.once(case.name) for case in smoke()[::6]]
+    results = [kit.once(case.name) for case in small()[::6]]
     assert sum(result.status == "incorrect" for result in results) > len(results) / 2
 
 
 def test_the_same_kernel_without_bugs_passes():
-    for case in smoke()[::24]:
+    for case in small()[::12]:
         assert why_not(case) == "", case.name
 
 

@@ -117,7 +117,7 @@ def test_a_kernel_that_is_interpreted_has_a_first_level(monkeypatch, interpreted
     plan = Plan.of(Options(kit_level=None))
     assert plan.cases == list(levels.level(level)) and plan.words.startswith(f"level {level}")
     assert len(plan.kits) == 4
-    assert Plan.of(Options(kit_level="full")).words.startswith("level full")
+    assert Plan.of(Options(kit_level="smoke")).words.startswith("level smoke")
     few = Plan.of(Options(kit_level=None, **{"--case": ["batch-1"]}))
     assert (few.cases, few.words, len(few.kits)) == (["batch-1"], "the given", 1)
 

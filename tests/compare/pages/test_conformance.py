@@ -1,6 +1,7 @@
 """The page about kernels of others: made of the committed reports, and scripts that a stranger can run."""
 
 import ast
+import json
 
 import pytest
 
@@ -9,9 +10,16 @@ from compare.pages import conformance
 SCRIPTS = sorted((conformance.FOLDER / "scripts").glob("*.py"))
 
 
-def test_the_committed_page_is_fresh():
-    [(page, text)] = conformance.texts().items()
-    assert page.read_text(encoding="utf-8") == text, "python -m compare pages reports --write"
+def test_the_committed_pages_are_fresh():
+    texts = conformance.texts()
+    assert {page.name for page in texts} == {"README.md", "mutants.md", "conformance.md", "alarms.md"}
+    for page, text in texts.items():
+        assert page.read_text(encoding="utf-8") == text, f"{page}: python -m compare pages reports --write"
+
+
+def test_no_alarm_is_committed():
+    _, *found = map(json.loads, conformance.ALARMS.read_text(encoding="utf-8").splitlines())
+    assert found and not [case for case in found if case["alarms"]]
 
 
 @pytest.mark.parametrize("subject", conformance.TITLES)

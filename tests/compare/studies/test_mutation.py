@@ -8,18 +8,16 @@ import sys
 
 import pytest
 
-from common.mutants.operators import made
+from common.kit import levels
 from common.process import Lost
-from compare.studies.mutation import score, worker
-from compare.studies.mutation.score import PLAIN, Lives, table
+from compare.studies.mutation import score, table, worker
+from compare.studies.mutation.score import PLAIN, Lives
 
 CASES = [PLAIN, "everything-at-once", "sinks-near-the-mass"]
 
 
-def lives(folder):
-    found = Lives(folder / "deaths.jsonl", 40, 3)
-    assert found.load()
-    return found
+def lives(folder, **more):
+    return Lives(folder / "deaths.jsonl", 40, 3, **more)
 
 
 def asked(folder, *words):
@@ -31,23 +29,45 @@ def asked(folder, *words):
 def test_the_dead_are_kept_and_found_again(tmp_path):
     first = lives(tmp_path)
     first.keep({"case": PLAIN, "killed": {"3": "raised NameError", "4": "call 1: W"}, "differs": [5]})
+    first.close()
     again = lives(tmp_path)
     assert (again.kills, again.differ, again.done) == (first.kills, {5}, {PLAIN})
     assert 3 not in again.born and 4 in again.born and 5 in again.alive()
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path, capsys):
-    lives(tmp_path)
+    lives(tmp_path).close()
     assert score.main(asked(tmp_path, "--count", "41", "--seed", "3", "--axes", "0")) == 2
-    assert "of another run" in capsys.readouterr().err
+    assert '"count": 40' in capsys.readouterr().err
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path, capsys):
+    lives(tmp_path)
+    assert score.main(asked(tmp_path, "--count", "40", "--seed", "3", "--axes", "0")) == 2
+    assert "another process is writing" in capsys.readouterr().err
 
 
 def test_the_table_counts_those_that_run_and_are_not_equivalent(tmp_path):
-    found, kernels = lives(tmp_path), made(40, 3)
+    found = lives(tmp_path)
     found.keep({"case": PLAIN, "killed": {"0": "raised NameError", "1": "call 1"}, "differs": [2, 9]})
     found.keep({"case": "axes-400", "killed": {"2": "call 1"}, "differs": list(range(4, 40))})
-    cases = {"smoke": {PLAIN}, "full": {PLAIN, "axes-400"}}
-    assert table(found, kernels, cases)[-1] == "| all by operators | 38 | 1 | 1 (2.6%) | 2 (5.3%) |"
+    run, lines = score.found(found, {"smoke": [PLAIN], "full": [PLAIN, "axes-400", "axes-401"]})
+    assert run["cases"] == {"smoke": [1, 1], "full": [2, 3]} and run["drawn"] == 40
+    rows = table.table(lines, run["cases"])
+    assert rows[0].endswith("| smoke | full: 2 of 3 cases |")
+    assert rows[-1] == "| all by operators | 38 | 1 | 1 (2.6%) | 2 (5.3%) |"
+
+
+def test_what_lives_is_told_with_what_it_dies_of_later(tmp_path):
+    found = lives(tmp_path)
+    found.keep({"case": PLAIN, "killed": {"1": "call 1"}, "differs": [2, 9]})
+    found.keep({"case": "axes-400", "killed": {"2": "call 1"}, "differs": []})
+    _, lines = score.found(found, {"smoke": [PLAIN], "full": ["axes-400"]})
+    table.write(tmp_path / score.MUTANTS, {}, lines)
+    kept = table.read(tmp_path / score.MUTANTS)[1]
+    of_smoke, of_full = (table.survivors(kept, names) for names in (["smoke"], ["smoke", "full"]))
+    assert [row.split(" | ")[0] for row in of_smoke[2:]] == ["| `axes-400`", "| differs"]
+    assert [row.split(" | ")[0] for row in of_full[2:]] == ["| differs"]
 
 
 def test_a_limited_one_that_is_wrong_without_its_limit_is_not_equivalent(tmp_path):
@@ -57,18 +77,24 @@ def test_a_limited_one_that_is_wrong_without_its_limit_is_not_equivalent(tmp_pat
     assert found.apart == {7} and 7 not in found.same and 7 in found.alive() and 8 in found.same
 
 
-def test_every_level_begins_with_the_plain_case_and_asks_each_once():
-    for level in ("smoke", "full"):
-        names = score.in_turn(level)
-        assert names[0] == PLAIN and len(names) == len(set(names)) and names[1].startswith("drawn-")
+@pytest.mark.parametrize("level", ["first", "smoke", pytest.param("full", marks=pytest.mark.slow)])
+def test_every_level_begins_with_the_plain_case_and_asks_each_once(level):
+    names = score.in_turn(level)
+    assert names[0] == PLAIN and len(names) == len(set(names)) and set(levels.level(level)) <= set(names)
 
 
-def test_the_best_cases_reject_most_a_second_of_what_is_left(tmp_path):
-    found = lives(tmp_path)
-    found.keep({"case": "dear", "seconds": 9.0, "killed": {str(n): "W" for n in range(9)}, "differs": []})
-    found.keep({"case": "cheap", "seconds": 0.1, "killed": {"1": "W", "2": "W"}, "differs": []})
-    found.keep({"case": "in vain", "seconds": 0.1, "killed": {"1": "W"}, "differs": []})
-    assert score.best(found, 5) == [("cheap", 2, 0.1), ("dear", 7, 9.0)]
+def test_a_kernel_is_asked_until_enough_cases_reject_it(tmp_path):
+    found = lives(tmp_path, enough=2)
+    found.keep({"case": "one", "killed": {"1": "W", "2": "W"}, "differs": []})
+    found.keep({"case": "two", "killed": {"1": "W"}, "differs": []})
+    assert 1 not in found.alive() and 2 in found.alive()
+    assert found.by_case() == {"one": {1, 2}, "two": {1}}
+
+
+def test_a_kernel_that_does_not_run_is_asked_no_more_and_counts_for_no_case(tmp_path):
+    found = lives(tmp_path, enough=2)
+    found.keep({"case": PLAIN, "killed": {"1": "raised NameError", "2": "W"}, "differs": []})
+    assert 1 not in found.alive() and found.by_case() == {PLAIN: {2}}
 
 
 @pytest.mark.slow
@@ -82,6 +108,16 @@ def test_workers_reject_wrong_kernels_and_a_second_call_goes_on(tmp_path, monkey
     assert "| all by axes |" in capsys.readouterr().out
     monkeypatch.setattr(Lives, "keep", lambda lives, found: pytest.fail("a case is asked again"))
     assert score.main(asked(tmp_path, "--count", "40", "--axes", "4", "--seed", "3")) == 0
+
+
+@pytest.mark.slow
+def test_the_score_chooses_from_what_it_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(score.first, "candidates", lambda: CASES)
+    words = ("--count", "40", "--axes", "4", "--seed", "3", "--jobs", "1", "--first", "30")
+    assert score.main(asked(tmp_path, *words)) == 0
+    made = json.loads((tmp_path / score.CHOSEN).read_text())
+    assert set(made["cases"]) <= set(CASES) and made["rejected"] >= 10
+    assert made["rejected"] == sum(made["new_kills"].values()) == made["of_wrong_kernels_that_one_of_them_rejects"]
 
 
 def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_path, monkeypatch):
@@ -105,7 +141,6 @@ def test_a_worker_has_its_memory_beyond_what_its_imports_took(monkeypatch):
 def test_the_score_at_smoke(tmp_path):
     """Of a sample that no case was chosen for; survivors may be equivalent, so that this is a lower bound."""
     found = Lives(tmp_path / "deaths.jsonl", 200, 77)
-    assert found.load()
     names = score.in_turn("smoke")
     score.run(found, names, 2)
     wrong = [n for n in found.born if n in found.kills or n in found.differ]

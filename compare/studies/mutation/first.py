@@ -1,0 +1,95 @@
+"""The cases of the kit's level `first`: of those that the mutation score asked, what rejects most a second.
+
+`candidates` are cheap cases, which `study mutation --first` asks; `chosen` takes the one with most new
+kills a second of an interpreted kernel, again and again; `written` is common/kit/first.json.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Set
+from typing import Any
+
+from common.cases.case import Case
+from common.kit import levels
+
+MOST_S = 5.0  # of a case: the budget is for many
+ENOUGH = 3  # cases that reject a kernel: it is not asked of others
+# Of faults that begin behind thousands of keys, in few steps.
+LONG = (
+    "keys-4500@lens=1/2605", "keys-4500@lens=1/2605@heads=1/1@dtype=float32@softcap=2.0@sinks=near",
+    "keys-4500@lens=1/2605.1/40@heads=1/1@dtype=float16@sliding_window=2200",
+    "keys-4500-planted@lens=1/2605@heads=1/1", "keys-4500@lens=2/2305@heads=1/1@block_size=24",
+)  # fmt: skip
+# Of a naive Triton kernel, interpreted: a program a query token and head, 32 keys a step.
+STEP_S, CASE_S, CALLS, KEYS, BESIDE = 4e-3, 0.3, 4, 32, 2
+
+
+def seconds(case: Case) -> float:
+    """Processor time of a case: of an interpreted kernel's steps, in four calls."""
+    steps = sum(query_len * (seq_len / KEYS + BESIDE) for query_len, seq_len in case.lens) * case.heads[0]
+    return CASE_S + CALLS * STEP_S * steps
+
+
+def candidates() -> list[str]:
+    """Cheap cases of smoke, and LONG; the cheapest first."""
+    cases = {name: levels.read(name) for name in (*levels.level("smoke"), *LONG)}
+    cost = {name: seconds(case) for name, case in cases.items() if not case.large}
+    return sorted((name for name in cost if cost[name] <= MOST_S), key=lambda name: (cost[name], name))
+
+
+def chosen(kills: Mapping[str, Set[int]], cost: Mapping[str, float], most_s: float) -> list[tuple[str, int]]:
+    """(case, how many it rejects that none before it does), the best first, in `most_s` together. Of cases that reject
+    nothing new that with most kills: one that was rejected before counts half as much each time."""
+    left, spent, times, found = dict(kills), 0.0, Counter(), []
+
+    def new(name: str) -> int:
+        return sum(not times[one] for one in kills[name])
+
+    def gain(name: str) -> tuple[float, float, str]:
+        return new(name) / cost[name], sum(0.5 ** times[one] for one in kills[name]) / cost[name], name
+
+    while left := {name: by for name, by in left.items() if by and spent + cost[name] <= most_s}:
+        best = max(left, key=gain)
+        found.append((best, new(best)))
+        times.update(left.pop(best))
+        spent += cost[best]
+    return found
+
+
+def kept(name: str) -> tuple[str, dict[str, str] | None]:
+    """A case under a name that stays its own, whatever becomes of the axes: with its fields, where it has no name."""
+    case = levels.read(name)
+    if levels.write(case) in levels.BY_NAME:
+        return name, None
+    told = levels.frozen(case)
+    return f"first-{zlib.crc32(json.dumps(told, sort_keys=True).encode()):08x}", told
+
+
+def written(command: str, kills: Mapping[str, Set[int]], most_s: float) -> dict[str, Any]:
+    """What common/kit/first.json holds: the cases, what each rejects that none before it does, and how they were
+    chosen from which `kills`: numbers of wrong kernels by case."""
+    cost = {name: seconds(levels.read(name)) for name in kills}
+    best = chosen(kills, cost, most_s)
+    names = {name: kept(name) for name, _ in best}
+    return {
+        "chosen_by": command,
+        "of_cases": len(kills),
+        "of_wrong_kernels_that_one_of_them_rejects": len(set().union(*kills.values())),
+        "rejected": sum(new for _, new in best),
+        "seconds_of_a_naive_interpreted_kernel": round(sum(cost[name] for name, _ in best)),
+        "new_kills": {names[name][0]: new for name, new in best},
+        "cases": dict(names.values()),
+    }
+
+
+def told() -> str:
+    """What the level is, in a sentence."""
+    of = levels.CHOSEN
+    rejected, every = of["rejected"], of["of_wrong_kernels_that_one_of_them_rejects"]
+    return (
+        f"It is {len(of['cases'])} of {of['of_cases']} cheap cases, which reject {rejected} of the {every} wrong"
+        f" kernels that any of these does (`{of['chosen_by']}`)."
+    )
