@@ -1,5 +1,7 @@
 """A batch's sequences in other company: the same result from the reference, bits that a split by the batch changes."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -14,6 +16,12 @@ from common.spec.metadata import lens_of
 from common.spec.validation import validate
 
 NAMES = ("decodes", "prompt", "shared-prefix")
+
+
+@cache
+def asked(name):
+    """A case, with what each of its calls must give: seconds."""
+    return Asked.of(BY_NAME[name])
 
 
 def launch(segments):
@@ -58,7 +66,7 @@ def test_a_kernel_that_is_wrong_beside_others_alone_is_wrong():
         if batch.num_seqs == 9:
             out[-1] = 0
 
-    assert "beside 8 others" in Asked.of(BY_NAME["company-decodes"]).why_not(attend)
+    assert "beside 8 others" in asked("company-decodes").why_not(attend)
 
 
 def test_each_call_is_judged_and_repeats_are_bits():
@@ -70,4 +78,4 @@ def test_each_call_is_judged_and_repeats_are_bits():
     def attend(batch, features, out, lse):
         emulate(batch, features, out, Schedule(64 if next(count) < 10 else 16), lse=lse)
 
-    assert "gave other bits" in Asked.of(case).why_not(attend)
+    assert "gave other bits" in asked(case.name).why_not(attend)
