@@ -204,9 +204,14 @@ def found(lives: Lives, cases: dict[str, list[str]]) -> tuple[dict[str, Any], li
             limited = table.AT_LIMIT if number in lives.apart else table.DIFFERS
             fate = {"lives": table.SAME if number in same else limited}
         lines.append(line | fate)
-    command = f"python -m compare study mutation --count {lives.count} --axes {lives.of_axes} --seed {lives.seed}"
+    words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed}"
     asked = {level: [len(lives.done & set(names)), len(names)] for level, names in cases.items()}
-    run = {"command": command, "torch": torch.__version__, "day": date.today().isoformat(), "drawn": lives.total}
+    run = {
+        "command": f"python -m compare study mutation {words}",
+        "torch": torch.__version__,
+        "day": date.today().isoformat(),
+        "drawn": lives.total,
+    }
     return run | {"cases": asked}, lines
 
 
@@ -229,7 +234,7 @@ def score(lives: Lives, asked: argparse.Namespace) -> None:
 def choose(lives: Lives, asked: argparse.Namespace) -> None:
     """Writes the level first, and prints what it rejects."""
     run(lives, [PLAIN, *first.candidates()], asked.jobs)
-    words = f"--count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --first {asked.first}"
+    words = f"--out FOLDER --count {lives.count} --axes {lives.of_axes} --seed {lives.seed} --first {asked.first}"
     made = first.written(f"python -m compare study mutation {words}", lives.by_case(), asked.first)
     (asked.out / CHOSEN).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     rejected, every = made["rejected"], made["of_wrong_kernels_that_one_of_them_rejects"]
