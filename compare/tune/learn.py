@@ -71,8 +71,6 @@ def points(folders: Iterable[Path], dsl: str) -> list[Point]:
             if named is None or line["row"] not in told:
                 continue
             kernel, config, chosen = named
-            if not _is_known(dsl, kernel, json.dumps(config, sort_keys=True)):
-                continue
             us = line.get("final_us", line.get("screen_us")) if line["status"] == "ok" else None
             if us is None and line["status"] not in REFUSED:
                 continue
@@ -100,16 +98,6 @@ def _named(line: Mapping[str, Any], dsl: str) -> tuple[str, Mapping[str, Any], b
     if kernel.endswith("auto"):
         kernel, config = config["kernel"], config["config"]
     return (kernel, config, chosen) if kernel in columns.KERNELS else None
-
-
-@lru_cache(1 << 16)
-def _is_known(dsl: str, kernel: str, config: str) -> bool:
-    """Whether the kernel's Config still has every field of a log's config, which may lack younger ones."""
-    try:
-        registry.config_from(registry.load(f"{dsl}/{kernel}").DEFAULT, json.loads(config))
-    except (AttributeError, TypeError, ValueError):
-        return False
-    return True
 
 
 class Data:

@@ -68,11 +68,17 @@ def test_what_was_refused_is_as_bad_as_any_and_other_failures_are_none(tmp_path)
     assert learn.Data(found).loss.max() == learn.CLIP
 
 
-def test_configs_with_fields_that_are_gone_and_other_dsls_are_left_out(tmp_path):
-    made = lines(ROWS[:1])[:2]
-    made[0] = made[0] | {"config": made[0]["config"] | {"gone": 1}}
-    path = folder(tmp_path / "a", made)
-    assert len(learn.points([path], "triton")) == 1 and learn.points([path], "helion") == []
+def test_a_config_of_an_older_log_teaches_and_is_none_of_a_portfolio(tmp_path):
+    made = lines()
+    older = [line | {"config": line["config"] | {"gone": 1}} for line in made if "kernel" not in line["config"]]
+    data = learn.Data(learn.points([folder(tmp_path / "a", [*made, *older])], "triton"))
+    assert any("gone" in p.config for p in data.points)
+    found = learn.portfolio(data, data.fit(np.arange(len(data.points))), "triton")
+    assert found["parallel_softmax"] and all("gone" not in part for part in found["parallel_softmax"])
+
+
+def test_lines_of_another_dsl_are_left_out(tmp_path):
+    assert learn.points([folder(tmp_path / "a", lines(ROWS[:1]))], "helion") == []
 
 
 def test_the_trees_find_what_made_the_times(tmp_path):
