@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
+import resource
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from common import process
 from common.kit import levels
 from compare.exits import OK, WRONG
 from compare.record.folder import ROOT
@@ -33,6 +34,13 @@ KERNELS = {  # what it is, and its name
 }
 FOLDER = ROOT / "tests" / "common" / "kit"  # of the first two
 LEVELS = ("first", "smoke")
+LIMIT_S = 24 * 3600.0
+
+
+def _spent() -> float:
+    """Processor time of the children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def once(kernel: str, cases: Sequence[str]) -> dict[str, Any]:
@@ -42,13 +50,13 @@ def once(kernel: str, cases: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, str(ROOT / "diptych_check.py"), kernel, "-n", "2", "--no-minimise"]
         command += [f"--case={case}" for case in cases] + ["--report", str(report)]
         path = os.pathsep.join([str(ROOT), str(FOLDER)])
-        with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT, stdout=sys.stderr) as process:
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+        before = _spent()
+        process.once(command, os.environ | {"PYTHONPATH": path}, b"", LIMIT_S)
+        used = _spent() - before
         told = json.loads(report.read_text(encoding="utf-8"))["cases"]
     judged = [case for case in told if not case["declared"] and case["status"] != "too_large"]
     right = all(case["status"] == "ok" for case in judged)
-    return {"processor_s": used.ru_utime + used.ru_stime, "judged": len(judged), "right": right}
+    return {"processor_s": used, "judged": len(judged), "right": right}
 
 
 def measured(kernel: str, level: str, share: int) -> dict[str, Any]:
