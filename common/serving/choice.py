@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from common.choice.learned import Learned, NotLearned, read
 from common.gpus import Gpu
 from common.serving.grid import INVARIANT, KEYS, decided_by, power_of_two, reachable_stats, seen
 from common.serving.measured import Table, built
@@ -32,7 +33,7 @@ UNTUNED = "untuned default"
 OF_THIS_GPU = "rules written from times of this GPU"
 # Whose configs, where no table of winners is asked: the module in `heuristics` that has them.
 UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
-FITTED = "heuristics/fitted"
+FITTED, LEARNED = "heuristics/fitted", "heuristics/learned"
 NO_GPU = "no GPU: the kernel's DEFAULT"
 MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
@@ -142,6 +143,7 @@ class Family:
     load: Callable[[str], Any]
     recorded: Callable[[torch.device], AbstractContextManager[list[Launch]]]
     _tables: dict[str, Table | None] = field(default_factory=dict)
+    _learned: dict[str, Learned | None] = field(default_factory=dict)
     _chosen: dict[Any, Choice] = field(default_factory=dict)
 
     @property
@@ -169,8 +171,8 @@ class Family:
 
         needs: members that the kernel's SUPPORTS must have (`common.spec.kernel.asked_of`). Where the chosen kernel
         lacks one, or the compilers here get it wrong, the first of `kernels` that has all serves with its default. With
-        none, the first choice comes back: its launch names what is missing. heuristics: `tree`, or the name of another
-        module of the folder. sees: keys that a query token sees at most (`Features.sees`).
+        none, the first choice comes back: its launch names what is missing. heuristics: `tree`, `learned`, or the name
+        of another module of the folder. sees: keys that a query token sees at most (`Features.sees`).
         With `batch_invariant` among them the choice follows from the shape alone: it is made for INVARIANT.
         """
         if "batch_invariant" in needs:
@@ -194,6 +196,8 @@ class Family:
             return Choice(name, self.kernel(name).DEFAULT, "DEFAULT", NO_GPU)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, None)):
             return won
+        if heuristics == "learned" and (first := self._first(shape, stats, gpu, None)):
+            return first
         rules, path = self._rules(heuristics)
         if not hasattr(rules, "auto"):
             return self.named(self._auto_kernel(shape, stats, gpu), shape, stats, gpu, heuristics)
@@ -235,6 +239,8 @@ class Family:
             return Choice(kernel, self.kernel(kernel).DEFAULT, "DEFAULT", NO_GPU)
         if heuristics == "tree" and (won := self._won(shape, stats, gpu, kernel)):
             return won
+        if heuristics == "learned" and (first := self._first(shape, stats, gpu, kernel)):
+            return first
         found = (self._rules(name) for name in (heuristics, "default"))
         rules, path = next((one for one in found if hasattr(one[0], kernel)), (None, ""))
         if rules is None:
@@ -270,7 +276,7 @@ class Family:
 
     def _rules(self, heuristics: str) -> tuple[Any, str]:
         """The module of rules of that name, the default's for `tree`, and its path within the family."""
-        module = UNMEASURED["default" if heuristics == "tree" else heuristics]
+        module = UNMEASURED["default" if heuristics in ("tree", "learned") else heuristics]
         return self.load(f"heuristics.{module}"), f"heuristics/{module.replace('.', '/')}.py"
 
     def provenance(self, gpu: Gpu) -> str:
@@ -293,6 +299,29 @@ class Family:
             self._without(gpu, why)
             return None
         return Choice(name, config, f"{FITTED}/{gpu.name}.json: {won}", table.provenance)
+
+    def _first(self, shape: AttentionShape, stats: BatchStats, gpu: Gpu, kernel: str | None) -> Choice | None:
+        """The first candidate of what logs teach on this GPU, of `kernel` or of all; None where nothing was learned, or
+        nothing fits."""
+        known = self.learned(gpu)
+        found = known and known.first(shape, stats, gpu, 1, kernel and {kernel})
+        if not found:
+            return None
+        best = found[0]
+        told = ", ".join(f"{name} {value}" for name, value in known.provenance.items() if not isinstance(value, dict))
+        config = built(self.kernel(best.kernel).DEFAULT, dict(best.config))
+        return Choice(best.kernel, config, f"{LEARNED}/{gpu.name}.json: {kernel or 'auto'}", told)
+
+    def learned(self, gpu: Gpu) -> Learned | None:
+        """What logs teach of a GPU (common/choice); None without a file, or where it is none, which is said once."""
+        if gpu.name not in self._learned:
+            self._learned[gpu.name] = None
+            path = Path(next(iter(self.load("heuristics").__path__))) / "learned" / f"{gpu.name}.json"
+            try:
+                self._learned[gpu.name] = read(path, self.name, gpu)
+            except NotLearned as error:
+                warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; the rules are used", stacklevel=3)
+        return self._learned[gpu.name]
 
     def table(self, gpu: Gpu) -> Table | None:
         """The measured winners of a GPU, None without a file or where it is none; why is said once a GPU, in a line

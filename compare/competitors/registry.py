@@ -56,7 +56,7 @@ ABLATIONS: dict[str, str] = {  # and the rung that each varies; no glob takes on
 NATIVE: dict[str, str] = {"triton/native.sm90_prefill": "unpaged", "triton/native.auto": "auto"}
 _DERIVED = ABLATIONS | NATIVE  # their configs come from the rung's heuristics, through the module's `default`
 _PACKAGES = {"triton": "dsl_triton", "helion": "dsl_helion", "baseline": "compare.competitors.baselines"}
-HEURISTICS = ("tree", "default", "paper")  # whose configs a run takes
+HEURISTICS = ("tree", "default", "paper", "learned")  # whose configs a run takes
 _PAPER = "heuristics/paper/listing2.py"  # as a family names it
 PLANNING = "planning"  # behind any id's `@`: the plan of a step is made by every call, inside the time
 VARIANTS = (*HEURISTICS, "fixed", "page")  # behind an own id's `@`: whose configs that one kernel takes
@@ -187,8 +187,9 @@ def default_config(
 ) -> tuple[Any, str]:
     """The config that a user gets who names none, and where it is from: tree, paper, heuristics or DEFAULT.
 
-    heuristics: `tree` asks the measured winners of the GPU first (`heuristics/fitted/<gpu>.json`), `paper` the paper's
-    Listing 2; both then, and `default` at once, the rules of `heuristics.generic.default`: `Family.named` says which.
+    heuristics: `tree` asks the measured winners of the GPU first (`heuristics/fitted/<gpu>.json`), `learned` what logs
+    teach (`heuristics/learned/<gpu>.json`), `paper` the paper's Listing 2; all then, and `default` at once, the rules
+    of `heuristics.generic.default`: `Family.named` says which.
     Without a GPU, or where no rules have that name, the kernel's DEFAULT. An ablation takes what its rung would, as its
     `default` derives it from that. A variant of the id (`@paper`) wins over the run's: `@fixed` is the kernel's DEFAULT
     on every batch, `@page` the untuned choice with tiles of a page, as before the paper's 4.6. Raises

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from common.choice import columns, learned
+from common.choice import columns
+from common.choice.learned import Learned
 from common.gpus import Gpu
 from common.serving.grid import decided_by, seen
 from common.spec import AttentionShape
@@ -22,9 +23,9 @@ def folder_of(dsl: str) -> Path:
     return Path(next(iter(registry.load(f"{dsl}/auto").FAMILY.load("heuristics").__path__))) / "learned"
 
 
-def of(dsl: str, gpu: Gpu) -> learned.Learned | None:
-    """The learned choice of a DSL on a GPU; None where none was written. Raises NotLearned."""
-    return learned.read(folder_of(dsl) / f"{gpu.name}.json", dsl, gpu)
+def of(dsl: str, gpu: Gpu) -> Learned | None:
+    """The learned choice of a DSL on a GPU; None where none was written."""
+    return registry.load(f"{dsl}/auto").FAMILY.learned(gpu)
 
 
 def asked(row: Workload) -> tuple[AttentionShape, BatchStats]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from common.choice.learned import read
 from common.gpus import resolve
 from compare.competitors import registry
 from compare.tune import learn, learned
@@ -111,6 +112,7 @@ def test_what_is_written_is_read_and_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(learned, "folder_of", lambda dsl: tmp_path / "learned" / dsl)
     assert learn.write([path], ["triton/q_block"], True, tmp_path / "page") == 0
     assert "best of the first 5" in (tmp_path / "page" / "learned.md").read_text()
+    monkeypatch.setattr(learned, "of", lambda dsl, gpu: read(tmp_path / "learned" / dsl / f"{gpu.name}.json", dsl, gpu))
     row, plain = ROWS[0], [registry.config_dict(KERNEL.Config(16, t, 1, w)) for t, w in ((128, 8), (16, 4), (128, 1))]
     assert learned.ranked("triton/parallel_softmax", [[one] for one in plain], [row], GPU)[0] == 1
     assert learned.ranked("triton/naive", [[{}], [{}]], [row], GPU) == [0, 1]

@@ -1,0 +1,63 @@
+"""What logs teach as a source of configs: legal, the same for a batch, the rules' where nothing was learned."""
+
+import dataclasses
+import json
+import warnings
+
+import pytest
+
+from common.gpus import resolve
+from common.serving.choice import LEARNED, Family
+from compare.competitors import registry
+from compare.workloads import suites
+
+ROWS = suites.unseen(100, 24)
+H200, MI300 = resolve("h200"), resolve("mi300")
+
+
+def chosen(dsl, row, gpu, heuristics="learned"):
+    module = registry.load(f"{dsl.name}/auto")
+    return module.choose(row.shape, row.stats, gpu, row.ask.members(row.shape), heuristics, row.ask.sees)
+
+
+def test_every_row_gets_a_whole_config_of_a_kernel_that_serves_it(dsl):
+    learned = 0
+    for row in ROWS:
+        choice = chosen(dsl, row, H200)
+        assert row.ask.members(row.shape) <= dsl.module(choice.kernel).SUPPORTS
+        assert isinstance(choice.config, type(dsl.module(choice.kernel).DEFAULT))
+        assert chosen(dsl, row, H200) == choice
+        learned += choice.path.startswith(LEARNED)
+    assert learned > len(ROWS) // 2
+
+
+def test_a_rung_takes_the_first_of_its_own(dsl):
+    kernel_id, row = f"{dsl.name}/parallel_softmax@learned", ROWS[0]
+    kernel = registry.load(kernel_id)
+    config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, H200)
+    assert isinstance(config, kernel.Config) and origin == "heuristics"
+
+
+def test_where_nothing_was_learned_the_rules_answer(dsl):
+    for row in ROWS[:6]:
+        assert chosen(dsl, row, MI300) == chosen(dsl, row, MI300, "default")
+
+
+def test_a_damaged_file_is_named_once_and_the_rules_answer(dsl, tmp_path, monkeypatch):
+    family = registry.load(f"{dsl.name}/auto").FAMILY
+    folder = type("Folder", (), {"__path__": [str(tmp_path)]})
+    (tmp_path / "learned").mkdir()
+    (tmp_path / "learned" / "h200.json").write_text(json.dumps({"label": "another"}))
+
+    def load(name):
+        return folder if name == "heuristics" else family.load(name)
+
+    fresh = Family(family.name, family.kernels, load, family.recorded)
+    row = ROWS[0]
+    with pytest.warns(UserWarning, match="found a file without label"):
+        found = fresh.choose(row.shape, row.stats, H200, heuristics="learned")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*without label.*")
+        other = dataclasses.replace(row.stats, num_tokens=row.stats.num_tokens + 1)
+        fresh.choose(row.shape, other, H200, heuristics="learned")
+    assert found.config == family.choose(row.shape, row.stats, H200, heuristics="default").config
