@@ -44,15 +44,15 @@ class Launch(NamedTuple):
 
 
 def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
-    """Sizes of batches as `grid.decided_by` and `grid.seen` have them, one array a name."""
+    """Sizes of batches as `grid.decided_by` and `grid.seen` have them, one array a name; empty ones as of one key."""
     rows = []
     for shape, stats, gpu in of:
-        short = stats.max_query_len <= SHORT_QUERY
-        prompts = 0 if short else max(stats.num_seqs - stats.num_decodes, 1)
+        short, seqs = stats.max_query_len <= SHORT_QUERY, max(stats.num_seqs, 1)
+        prompts = 0 if short else max(seqs - stats.num_decodes, 1)
         rows.append({
-            "seqs": stats.num_seqs, "tokens": stats.num_tokens, "longest": stats.max_query_len,
-            "keys": stats.max_seq_len, "all_keys": stats.total_seq_len, "decodes": stats.num_decodes,
-            "prompts": prompts, "shorts": stats.num_seqs if short else stats.num_decodes,
+            "seqs": seqs, "tokens": max(stats.num_tokens, 1), "longest": max(stats.max_query_len, 1),
+            "keys": max(stats.max_seq_len, 1), "all_keys": max(stats.total_seq_len, 1), "decodes": stats.num_decodes,
+            "prompts": prompts, "shorts": seqs if short else stats.num_decodes,
             "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
             "lanes": _power_of_two(shape.head_size), "value_lanes": _power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,

@@ -29,7 +29,7 @@ OTHERS = {
     "every baseline": ["--suite", "peers", "--kernels", "baseline/*"],
     "variants": ["--suite", "smoke", "--kernels", "triton/q_block@paper,helion/auto@default,*/ablations.*"],
     "new K and V": ["--suite", "serving", "--new-kv", "--kernels", "*/auto"],
-    "another seed": ["--suite", "smoke", "--seed", "7", "--window", "20"],
+    "another seed": ["--suite", "smoke", "--seed", "7", "--set", "window=20"],
 }
 
 

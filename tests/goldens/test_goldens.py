@@ -1,9 +1,6 @@
 """What a move of files must not change, by the goldens of tests/goldens/: plain values, with no path, source or time.
 
 - `plans` (B): the cells of every suite, on the CPU and for two GPUs.
-- `configs` (F): the config and kernel that a shape and batch get, by GPU and by whose configs are asked; daily of a
-  fifth of the shapes.
-- `rules` (G): the rule by which each mutant dies, and the case that exposes it.
 - `code` (E): the machine code of each rung on one row, for sm_90 and gfx942; daily of one rung of each DSL.
 
 Committed pages have tests of their own, beside what makes them.
@@ -13,7 +10,7 @@ step may do that says what it changes and why.
 
 import pytest
 
-from goldens import code, configs, plans, rules, table
+from goldens import code, plans, table
 
 UNCOMPILED = table.unpinned("torch", "triton", "helion")
 compiled = pytest.mark.skipif(bool(UNCOMPILED), reason=UNCOMPILED)
@@ -26,21 +23,6 @@ def expect(name: str, found: table.Rows, *, whole: bool = True) -> None:
 
 def test_every_suite_plans_the_same_cells():
     expect("plans", plans.rows())
-
-
-@pytest.mark.filterwarnings("ignore:.*no measured table")
-def test_a_batch_gets_the_same_config():
-    expect("configs", configs.few(), whole=False)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*no measured table")
-def test_every_batch_gets_the_same_config():
-    expect("configs", configs.rows())
-
-
-def test_every_mutant_dies_by_the_same_rule():
-    expect("rules", rules.rows())
 
 
 @compiled

@@ -11,15 +11,10 @@ from pathlib import Path
 
 def main(names: list[str]) -> None:
     from common import interpreter
-    from goldens import code, configs, plans, rules, table
+    from goldens import code, plans, table
 
     interpreter.install()
-    known = {
-        "plans": plans,
-        "configs": configs,
-        "rules": rules,
-        "code": code,
-    }
+    known = {"plans": plans, "code": code}
     if not names or not set(names) <= set(known):
         sys.exit(f"found {' '.join(names) or 'nothing'}, allowed names of {', '.join(known)}")
     for name in names:

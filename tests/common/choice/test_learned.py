@@ -21,6 +21,7 @@ BATCHES = {
     "prompt": BatchStats(1, 4096, 0, 4096, 4096, 4096),
     "mixed": BatchStats(17, 16 + 512, 16, 512, 2048, 17 * 2048),
     "one key": BatchStats(1, 1, 1, 1, 1, 1),
+    "nothing": BatchStats(0, 0, 0, 0, 0, 0),
 }
 
 
