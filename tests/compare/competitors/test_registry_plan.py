@@ -44,8 +44,8 @@ def test_an_unknown_kernel_comes_with_the_nearest_id(name, nearest):
 
 
 @pytest.mark.parametrize("name", ["triton/auto@papers", "baseline/sdpa@paper", "my.kernels@paper", "triton/auto@"])
-def test_a_variant_of_configs_is_one_of_five_and_of_an_own_kernel(name):
-    with pytest.raises(UnknownKernel, match=r"allowed .*@tree, @default, @paper, @fixed, @page"):
+def test_a_variant_of_configs_is_a_known_one_and_of_an_own_kernel(name):
+    with pytest.raises(UnknownKernel, match=r"allowed .*@tree, @default, @paper, @learned, @fixed, @page"):
         select(name)
 
 
