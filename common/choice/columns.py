@@ -15,7 +15,7 @@ import numpy as np
 
 from common.gpus import Gpu
 from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats
+from common.spec.metadata import SHORT_QUERY, BatchStats, power_of_two
 
 KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "unpaged", "native.sm90_prefill")
 NEUTRAL = {"block_m": 128, "tile_size": 64, "num_warps": 4, "num_stages": 2, "num_segments": 1, "registers": 0}
@@ -54,7 +54,7 @@ def batches(of: Sequence[tuple[AttentionShape, BatchStats, Gpu]]) -> Columns:
             "keys": max(stats.max_seq_len, 1), "all_keys": max(stats.total_seq_len, 1), "decodes": stats.num_decodes,
             "prompts": prompts, "shorts": seqs if short else stats.num_decodes,
             "kv_heads": shape.num_kv_heads, "ratio": shape.queries_per_kv, "head": shape.head_size,
-            "lanes": _power_of_two(shape.head_size), "value_lanes": _power_of_two(shape.value_lanes),
+            "lanes": power_of_two(shape.head_size), "value_lanes": power_of_two(shape.value_lanes),
             "bytes": shape.dtype.itemsize, "cache_bytes": shape.cache_dtype.itemsize, "page": shape.block_size,
             "units": max(gpu.units, 1), "shared": gpu.shared_bytes, "hbm": (gpu.hbm_gbps or 1) * 1e3,
             "peak": (gpu.bf16_tflops or 1) * 1e6 / max(gpu.units, 1),
@@ -159,7 +159,3 @@ def table(b: Columns, c: Columns) -> np.ndarray:
 
 def _log(x: np.ndarray) -> np.ndarray:
     return np.log2(np.maximum(x, 1e-3))
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from common.spec.metadata import SHORT_QUERY, BatchStats
 LABEL = "diptych: learned choice"
 MEMBERS = ("label", "dsl", "gpu", "provenance", "sources", "columns", "portfolio", "trees", "held_out")
 MOST_CONFIGS = 40  # of a kernel
-MOST_SEGMENTS = 128  # what a reduction's tile holds
 ONE_LAUNCH = ("q_block", "parallel_softmax")  # their Config has no parts
 SHORT = "parallel_softmax"  # serves the short queries of the others
 SHARES = (0.5, 1.0, 2.0)  # of the slots, that segments may fill
@@ -128,7 +126,7 @@ class Learned:
         long, short = columns.launches(batch, of)
         programs = long.programs + (short.programs if kernel in ONE_LAUNCH else 0.0)
         fill = long.held * batch["units"] / np.maximum(programs, 1)
-        most = np.minimum(np.ceil(batch["keys"] / of["long_tile_size"]), MOST_SEGMENTS)
+        most = np.minimum(np.ceil(batch["keys"] / of["long_tile_size"]), legal.MOST_SEGMENTS)
         options = [np.clip(_down(fill * share), 1, most) for share in SHARES]
         numbered = [np.stack([np.arange(count), n]) for n in (np.ones(count), *options)]
         pairs = np.unique(np.concatenate(numbered, axis=1), axis=1)
@@ -155,7 +153,6 @@ def _portfolio(plain: Any) -> dict[str, list[dict[str, Any]]]:
     return plain
 
 
-@lru_cache(16)
 def read(path: Path, dsl: str, gpu: Gpu) -> Learned | None:
     """The learned choice of a file; None where there is none. Raises NotLearned."""
     try:

@@ -6,6 +6,7 @@ import numpy as np
 
 from common.choice.columns import LANES, Columns
 
+MOST_SEGMENTS = 128  # what a reduction's tile holds
 SUMS = 160  # registers of a thread's 255 that sums may fill
 
 

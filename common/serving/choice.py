@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from common.choice.learned import Learned, NotLearned, read
+from common.choice.legal import MOST_SEGMENTS
 from common.gpus import Gpu
 from common.serving.grid import INVARIANT, KEYS, decided_by, power_of_two, reachable_stats, seen
 from common.serving.measured import Table, built
@@ -35,7 +36,6 @@ OF_THIS_GPU = "rules written from times of this GPU"
 UNMEASURED = {"default": "generic.default", "paper": "paper.listing2"}
 FITTED, LEARNED = "heuristics/fitted", "heuristics/learned"
 NO_GPU = "no GPU: the kernel's DEFAULT"
-MOST_SEGMENTS = 128  # what a reduction's tile holds; the defaults and the tuner stop there too
 # Partial results of short queries that a choice may ask scratch for: 85 segments of 96 sequences of up to 16 tokens
 # would be 2.1 GB of 32 heads of 128, for programs that fill an H200 ten times.
 MOST_PARTS_BYTES = 2**28
@@ -312,13 +312,16 @@ class Family:
         config = built(self.kernel(best.kernel).DEFAULT, dict(best.config))
         return Choice(best.kernel, config, f"{LEARNED}/{gpu.name}.json: {kernel or 'auto'}", told)
 
+    def learned_path(self, gpu: Gpu) -> Path:
+        """Where what logs teach of a GPU lies, if it was written."""
+        return Path(next(iter(self.load("heuristics").__path__))) / "learned" / f"{gpu.name}.json"
+
     def learned(self, gpu: Gpu) -> Learned | None:
         """What logs teach of a GPU (common/choice); None without a file, or where it is none, which is said once."""
         if gpu.name not in self._learned:
             self._learned[gpu.name] = None
-            path = Path(next(iter(self.load("heuristics").__path__))) / "learned" / f"{gpu.name}.json"
             try:
-                self._learned[gpu.name] = read(path, self.name, gpu)
+                self._learned[gpu.name] = read(self.learned_path(gpu), self.name, gpu)
             except NotLearned as error:
                 warnings.warn(f"{self.name}: {LEARNED}/{gpu.name}.json: {error}; the rules are used", stacklevel=3)
         return self._learned[gpu.name]

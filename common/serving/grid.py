@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from common.spec import AttentionShape
-from common.spec.metadata import BatchStats, cdiv
+from common.spec.metadata import BatchStats, cdiv, power_of_two
 
 TILE = 64  # keys of a decode's smallest tile on most GPUs; with a tile less than there are one segment takes two
 # 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: powers of two and one and a half times
@@ -54,10 +54,6 @@ def decided_by(stats: BatchStats) -> BatchStats:
 def rounded(n: int) -> int:
     """The smallest of GRID that is at least n."""
     return GRID[bisect_left(GRID, n)]
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def on_grid(num_seqs: int, num_decodes: int, max_query_len: int, max_seq_len: int) -> BatchStats:

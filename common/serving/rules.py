@@ -13,20 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from common.choice.legal import MOST_SEGMENTS
 from common.gpus import KIB, Gpu
 from common.serving.grid import KEYS, few_rows
 from common.spec import AttentionShape
-from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv
+from common.spec.metadata import SHORT_QUERY, BatchStats, cdiv, power_of_two
 
 # Of a program, in tiles of its own: what it takes to begin and end, and what a second launch that merges segments
 # takes. From the fit of docs/choice.md over committed times: 3.1 us and 2.1 us beside tiles of about a microsecond.
 START, MERGE = 3, 2
 WORTH = 1.1  # more segments are taken for a tenth less alone: lengths are uneven, and waves not as whole as counted
-MOST_SEGMENTS = 128  # what a reduction's tile holds
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 @dataclass(frozen=True)

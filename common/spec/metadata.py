@@ -22,6 +22,11 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n; 1 for less."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 @dataclass(frozen=True)
 class BatchStats:
     """Host integers of one batch. They choose kernels and configs; a wrong one costs time, never correctness."""

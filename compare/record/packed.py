@@ -9,6 +9,8 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
+from compare.record.whole import put
+
 SUFFIX = ".xz"
 
 
@@ -32,7 +34,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def unpack(path: Path) -> None:
-    """Lay a compressed log there as plain lines, to be gone on with; nothing where it is plain or absent."""
+    """Lay a compressed log there as plain lines, to be gone on with; nothing where it is plain or absent.
+    Raises CannotWrite; the compressed one is then kept."""
     if not path.exists() and _packed(path).exists():
-        path.write_bytes(read_bytes(path))
+        put(path, read_bytes(path))
         _packed(path).unlink()

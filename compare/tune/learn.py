@@ -242,7 +242,7 @@ def content(data: Data, dsl: str, gpu: Gpu, sources: Mapping[str, str], told: Ma
     timed = sum(p.us is not None for p in data.points if p.gpu == gpu)
     return {
         "label": LABEL, "dsl": dsl, "gpu": gpu.name, "sources": dict(sources), "columns": WIDTH,
-        "provenance": dict(told) | {"rows": len(rows), "candidates": timed, "of other GPUs": len(data.points)},
+        "provenance": dict(told) | {"rows": len(rows), "candidates": timed, "points of all GPUs": len(data.points)},
         "held_out": {by: _told(regrets) for by, regrets in held.items() if regrets},
         "portfolio": portfolio(data, trees, dsl),
         "trees": trees.plain(),
@@ -269,7 +269,7 @@ def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: P
                 continue
             plain = content(data, dsl, gpu, fit.stamps([f"{dsl}/{kernel}" for kernel in columns.KERNELS]), told)
             if install:
-                fit.write(learned.folder_of(dsl) / f"{name}.json", text(plain))
+                fit.write(registry.load(f"{dsl}/auto").FAMILY.learned_path(gpu), text(plain))
             pages.append(page(plain))
             print("\n".join([f"{dsl} on {name}:", *pages[-1]]))
     if out and pages:

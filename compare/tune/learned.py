@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,6 @@ from common.spec import AttentionShape
 from common.spec.metadata import BatchStats
 from compare.competitors import registry
 from compare.workloads import Workload
-
-
-def folder_of(dsl: str) -> Path:
-    """Where a DSL's learned choices lie, a file a GPU."""
-    return Path(next(iter(registry.load(f"{dsl}/auto").FAMILY.load("heuristics").__path__))) / "learned"
 
 
 def of(dsl: str, gpu: Gpu) -> Learned | None:

@@ -25,7 +25,7 @@ BATCHES = {
 }
 
 
-@pytest.fixture(params=FILES, ids=lambda path: f"{path.parts[-4]}-{path.stem}")
+@pytest.fixture(scope="module", params=FILES, ids=lambda path: f"{path.parts[-4]}-{path.stem}")
 def known(request):
     dsl, gpu = request.param.parts[-4].removeprefix("dsl_"), resolve(request.param.stem)
     return dsl, gpu, learned.read(request.param, dsl, gpu)
@@ -67,7 +67,7 @@ def test_segments_are_of_the_numbers_that_a_choice_may_have(known):
     _, gpu, choice = known
     for batch in BATCHES.values():
         for one in choice.first(SHAPES[0], batch, gpu, 200, {"parallel_softmax"}):
-            assert one.config["num_segments"] in KEYS and one.config["num_segments"] <= learned.MOST_SEGMENTS
+            assert one.config["num_segments"] in KEYS and one.config["num_segments"] <= legal.MOST_SEGMENTS
 
 
 def test_down_is_the_largest_allowed_number_that_is_no_larger():

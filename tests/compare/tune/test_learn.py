@@ -109,7 +109,8 @@ def test_a_portfolio_covers_what_no_single_config_does():
 
 def test_what_is_written_is_read_and_ranks(tmp_path, monkeypatch):
     path = folder(tmp_path / "a", lines())
-    monkeypatch.setattr(learned, "folder_of", lambda dsl: tmp_path / "learned" / dsl)
+    family = registry.load("triton/auto").FAMILY
+    monkeypatch.setattr(family, "learned_path", lambda gpu: tmp_path / "learned" / "triton" / f"{gpu.name}.json")
     assert learn.write([path], ["triton/q_block"], True, tmp_path / "page") == 0
     assert "best of the first 5" in (tmp_path / "page" / "learned.md").read_text()
     monkeypatch.setattr(learned, "of", lambda dsl, gpu: read(tmp_path / "learned" / dsl / f"{gpu.name}.json", dsl, gpu))
