@@ -256,6 +256,7 @@ def _told(regrets: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def write(folders: Sequence[Path], kernels: Sequence[str], install: bool, out: Path | None) -> int:
     """The learned choices of each DSL of `kernels` on each GPU of the runs, to `out` and where the tuner reads them.
     Returns the exit code. Raises NotThisRun, CannotWrite."""
+    folders = sorted(folders)  # sums of floats in another order are other trees
     manifests = [records.manifest(folder, ["gpu", "rows"]) for folder in folders]
     gpus = {manifest["gpu"]: resolve(manifest["gpu"]) for manifest in manifests}
     latest = max(manifests, key=lambda manifest: manifest.get("started", ""))

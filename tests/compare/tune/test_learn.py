@@ -120,6 +120,13 @@ def test_what_is_written_is_read_and_ranks(tmp_path, monkeypatch):
     assert learned.ranked("triton/parallel_softmax", [[plain[0]], [plain[1]]], [row], resolve("mi300")) == [0, 1]
 
 
+def test_the_order_of_runs_is_none_of_what_they_teach(tmp_path):
+    runs = [folder(tmp_path / str(n), lines(rows), n, rows) for n, rows in enumerate((ROWS[:6], ROWS[6:]))]
+    for name, given in (("one", runs), ("other", runs[::-1])):
+        assert learn.write(given, ["triton/q_block"], False, tmp_path / name) == 0
+    assert (tmp_path / "one" / "learned.md").read_bytes() == (tmp_path / "other" / "learned.md").read_bytes()
+
+
 def test_policies_of_the_model_are_configs_of_the_kernel_and_choices_of_auto():
     row = Workload("q1s8k", parse_lens("q1s8k"))
     auto = registry.load("triton/auto")
