@@ -34,7 +34,8 @@ VERBS = {
     "study": "compare.studies",
     "pages": "compare.pages",
 }
-OVER_A_FLEET = "compare.studies.over"  # any study whose words have --fleet
+# Who does the work of a verb whose words have --fleet.
+OVER_A_FLEET = {"run": "compare.fleet.run", "tune": "compare.fleet.tune", "study": "compare.fleet.study"}
 _ASKS_FOR_HELP = ("-h", "--help")
 
 
@@ -50,6 +51,12 @@ class Command:
     module: str
     words: tuple[str, ...]
 
+    @property
+    def over_a_fleet(self) -> str | None:
+        """The module that does it on other machines; None where its words have no --fleet."""
+        asked = any(word.partition("=")[0] == "--fleet" for word in self.words)
+        return OVER_A_FLEET.get(self.name.partition(" ")[0]) if asked else None
+
     def parser(self) -> argparse.ArgumentParser:
         found = importlib.import_module(self.module)
         first, _, rest = (found.__doc__ or found.HELP).partition("\n")
@@ -63,14 +70,12 @@ class Command:
         return new
 
     def run(self) -> int:
+        if over := self.over_a_fleet:
+            return importlib.import_module(over).main(self)
         found = importlib.import_module(self.module)
-        if self.name == "run":  # `python -m compare.run` too: a parser and a main of its own
-            return found.main(list(self.words))
-        parser = self.parser()
-        if self.name.startswith("study ") and any(word.partition("=")[0] == "--fleet" for word in self.words):
-            over = importlib.import_module(OVER_A_FLEET)
-            return over.main(self.name.partition(" ")[2], parser, self.words)
-        asked = parser.parse_args(self.words)
+        if self.name == "run":  # a parser of its own
+            return found.main(self.words)
+        asked = self.parser().parse_args(self.words)
         asked.words = list(self.words)  # as they were typed, for a manifest
         return found.main(asked)
 

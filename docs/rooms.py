@@ -28,7 +28,7 @@ ROOMS = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text())["rooms"]
 PACKAGES = ("compare", "dsl_triton", "dsl_helion", "common")
 # What every room of compare reads stands in no room of its own here: exits, statistics, and who we are; nor does the
 # one command, which imports verbs by their names.
-LEFT_OUT = {"compare.exits", "compare.stats", "compare.identity", "compare.__main__"}
+LEFT_OUT = {"compare.exits", "compare.stats", "compare.identity", "compare.__main__", "compare.run.__main__"}
 COLOURS = {"compare": "#D6E6F2", "dsl_triton": "#F6E3C5", "dsl_helion": "#F6E3C5", "common": "#DDEFE3"}
 EDGES = {"compare": "#0072B2", "dsl_triton": "#B07A00", "dsl_helion": "#B07A00", "common": "#007A5A"}
 WIDTH, HEIGHT, STEP = 1.95, 0.62, 1.05  # inches: of a box, and from floor to floor

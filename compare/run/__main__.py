@@ -2,19 +2,7 @@
 
 import sys
 
-from common import versions
-from compare.exits import ending
-
-
-def main() -> int:
-    def work() -> int:
-        versions.admit("compare")
-        from compare.run import command  # imports torch
-
-        return command.main()
-
-    return ending(work, (versions.Unsuitable,))
-
+from compare.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["run", *sys.argv[1:]]))

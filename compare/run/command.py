@@ -25,8 +25,6 @@ from compare.analysis.diff import Incomparable
 from compare.competitors import registry
 from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
-from compare.fleet.cluster import NoFleet
-from compare.fleet.muster import Mixed
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import duration, resume
 from compare.plan.plan import Plan
@@ -61,8 +59,6 @@ _USAGE_ERRORS = (
     run_folder.NotARun,
     Incomparable,
     NotNoise,
-    NoFleet,
-    Mixed,
 )
 _COULD_NOT_RUN = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE, Status.TOO_LARGE})
 
@@ -230,15 +226,8 @@ def dry_run(plan: Plan) -> Iterator[str]:
     yield duration.line(plan)
 
 
-def _main(options: Options) -> int:
-    ensure_own_packages()
-    if options.shown.version:
-        print(_version())
-        return OK
-    if options.fleet is not None:
-        from compare.run import over  # the rooms of a fleet, for those who have one
-
-        return over.execute(options)
+def execute(options: Options) -> int:
+    """Run what the options select in child processes of this one; returns the exit code. Raises usage errors."""
     plan = Plan.of(options.rows, options.where, options.timing)
     now, chosen, quiet = plan.situation, plan.selection, options.shown.quiet
     if options.shown.list or options.shown.dry_run:
@@ -275,8 +264,19 @@ def _ensure_comparable(plan: Plan, options: Options) -> None:
     diff.limits(options.thresholds, before, after)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept."""
-    argv = sys.argv[1:] if argv is None else argv
+def main(words: Sequence[str], execute: Callable[[Options], int] = execute) -> int:
+    """The exit code of a command line. A SIGTERM ends a run as Ctrl-C does: workers are killed, finished cells kept.
+
+    execute: what runs the options, where it is not this machine (compare.fleet.run).
+    """
+
+    def work() -> int:
+        options = parse(words)
+        ensure_own_packages()
+        if options.shown.version:
+            print(_version())
+            return OK
+        return execute(options)
+
     with terminable():
-        return ending(lambda: _main(parse(argv)), _USAGE_ERRORS)
+        return ending(work, _USAGE_ERRORS)

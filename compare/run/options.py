@@ -11,7 +11,6 @@ from typing import Any
 from compare.analysis import diff
 from compare.analysis.diff import Thresholds
 from compare.exits import Parser
-from compare.fleet.cluster import AUTO
 from compare.plan.job import Cell
 from compare.plan.options import OF_A_TRACE, RowOptions, TimingOptions, WhereOptions, flag
 from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, TIMERS
@@ -30,21 +29,6 @@ def _add_where(new: argparse.ArgumentParser) -> None:
     where.add_argument("--out", metavar="DIR", help="the run's own folder (default results/<UTC>_<gpu>_<commit>)")
     where.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE,...", help=settings.lines(settings.SETTINGS)
-    )
-
-
-def _add_fleet(new: argparse.ArgumentParser) -> None:
-    fleet = new.add_argument_group("on GPUs of other machines (docs/fleet.md)")
-    fleet.add_argument(
-        "--fleet",
-        nargs="?",
-        const=AUTO,
-        metavar="ADDRESS",
-        help="on the GPUs of a Ray cluster (default: the one that this machine is in; local: this machine alone);"
-        " --gpu then takes several, comma-separated",
-    )
-    fleet.add_argument(
-        "--mixed", action="store_true", help="also over GPUs of one kind whose nodes have different versions"
     )
 
 
@@ -91,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTION ...]",
         description="Check paged-attention kernels against one spec, time those that are right, and report.",
         epilog="Example: python -m compare.run --gpu h200 --suite peers --kernels 'triton/*'. "
+        "With --fleet [HOST:PORT] on the GPUs of a Ray cluster (docs/fleet.md). "
         "Exit codes: 0 all fine; 1 a wrong or crashed cell; 2 usage; 3 the GPU is required and absent; "
         "4 --fail-on; 5 nothing could run; 130 interrupted, finished cells kept.",
     )
@@ -116,7 +101,6 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=seed, default=0, help="of the values; lengths do not move with it, but in `unseen`"
     )
     _add_where(new)
-    _add_fleet(new)
     _add_timing(new)
     _add_again(new)
     show = new.add_argument_group("what to print")
@@ -142,7 +126,7 @@ class Shown:
 @dataclass(frozen=True)
 class Options:
     """A command line of `run`, read once. resume: the folder, empty for the last run of the plan, None for a new run.
-    given: its words, with which the run can be repeated. fleet: the address of a Ray cluster, None for this process."""
+    given: its words, with which the run can be repeated."""
 
     rows: RowOptions
     where: WhereOptions
@@ -155,8 +139,6 @@ class Options:
     fail_on: str | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     given: tuple[str, ...] = ()
-    fleet: str | None = None
-    mixed: bool = False
 
     def __post_init__(self) -> None:
         """Raise GrammarError for an option that says how, without the one that says what."""
@@ -166,11 +148,6 @@ class Options:
             raise GrammarError("--fail-on: found alone, allowed with --against")
         if self.resume and self.out and Path(self.resume) != Path(self.out):
             raise GrammarError(f"--out: found {self.out} beside --resume {self.resume}, allowed one folder")
-        if self.mixed and self.fleet is None:
-            raise GrammarError("--mixed: found alone, allowed with --fleet")
-        for name, found in (("device", self.where.device), ("against", self.against)):
-            if found is not None and self.fleet is not None:
-                raise GrammarError(f"--{name}: found {found} beside --fleet, allowed without it")
 
     @classmethod
     def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
@@ -179,7 +156,7 @@ class Options:
         told = settings.read("--set", asked.set, settings.SETTINGS)
         values = vars(asked) | told | assumed | {"trace": file, "max_time_s": asked.max_time}
         values |= {"cpu_budget_s": told["cpu_budget"], "timeout_s": told["timeout"]}
-        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on", "fleet", "mixed")}
+        own = {name: values[name] for name in ("out", "resume", "retry", "fail_on")}
         groups = [
             group(**{name.name: values[name.name] for name in fields(group)})
             for group in (RowOptions, WhereOptions, TimingOptions, Shown)

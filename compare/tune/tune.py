@@ -19,7 +19,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ from common.process import cores
 from common.spec import SpecError
 from compare.competitors import registry
 from compare.exits import NO_GPU, NOTHING, OK, ending
-from compare.fleet.cluster import AUTO, NoFleet
-from compare.fleet.muster import Mixed
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan.situation import situation
 from compare.process import children
@@ -63,14 +61,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument("--candidates", type=count, default=16, metavar="N", help="policies a kernel (default 16)")
     new.add_argument("--seed", type=seed, default=0, help="of the draw of candidates")
     new.add_argument("--gpus", default="1", help="GPUs of this host to use: a number or all (default 1)")
-    new.add_argument(
-        "--fleet",
-        nargs="?",
-        const=AUTO,
-        metavar="ADDRESS",
-        help="on all GPUs of a kind in a Ray cluster (docs/fleet.md)",
-    )
-    new.add_argument("--mixed", action="store_true", help="of --fleet: also where nodes have different versions")
     new.add_argument("--cores", type=count, default=0, help="cores to use (default 0: all)")
     new.add_argument("--out", metavar="DIR", help="the run's folder (default results/tune_<UTC>_<gpu>_<commit>)")
     new.add_argument("--resume", action="store_true", help="go on with the run in --out; its budget counts on")
@@ -151,12 +141,12 @@ def arms(kernels: Sequence[str]) -> list[str]:
 class Tuning:
     """A run in a folder: its manifest, its log, its tables."""
 
-    def __init__(self, arguments: argparse.Namespace, argv: list[str], machine: Machine) -> None:
+    def __init__(self, arguments: argparse.Namespace, machine: Machine) -> None:
         self.arguments, self.machine = arguments, machine
         self.rows = pick_rows(arguments.rows)
         self.plan = plan(registry.select(arguments.kernels), self.rows, arguments, machine.gpu)
         self.folder = folder(arguments.out, machine.gpu.name)
-        self.manifest = self._manifest(argv)
+        self.manifest = self._manifest()
         before = self.folder / "manifest.json"
         if before.exists():
             found = manifest_of(self.folder)
@@ -167,12 +157,12 @@ class Tuning:
             self.manifest = found | now
         write_manifest(before, self.manifest)
 
-    def _manifest(self, argv: list[str]) -> dict[str, Any]:
+    def _manifest(self) -> dict[str, Any]:
         policies = {kernel: [policy.to_dict() for policy in found] for kernel, found in self.plan.items()}
         rows = [row.to_dict() for row in self.rows]
         identity = json.dumps([rows, policies, self.machine.gpu.name], sort_keys=True)
         return {
-            "command": " ".join(["python -m compare tune", *argv]),
+            "command": " ".join(["python -m compare tune", *self.arguments.words]),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": run_folder.commit(),
             "gpu": self.machine.gpu.name,
@@ -251,7 +241,7 @@ def machine(arguments: argparse.Namespace) -> Machine | None:
     return Machine(now.target, tuple(here[:wanted]), arguments.cores or cores())
 
 
-def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
+def _main(arguments: argparse.Namespace, search: Callable[[argparse.Namespace], int]) -> int:
     ensure_own_packages()
     if arguments.rank:
         return rank.main(arguments)
@@ -262,17 +252,18 @@ def _main(arguments: argparse.Namespace, argv: list[str]) -> int:
         return learn.write(
             list(map(Path, arguments.learn)), registry.select(arguments.kernels), not arguments.no_install, out
         )
-    if arguments.fleet is not None:
-        from compare.tune import over
-
-        return over.main(arguments, argv)
-    here = machine(arguments)
-    return NO_GPU if here is None else tune(arguments, argv, here)
+    return search(arguments)
 
 
-def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> int:
+def here(arguments: argparse.Namespace) -> int:
+    """Search on the GPUs of this machine and write the tables; returns the exit code."""
+    found = machine(arguments)
+    return NO_GPU if found is None else tune(arguments, found)
+
+
+def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     """Search on `machine` and write the tables; returns the exit code."""
-    run = Tuning(arguments, argv, machine)
+    run = Tuning(arguments, machine)
     if not run.plan or not run.rows:
         print("nothing selected", file=sys.stderr)
         return NOTHING
@@ -291,5 +282,6 @@ def tune(arguments: argparse.Namespace, argv: list[str], machine: Machine) -> in
     return write_tables([run.folder], not arguments.no_install)
 
 
-def main(asked: argparse.Namespace) -> int:
-    return ending(lambda: _main(asked, asked.words), (*_USAGE_ERRORS, NoFleet, Mixed))
+def main(asked: argparse.Namespace, search: Callable[[argparse.Namespace], int] = here) -> int:
+    """The exit code. search: what measures, where it is not this machine (compare.fleet.tune)."""
+    return ending(lambda: _main(asked, search), _USAGE_ERRORS)

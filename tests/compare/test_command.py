@@ -124,7 +124,7 @@ def test_interrupted_is_130(monkeypatch):
 
 def test_every_name_stands_in_a_room_that_the_table_allows():
     row = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text())["rooms"]["compare.__main__"]
-    modules = [*command.VERBS.values(), *STUDIES.values(), *PAGES.values()]
+    modules = [*command.VERBS.values(), *command.OVER_A_FLEET.values(), *STUDIES.values(), *PAGES.values()]
     assert {".".join(module.split(".")[:2]) for module in modules} == set(row["dynamic"])
 
 

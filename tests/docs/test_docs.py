@@ -16,6 +16,7 @@ from compare import __main__ as command_line
 from compare import exits
 from compare.analysis import summary
 from compare.competitors import registry
+from compare.fleet.asked import Asked
 from compare.plan import selection, situation
 from compare.record import records
 from compare.report import paper
@@ -146,9 +147,10 @@ def _verb_refuses(words: list[str], mentioned: bool) -> str:
     for command in [] if isinstance(found, str) else found:
         if mentioned and not command.words:
             continue
+        words = Asked.of(command.words).words if command.over_a_fleet else command.words
         if command.name == "run":
-            return _run_refuses(list(command.words))
-        asked = command.parser().parse_args(command.words)
+            return _run_refuses(list(words))
+        asked = command.parser().parse_args(words)
         if getattr(asked, "gpu", None) not in (None, "auto"):
             gpus.resolve(asked.gpu)
     return ""

@@ -15,7 +15,6 @@ from compare import __main__ as diptych
 from compare.fleet.cluster import RemoteSeat
 from compare.record.records import latest
 from compare.record.store import load, read_records
-from compare.run import command
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (extra `fleet`)"),
@@ -68,7 +67,7 @@ def test_a_node_dies_in_the_middle_and_every_cell_is_there_once(nodes, capsys):
         nodes.remove_node(victim, allow_graceful=False)
 
     killer = when_there_is_a_row(Path("run/h200/cells.jsonl"), kill)
-    code = command.main([*ROWS, "--gpu", "h200,mi300", "--fleet", nodes.address, "--out", "run", "-q"])
+    code = diptych.main(["run", *ROWS, "--gpu", "h200,mi300", "--fleet", nodes.address, "--out", "run", "-q"])
     killer.join()
     assert code == 0, capsys.readouterr()
     for kind in ("h200", "mi300"):
@@ -102,7 +101,7 @@ def test_an_actor_is_killed_and_another_takes_its_place(nodes, monkeypatch):
         os.kill(begun[row.seat], signal.SIGKILL)
 
     killer = when_there_is_a_row(Path("run/cells.jsonl"), kill)
-    assert command.main([*ROWS, "--gpu", "h200", "--fleet", nodes.address, "--out", "run", "-q"]) == 0
+    assert diptych.main(["run", *ROWS, "--gpu", "h200", "--fleet", nodes.address, "--out", "run", "-q"]) == 0
     killer.join()
     rows = read_records(Path("run/cells.jsonl"))
     assert len(rows) == len(by_cell(rows)) == 6
@@ -126,8 +125,8 @@ def plain(record):
 
 @pytest.mark.slow
 def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on(alone):
-    assert command.main([*ROWS, "--out", "plain", "-q"]) == 0
-    assert command.main([*ROWS, "--fleet", "local", "--out", "fleet", "-q"]) == 0
+    assert diptych.main(["run", *ROWS, "--out", "plain", "-q"]) == 0
+    assert diptych.main(["run", *ROWS, "--fleet", "local", "--out", "fleet", "-q"]) == 0
     expected = by_cell(read_records(Path("plain/cells.jsonl")))
     assert {key: plain(r) for key, r in by_cell(read_records(Path("fleet/cells.jsonl"))).items()} == {
         key: plain(r) for key, r in expected.items()
@@ -135,7 +134,7 @@ def test_local_is_equal_cell_for_cell_to_a_plain_run_and_a_killed_driver_goes_on
     path = Path("fleet/cells.jsonl")  # as a driver that was killed leaves it: some rows, and a torn one
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:40])
-    assert command.main([*ROWS, "--fleet", "local", "--resume", "fleet", "-q"]) == 0
+    assert diptych.main(["run", *ROWS, "--fleet", "local", "--resume", "fleet", "-q"]) == 0
     rows = load(path).records
     assert len(rows) == len(latest(rows)) == 6 and path.read_bytes().startswith(b"".join(lines[:2]))
 

@@ -111,9 +111,9 @@ def run(out, *extra: str, minutes=2.0, kernels="triton/q_block", where: Machine 
     words = ["--kernels", kernels, "--minutes", str(minutes), "--out", str(out), "--no-install", "--candidates", "11"]
     tune.pick_rows = lambda count: rows()
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    return tune.tune(
-        Command("tune", "compare.tune.tune", ()).parser().parse_args([*words, *extra]), words, where or machine()
-    )
+    asked = Command("tune", "compare.tune.tune", ()).parser().parse_args([*words, *extra])
+    asked.words = words
+    return tune.tune(asked, where or machine())
 
 
 if __name__ == "__main__":

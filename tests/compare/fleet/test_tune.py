@@ -8,9 +8,9 @@ import simulated_tuning
 from compare.fleet.cluster import Lost
 from compare.fleet.drive import Drive
 from compare.fleet.shares import Share
+from compare.fleet.tune import AtArm, SeatedArm
 from compare.tune import records
 from compare.tune.arm import candidates
-from compare.tune.over import AtArm, SeatedArm
 
 KERNEL = "triton/q_block"
 

@@ -7,6 +7,7 @@ come to the driver's log as they are found. What a lost seat had found is not tr
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import queue
 import shutil
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from common.gpus import resolve
-from compare.exits import NO_GPU, NOTHING
+from compare.exits import NO_GPU, NOTHING, ending
 from compare.fleet import muster
-from compare.fleet.cluster import Cluster, RemoteSeat
+from compare.fleet.asked import Asked, Command
+from compare.fleet.cluster import Cluster, NoFleet, RemoteSeat
 from compare.fleet.drive import Drive
+from compare.fleet.muster import Mixed
 from compare.fleet.shares import Share
 from compare.tune import tune
 from compare.tune.arm import Arm, Machine
@@ -125,12 +128,20 @@ def search(run: tune.Tuning, seats: Sequence[RemoteSeat]) -> None:
         print(f"{name}: rows done: {told}", flush=True)
 
 
-def main(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """The verb with --fleet. Raises GrammarError, UnknownGpu, NoFleet, Mixed."""
+def main(asked: Command) -> int:
+    """The exit code of `tune` with --fleet among its words."""
+    over = Asked.of(asked.words)
+    arguments = asked.parser().parse_args(over.words)
+    arguments.words = list(asked.words)
+    return ending(lambda: tune.main(arguments, functools.partial(_search, over=over)), (NoFleet, Mixed))
+
+
+def _search(arguments: argparse.Namespace, *, over: Asked) -> int:
+    """Raises GrammarError, UnknownGpu, NoFleet, Mixed."""
     if arguments.arm != "search" or arguments.gpus != "1":
         raise GrammarError("--fleet: found beside --arm or --gpus, allowed alone: every GPU of a kind is used")
     asked = None if arguments.gpu == "auto" else [resolve(arguments.gpu).name]
-    with Cluster(arguments.fleet) as cluster:
+    with Cluster(over.address) as cluster:
         found = muster.gpus(cluster, asked, lambda line: print(line, file=sys.stderr))
         if not found.of:
             print(f"{asked[0] if asked else 'a GPU'} is not in the fleet; tuning needs the GPU itself", file=sys.stderr)
@@ -138,19 +149,19 @@ def main(arguments: argparse.Namespace, argv: list[str]) -> int:
         if len(found.of) > 1:
             raise GrammarError(f"--gpu: found {arguments.gpu}, allowed one of {', '.join(found.of)}")
         ((kind, seats),) = found.of.items()
-        if not arguments.mixed:
+        if not over.mixed:
             muster.ensure_alike(kind, seats)
-        return _tuned(arguments, argv, found.gpu(kind), seats)
+        return _tuned(arguments, found.gpu(kind), seats)
 
 
-def _tuned(arguments: argparse.Namespace, argv: list[str], gpu: Any, seats: Sequence[RemoteSeat]) -> int:
+def _tuned(arguments: argparse.Namespace, gpu: Any, seats: Sequence[RemoteSeat]) -> int:
     beside = Counter(seat.node.id for seat in seats)
     cores = {
         seat.name: max(arguments.cores // beside[seat.node.id], 1) if arguments.cores else seat.facts["cores"]
         for seat in seats
     }
     whole = Machine(gpu, tuple(seat.name for seat in seats), sum(cores.values()))
-    run = tune.Tuning(arguments, argv, whole)
+    run = tune.Tuning(arguments, whole)
     if not run.plan or not run.rows:
         print("nothing selected", file=sys.stderr)
         return NOTHING

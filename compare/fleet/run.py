@@ -1,12 +1,12 @@
 """A run over a fleet: a plan and a folder a kind of GPU, shares of rows over the seats of a kind, and one report.
 
-What a seat does is what a run on one machine does (compare.run.seated). This process makes plans, writes rows as they
-come, and sees no GPU.
+A seat does what a run on one machine does. This process makes plans, writes rows as they come, and sees no GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +16,15 @@ from typing import Any
 
 from common import gpus
 from compare.analysis import merge, runs, seats
-from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK
+from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, ending
 from compare.fleet import muster, shares
-from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
+from compare.fleet.asked import Asked, Command
+from compare.fleet.cluster import Cluster, Lost, Node, NoFleet, RemoteSeat
 from compare.fleet.drive import Drive, Found
-from compare.fleet.muster import Muster
+from compare.fleet.muster import Mixed, Muster
 from compare.fleet.shares import Share
 from compare.plan import resume
-from compare.plan.job import Job
+from compare.plan.job import Cell, Job
 from compare.plan.plan import Plan
 from compare.plan.selection import selection
 from compare.plan.situation import Situation
@@ -34,13 +35,51 @@ from compare.record.store import Store, load
 from compare.run import command, progress
 from compare.run.command import Run
 from compare.run.options import Options
-from compare.run.rows import CHUNK_CELLS
-from compare.run.seated import SeatedRows
+from compare.run.rows import CHUNK_CELLS, Rows
+from compare.workloads import GrammarError
 from compare.workloads.cost import floor_us
 
 REPEATS = "repeats.jsonl"
 CPU = "cpu"
 SLACK_S = 600.0  # beyond a cell's own limit, in which a seat has to say something: compilers of many rows
+
+
+class Deaf:
+    """In place of what a person sees: that is where the driver is."""
+
+    def say(self, words: str) -> None: ...
+
+    def process(self, number: int, of: int) -> None: ...
+
+    def begin(self, cell: Cell) -> None: ...
+
+
+@dataclass
+class SeatedRows:
+    """A work (compare.fleet.seat.Work): shares are numbers of rows, what is found of them lines of cells.jsonl.
+
+    Processes live from the first share to `close`; they rest between two, as between the chunks of a run.
+    """
+
+    plan: Plan
+    options: Options
+    run_id: str
+    _stack: Any = None
+    _take: Any = None
+
+    def open(self, seat: str) -> None:
+        rows = Rows(self.plan, self.options, self.run_id)
+        rows.seat = seat
+        self._stack = contextlib.ExitStack()
+        self._take = self._stack.enter_context(rows.at_work(Deaf(), lanes=1))
+
+    def do(self, share: Sequence[int]) -> Iterator[str]:
+        """Every cell and process of these rows. Others may follow: all processes rest behind them."""
+        for record in self._take(share, range(len(self.plan.jobs))):
+            yield record.to_json()
+
+    def close(self) -> None:
+        self._stack.close()
 
 
 @dataclass
@@ -65,15 +104,26 @@ class Part:
             seat.end()
 
 
-def execute(options: Options) -> int:
-    """The exit code of a run with --fleet: the worst of its kinds."""
+def main(asked: Command) -> int:
+    """The exit code of `run` with --fleet among its words: the worst of its kinds."""
+    over = Asked.of(asked.words)
+    execute = functools.partial(_execute, over=over, given=asked.words)
+    return ending(lambda: command.main(over.words, execute), (NoFleet, Mixed))
+
+
+def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
+    """given: all words of the command. Raises GrammarError, NoFleet, Mixed."""
+    for name, found in (("device", options.where.device), ("against", options.against)):
+        if found is not None:
+            raise GrammarError(f"--{name}: found {found} beside --fleet, allowed without it")
+    options = replace(options, given=given)
     asked = muster.kinds(options.where.gpu)
     tell = _quiet if options.shown.quiet else _tell
-    with Cluster(options.fleet, _outside(options)) as cluster:
+    with Cluster(over.address, _outside(options)) as cluster:
         pretended = muster.pretending()
         found = muster.gpus(cluster, asked, tell, pretended=pretended)
         for kind, seats in found.of.items():
-            if not options.mixed:
+            if not over.mixed:
                 muster.ensure_alike(kind, seats)
         kinds = asked if asked is not None else [*found.of] or [None]
         if options.where.require_gpu and (lacking := [kind or "a GPU" for kind in kinds if kind not in found.of]):

@@ -26,7 +26,8 @@ from common.process import Child
 from common.process import Lost as Ended
 from compare.exits import NO_GPU, WRONG, ending
 from compare.fleet import muster
-from compare.fleet.cluster import AUTO, Cluster, Lost, NoFleet, RemoteSeat
+from compare.fleet.asked import Asked, Command
+from compare.fleet.cluster import Cluster, Lost, NoFleet, RemoteSeat
 from compare.process import children
 
 PROGRAM = "compare.__main__"
@@ -69,25 +70,27 @@ class SeatedStudy:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def main(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
-    """`study NAME WORDS` with --fleet among the words; parser: the study's own. The worst exit code of its kinds."""
-    return ending(lambda: _main(name, parser, words), (NoFleet, NoPlace, gpus.UnknownGpu))
+def main(asked: Command) -> int:
+    """The exit code of a study with --fleet among its words: the worst of its kinds."""
+    name = asked.name.removeprefix("study ")
+    return ending(lambda: _main(name, asked.parser(), Asked.of(asked.words)), (NoFleet, NoPlace, gpus.UnknownGpu))
 
 
-def _main(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+def _main(name: str, parser: argparse.ArgumentParser, over: Asked) -> int:
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    ours.add_argument("--fleet", nargs="?", const=AUTO)
     ours.add_argument("--gpu", default="auto")
     ours.add_argument("--out", type=Path)
-    asked, rest = ours.parse_known_args(words)
+    asked, rest = ours.parse_known_args(over.words)
     known = parser._option_string_actions
+    if over.mixed:
+        raise NoPlace("--mixed: found beside a study, which has one seat of each kind, allowed with run and tune")
     if "--out" not in known or "--gpu" not in known:
         raise NoPlace(f"--fleet: found study {name}, allowed a study of a GPU that writes a folder (--gpu, --out)")
     if asked.out is None:
         raise NoPlace("--out: found none beside --fleet, allowed a folder: its name is that of each kind's")
     parser.parse_args([*rest, "--out", str(asked.out)])  # a wrong word is said here, before any seat is asked
     kinds = muster.kinds(asked.gpu)
-    with Cluster(asked.fleet) as cluster:
+    with Cluster(over.address) as cluster:
         found = muster.gpus(cluster, kinds, lambda line: print(line, file=sys.stderr), pretended=muster.pretending())
         lacking = [kind for kind in kinds or () if kind not in found.of]
         for kind in lacking:
