@@ -37,19 +37,42 @@ def both(one: str, holds_one: Callable[[Any], bool], other: str, holds_other: Ca
     return Rule(one, other, lambda a, b: bool(holds_one(a) and holds_other(b)))
 
 
+def _firsts(axes: Axes) -> dict[str, int]:
+    """Where the values of each axis begin, when the values of all stand one behind the other."""
+    return dict(zip(axes, itertools.accumulate(map(len, axes.values()), initial=0), strict=False))
+
+
+def _legal(axes: Axes, rules: Iterable[Rule]) -> np.ndarray:
+    """[values of all axes] x 2, bool: whether two values of two axes may go together."""
+    first = _firsts(axes)
+    parts = {axis: slice(at, at + len(axes[axis])) for axis, at in first.items()}
+    legal = np.ones((sum(map(len, axes.values())),) * 2, bool)
+    for part in parts.values():
+        legal[part, part] = False
+    for rule in rules:
+        if rule.one in axes and rule.other in axes:
+            apart = [[bool(rule.apart(one, other)) for other in axes[rule.other]] for one in axes[rule.one]]
+            legal[parts[rule.one], parts[rule.other]] &= ~np.array(apart)
+            legal[parts[rule.other], parts[rule.one]] &= ~np.array(apart).T
+    return legal
+
+
 def legal_pairs(axes: Axes, rules: Iterable[Rule]) -> set[Pair]:
     """Every pair of places on two axes whose values may go together."""
-    of: dict[frozenset[str], list[Rule]] = {}
-    for rule in rules:
-        of.setdefault(frozenset((rule.one, rule.other)), []).append(rule)
-    pairs = set()
-    for one, other in itertools.combinations(axes, 2):
-        mine = of.get(frozenset((one, other)), ())
-        for i, j in itertools.product(range(len(axes[one])), range(len(axes[other]))):
-            some = {one: axes[one][i], other: axes[other][j]} if mine else {}
-            if not any(rule.broken(some) for rule in mine):
-                pairs.add((one, i, other, j))
-    return pairs
+    named = [(axis, place) for axis, values in axes.items() for place in range(len(values))]
+    return {(*named[one], *named[other]) for one, other in np.argwhere(np.triu(_legal(axes, rules)))}
+
+
+def _shuffled(items: Iterable[Any], rng: random.Random) -> list[Any]:
+    """What rng.sample(items, len(items)) returns, in a third of its time: a million of these choose the cases."""
+    pool, shuffled, draw = list(items), [], rng.getrandbits
+    for left in range(len(pool), 0, -1):
+        bits = left.bit_length()
+        while (at := draw(bits)) >= left:
+            pass
+        shuffled.append(pool[at])
+        pool[at] = pool[left - 1]
+    return shuffled
 
 
 class _Array:
@@ -57,34 +80,31 @@ class _Array:
 
     def __init__(self, axes: Axes, rules: Iterable[Rule], strength: int, of: Collection[str] | None) -> None:
         self.axes, self.strength = axes, strength
-        ends = np.cumsum([0, *map(len, axes.values())])
-        self.first = dict(zip(axes, ends.tolist(), strict=False))
-        self.legal = np.zeros((ends[-1], ends[-1]), bool)
-        pairs = legal_pairs(axes, rules)
-        one, other = np.array([self.places(pair) for pair in pairs], int).reshape(-1, 2).T
-        self.legal[one, other] = self.legal[other, one] = True
-        self.wanted = sorted(self._wanted(pairs, of))
-        self.at = np.array([self.places(start) for start in self.wanted], int).reshape(-1, strength)
-        self.missing = np.zeros((ends[-1],) * strength, bool)
+        self.first = _firsts(axes)
+        self.named = [(axis, place) for axis, values in axes.items() for place in range(len(values))]
+        self.legal = _legal(axes, rules)
+        at = np.concatenate([self._wanted(chosen) for chosen in self._chosen(of)])
+        by_name = np.argsort(sorted(range(len(self.named)), key=self.named.__getitem__))
+        self.at = at[np.lexsort(by_name[at].T[::-1])]
+        self.missing = np.zeros((len(self.legal),) * strength, bool)
         self.mark(self.at, True)
 
-    def _wanted(self, pairs: set[Pair], of: Collection[str] | None) -> list[tuple[Any, ...]]:
-        """(axis, place, axis, place, ...), in the order of the axes."""
-        if self.strength == 1:
-            return [(axis, i) for axis in self.axes for i in range(len(self.axes[axis])) if of is None or axis in of]
-        if self.strength == 2:
-            return [pair for pair in pairs if of is None or pair[0] in of or pair[2] in of]
-        found = []
-        for a, b, c in itertools.combinations(self.axes, 3):
-            if of is not None and not {a, b, c} <= set(of):
-                continue
-            for i, j, k in itertools.product(*(range(len(self.axes[axis])) for axis in (a, b, c))):
-                if {(a, i, b, j), (a, i, c, k), (b, j, c, k)} <= pairs:
-                    found.append((a, i, b, j, c, k))
-        return found
+    def _chosen(self, of: Collection[str] | None) -> list[tuple[str, ...]]:
+        """The axes whose values, pairs or triples are wanted."""
+        enough = all if self.strength == 3 else any
+        chosen = itertools.combinations(self.axes, self.strength)
+        return [some for some in chosen if of is None or enough(axis in of for axis in some)]
 
-    def places(self, start: tuple[Any, ...]) -> list[int]:
-        return [self.first[axis] + place for axis, place in zip(start[::2], start[1::2], strict=True)]
+    def _wanted(self, chosen: tuple[str, ...]) -> np.ndarray:
+        """[legal combinations, strength]: where the values of some axes stand, in the order of the axes."""
+        sizes = [len(self.axes[axis]) for axis in chosen]
+        firsts = [self.first[axis] for axis in chosen]
+        legal = np.ones(sizes, bool)
+        for one, other in itertools.combinations(range(self.strength), 2):
+            shape = [size if axis in (one, other) else 1 for axis, size in enumerate(sizes)]
+            rows, columns = (slice(firsts[axis], firsts[axis] + sizes[axis]) for axis in (one, other))
+            legal &= self.legal[rows, columns].reshape(shape)
+        return np.argwhere(legal) + firsts
 
     def mark(self, at: np.ndarray, value: bool) -> None:
         for order in itertools.permutations(range(self.strength)):
@@ -92,10 +112,10 @@ class _Array:
 
     def left(self) -> np.ndarray:
         """Numbers of what is still missing."""
-        return np.flatnonzero(self.missing[tuple(self.at.T)]) if len(self.at) else np.empty(0, int)
+        return np.flatnonzero(self.missing[tuple(self.at.T)])
 
     def complete(
-        self, start: tuple[Any, ...], rng: random.Random, plain: bool, thrift: float = 0.0
+        self, start: Iterable[int], rng: random.Random, plain: bool, thrift: float = 0.0
     ) -> dict[str, int] | None:
         """A row through `start`; None where some axis has no value left for it. plain: of equals the first value.
         thrift: how often an axis takes its first free value, whatever another would add."""
@@ -104,27 +124,28 @@ class _Array:
         gain = self.missing.astype(int) if self.strength == 1 else np.zeros(len(self.legal), int)
         legal = np.ones(len(self.legal), bool)
 
-        def take(axis: str, place: int) -> None:
-            at = self.first[axis] + place
+        def take(at: int) -> None:
             if self.strength == 2:
                 gain[:] += self.missing[at]
             elif self.strength == 3 and chosen:
                 gain[:] += self.missing[at, chosen].sum(0)
             legal[:] &= self.legal[at]
+            axis, place = self.named[at]
             row[axis] = place
             chosen.append(at)
 
-        for axis, place in zip(start[::2], start[1::2], strict=True):
-            take(axis, place)
-        for axis in rng.sample([axis for axis in self.axes if axis not in row], len(self.axes) - len(row)):
-            order = rng.sample(range(len(self.axes[axis])), len(self.axes[axis]))
+        for at in start:
+            take(at)
+        for axis in _shuffled((axis for axis in self.axes if axis not in row), rng):
+            first, size = self.first[axis], len(self.axes[axis])
+            order = _shuffled(range(size), rng)
             order = sorted(order, key=bool) if plain else order
-            first = self.first[axis]
-            free = [place for place in order if legal[first + place]]
+            may, adds = (some[first : first + size].tolist() for some in (legal, gain))
+            free = [place for place in order if may[place]]
             if not free:
                 return None
             frugal = thrift and rng.random() < thrift
-            take(axis, min(free) if frugal else max(free, key=lambda place: gain[first + place]))
+            take(first + (min(free) if frugal else max(free, key=adds.__getitem__)))
         return row
 
     def values(self, row: dict[str, int]) -> Values:
@@ -162,16 +183,17 @@ def covering(
     """
     array, rng, rows = _Array(axes, rules, strength, of), random.Random(seed), []
     while (left := array.left()).size:
-        start = array.wanted[left[rng.choice(range(left.size))]]
+        start = array.at[left[rng.choice(range(left.size))]].tolist()
         thrifts = (number / TRIES if cheap else 0.0 for number in range(TRIES))
         made = filter(None, (array.complete(start, rng, plain, thrift) for thrift in thrifts))
         made = (row for row in made if cheap is None or cheap(array.values(row)))
         row = max(itertools.islice(made, CHOICES if strength == 1 else 1), key=array.gain, default=None)
         if row is None and drop:
-            array.mark(np.array([array.places(start)]), False)
+            array.mark(np.array([start]), False)
             continue
         if row is None:
-            raise ValueError(f"axes: found {start}, which no row can hold, allowed what one can")
+            found = [array.named[at] for at in start]
+            raise ValueError(f"axes: found {found}, which no row can hold, allowed what one can")
         array.hold(row)
         rows.append(array.values(row))
     return rows
