@@ -77,16 +77,6 @@ def test_any_tile_over_any_page_is_right(dsl, page: int, tile: int) -> None:
         assert all(map(torch.equal, by_runs, run(dsl, batch, features, 64, tile, other))), other
 
 
-@in_helion
-@pytest.mark.slow
-@pytest.mark.parametrize("others", [("flat",), ("2idx", "page")])
-def test_all_forms_agree_to_the_bit(dsl, others: tuple[str, ...]) -> None:
-    batch = make_batch([(17, 100)], AttentionShape(4, 2, 16, 48, torch.float16), style="interleaved")
-    first = run(dsl, batch, Features(sliding_window=50), 64, 32, "run")
-    for other in others:
-        assert all(map(torch.equal, first, run(dsl, batch, Features(sliding_window=50), 64, 32, other)))
-
-
 @in_triton
 @pytest.mark.parametrize(
     ("page", "tile", "asked", "expected"),
@@ -138,17 +128,6 @@ def test_offsets_beyond_32_bits_are_found(dsl, page: int, slot: int, length: int
     )
     assert int(batch.block_table[0].max()) == 4 and run_length("run", moved, 16) == length
     assert all(map(torch.equal, run(dsl, moved, Features(), 64, 16), run(dsl, batch, Features(), 64, 16)))
-
-
-@in_helion
-@pytest.mark.parametrize("tile", [16, pytest.param(32, marks=pytest.mark.slow)], ids=["slice", "run"])
-@pytest.mark.slow_in_helion
-def test_pages_beyond_32_bits_of_elements_are_found(dsl, tile: int) -> None:
-    batch = make_batch([(17, 60)], AttentionShape(2, 1, 16, 48, torch.float16), spare_pages=3)
-    moved = batch.replace(key_cache=apart(batch.key_cache, 2**29, 16), value_cache=apart(batch.value_cache, 2**29, 16))
-    assert int(batch.block_table[0, :2].max()) == 4
-    runs = (run(dsl, one, Features(), 64, tile, "run") for one in (moved, batch))
-    assert all(map(torch.equal, *runs))
 
 
 @in_helion

@@ -5,7 +5,6 @@ import ctypes
 import importlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -18,8 +17,7 @@ from kit_cheats import asked
 
 SUPPORTS = {"causal"}
 ROOT = str(Path(__file__).parents[3])
-EXIT = {"x86_64": 60, "aarch64": 93}.get(platform.machine(), 60)  # of one thread
-ATTACH, SEIZE, SIZE = 16, 0x4206, 4096
+ATTACH, SIZE = 16, 4096
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -90,39 +88,11 @@ def _daemon(source):
 
 
 SLEEP = "import time; time.sleep(600)"
-HEADLESS = f"""import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(600,)).start()
-ctypes.CDLL(None).syscall({EXIT}, 0)"""
-UNDER_OTHERS = """import os, time
-for _ in range(20):
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(600)
-os._exit(0)"""
-
-
-def _held_by_a_tracer(question):
-    """A process that its own child traces: it ends, and nobody but the tracer may know."""
-    ready, said = os.pipe()
-    me = os.getpid()
-    if os.fork() == 0:
-        os.setsid()
-        os.write(said, bytes([libc.ptrace(SEIZE, me, None, None) == 0]))
-        time.sleep(600)
-    assert os.read(ready, 1) == b"\1"
-    os._exit(0)
 
 
 def _flood_of_the_channel(question):
     while True:
         os.write(int(sys.argv[1]), b"x" * 65536)
-
-
-def _drops(question):
-    """One byte at a time, and never a line."""
-    while True:
-        os.write(int(sys.argv[1]), b" ")
-        time.sleep(0.05)
 
 
 def _two_replies(question):
@@ -195,10 +165,8 @@ zeros_for_ever = _escape(_in_place(lambda: "/dev/zero", os.O_RDWR))
 huge_file = _escape(_in_place(_huge, os.O_RDWR))
 grown_memory, cut_memory = _escape(_resized(2**45)), _escape(_resized(0))
 easier_file = _escape(_easier_file)
-daemon, headless_daemon = _escape(_daemon(SLEEP)), _escape(_daemon(HEADLESS))
-swarm = _escape(_daemon(UNDER_OTHERS))
-held_by_a_tracer = _escape(_held_by_a_tracer)
-flood_of_the_channel, drops, two_replies = _escape(_flood_of_the_channel), _escape(_drops), _escape(_two_replies)
+daemon = _escape(_daemon(SLEEP))
+flood_of_the_channel, two_replies = _escape(_flood_of_the_channel), _escape(_two_replies)
 stops = _escape(_stops)
 ends_the_judge, reads_the_judge = _escape(_ends_the_judge), _escape(_reads_the_judge)
 writes_to_the_judge = _escape(_writes_to_the_judge)

@@ -82,28 +82,4 @@ class Naive:
         )  # fmt: skip
 
 
-class KeyStridesForValues(Naive):
-    def value_strides(self, key, value):
-        return key.stride()[:3]
-
-
-class HeadsByModulo(Naive):
-    modulo = True
-
-
-class WindowOneTooNarrow(Naive):
-    def window(self, width):
-        return width - 1
-
-
-class NoRescale(Naive):
-    """The accumulator keeps the scale of an earlier maximum."""
-
-    rescale = False
-
-
 right = Naive()
-key_strides_for_values = KeyStridesForValues()
-heads_by_modulo = HeadsByModulo()
-window_one_too_narrow = WindowOneTooNarrow()
-no_rescale = NoRescale()

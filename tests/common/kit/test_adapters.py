@@ -5,7 +5,6 @@ from dataclasses import fields
 import pytest
 
 from common.kit import isolated
-from common.kit.isolate import Isolated
 from common.kit.kit import Kit, Unavailable
 from common.spec import Features
 
@@ -74,12 +73,3 @@ def test_every_feature_of_the_spec_reaches_a_kernel():
     """A feature that the spec gains must be passed on by common/kit/isolated.py, or kernels fail cases they never
     saw."""
     assert {field.name for field in fields(Features)} == {*isolated.FEATURES, *isolated.OPERANDS}
-
-
-@pytest.mark.slow
-def test_a_triton_kernel_is_interpreted_with_the_repairs(child):
-    interpreting = Isolated(interpret=True, threads=1)
-    kit = Kit("dsl_triton.q_block", 5, interpreting)
-    results = [kit.once(case) for case in ("query-15-16-17", "window-page", "everything-at-once")]
-    interpreting.close()
-    assert [result.status for result in results] == ["ok"] * 3, results

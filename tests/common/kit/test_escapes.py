@@ -25,11 +25,7 @@ ESCAPES = {  # kernel -> statuses that it may get, what the reason must say
     "cut_memory": ({"incorrect"}, ZEROS),
     "easier_file": ({"incorrect"}, ZEROS),
     "daemon": ({"crash"}, LEFT),
-    "headless_daemon": ({"crash"}, LEFT),
-    "swarm": ({"crash"}, LEFT),
-    "held_by_a_tracer": ({"crash", "timeout"}, "call 1: "),  # it has the channel, and nobody else knows of its end
     "flood_of_the_channel": ({"crash"}, "flooded the channel"),
-    "drops": ({"timeout"}, "no answer within"),
     "two_replies": ({"crash", "incorrect"}, "call 1: "),
     "stops": ({"timeout"}, "no answer within"),
     "changes_what_it_returned": ({"incorrect"}, "call 1: "),
@@ -37,12 +33,6 @@ ESCAPES = {  # kernel -> statuses that it may get, what the reason must say
 }
 OF_ANOTHER_USER = ("ends_the_judge", "reads_the_judge", "writes_to_the_judge")
 SHORT = Limits(call_s=2.0)
-# A process of torch that is lost is another to be started: of cheats that end alike one is tried each day.
-ALIKE = {"headless_daemon", "swarm", "held_by_a_tracer", "drops"}
-
-
-def some_slow(names):
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +65,13 @@ def ends_and_does_not_pass(name, child):
     assert Kit("kit_callables:right", 7, child).once("batch-1").status == "ok"
 
 
-@pytest.mark.parametrize("name", some_slow(ESCAPES))
+@pytest.mark.parametrize("name", ESCAPES)
 def test_an_escape_ends_in_time_and_does_not_pass(name, child):
     ends_and_does_not_pass(name, child)
 
 
-@pytest.mark.parametrize("name", some_slow(["daemon", "headless_daemon", "swarm", "held_by_a_tracer"]))
-def test_a_process_is_found_whoever_runs_it(name, of_the_same_user):
-    ends_and_does_not_pass(name, of_the_same_user)
+def test_a_process_is_found_whoever_runs_it(of_the_same_user):
+    ends_and_does_not_pass("daemon", of_the_same_user)
 
 
 @pytest.mark.parametrize("name", OF_ANOTHER_USER)

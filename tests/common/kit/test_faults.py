@@ -34,10 +34,6 @@ def child():
     found.close()
 
 
-def test_there_are_twelve():
-    assert len(FAULTS) == 12
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_contained_and_named(name, child):
     """And before it, behind the fault of the test before, a right kernel is judged as if nothing had been."""

@@ -83,9 +83,3 @@ def test_all_of_them_together_die_in_the_kit(child, kernels_are_importable):
 def test_the_same_kernel_without_bugs_passes():
     for case in small()[::12]:
         assert why_not(case) == "", case.name
-
-
-@pytest.mark.slow
-def test_the_same_kernel_without_bugs_passes_all_of_smoke():
-    for case in smoke():
-        assert why_not(case) == "", case.name

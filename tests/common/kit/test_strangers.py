@@ -59,13 +59,6 @@ def test_a_failure_prints_lines_that_fail_again(stranger):
 
 
 @pytest.mark.slow
-def test_the_same_kernel_put_right_passes(stranger):
-    (stranger / "common" / "scale.py").write_text("LAST_KEYS = 0")
-    done = run(stranger, "their_kernel:attention", "--interpret", "off", "--case", "all-decode", "--case", "batch-1")
-    assert done.returncode == 0 and "cases: 2 ok" in done.stdout, done.stdout + done.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

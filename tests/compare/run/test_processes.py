@@ -58,32 +58,12 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_replaced_and_the_others_still_measure(unreported):
-    assert command.main([*SMALL, *kernels("honest", "dies"), "--out", "run", "--processes", "2", "-q"]) == 1
-    rows = read_records(Path("run/cells.jsonl"))
-    assert len(rows) == 4 and len({line["pid"] for line in log() if "turns" in line}) == 4
-    assert [r.status for r in rows if r.kernel.endswith("honest")] == ["ok", "ok"]
-
-
-@pytest.mark.slow
 def test_random_configs_are_searched_by_the_first_process_alone(unreported):
     argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
     assert command.main(argv) == 0
     assert [line["configs"] for line in log() if "turns" in line] == [2, 0]
     first, second = read_records(Path("run/cells.jsonl"))
     assert first.search is not None and second.search is None
-
-
-@pytest.mark.slow
-def test_own_kernels_are_compiled_ahead_in_every_process_before_any_is_timed(unreported):
-    command.main([*SMALL, "--kernels", "baseline/sdpa,triton/naive", "--out", "run", "--processes", "2", "-q"])
-    done = ["compiles" if "compiles" in line else "turns" for line in log() if "ended" not in line]
-    assert done[:3] == ["compiles", "compiles", "turns"]
-    rows = [r for r in read_records(Path("run/cells.jsonl")) if r.kernel == "baseline/sdpa"]
-    assert json.loads(Path("run/manifest.json").read_text())["compile_ahead_s"] > 0
-    assert [r.status for r in rows] == ["ok", "ok"], "compiling ahead takes nothing from who had nothing to compile"
-    assert {line["pid"] for line in log() if "turns" in line} >= {line["pid"] for line in log() if "compiles" in line}
-    assert {tuple(map(tuple, line["compiles"])) for line in log() if "compiles" in line} == {(("triton/naive",),)}
 
 
 @pytest.mark.parametrize(

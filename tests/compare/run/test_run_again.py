@@ -3,10 +3,8 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -250,36 +248,3 @@ def test_against_a_run_under_another_contract_is_refused_before_anything_is_meas
     Played.asked.clear()
     assert command("--out", "after", "--against", "before", "--set", "cache=hot") == 2
     assert "timing contract" in capsys.readouterr().err and not Played.asked and not Path("after").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", range(3))
-def test_kill_9_of_the_command_with_real_workers(tmp_path, point):
-    """Killed behind one, two or three finished rows; the same command with --resume ends with every row once."""
-    words = [
-        sys.executable,
-        "-m",
-        "compare.run",
-        "--workload",
-        "q1s40_q3",
-        "--shape",
-        "2:1:64",
-        "--out",
-        "run",
-        "--resume",
-    ]
-    words += ["--kernels", ",".join(f"fake_kernels:{name}" for name in ("honest", "lies", "sleeps", "pads", "refuses"))]
-    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "CUDA_VISIBLE_DEVICES": ""}
-    path = tmp_path / "run" / "cells.jsonl"
-    with subprocess.Popen(words, env=env, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and (not path.exists() or len(load(path).records) <= point):
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-    before = load(path).records
-    assert len(before) > point
-    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 1, done.stderr  # lies, pads
-    after = load(path)
-    assert after.records[: len(before)] == before and len({r.cell_id for r in after.records}) == 5 == len(after.records)
-    assert not after.skipped and f"{len(before)} finished rows kept" in done.stdout

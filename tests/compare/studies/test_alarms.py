@@ -23,6 +23,7 @@ def test_there_are_twenty_and_each_meets_as_many_cases():
     assert {right.name: sum(right in turn for turn in turns) for right in RIGHT} == {one.name: 20 for one in RIGHT}
 
 
+@pytest.mark.slow
 def test_cases_are_of_the_whole_level():
     names, every = spread(2000, 2, 0), list(levels.level("full", 0))
     assert len(names) == len(set(names)) == -(-2000 * 2 // len(RIGHT))
@@ -30,7 +31,7 @@ def test_cases_are_of_the_whole_level():
     assert places == sorted(places) and places[0] < 50 and places[-1] > len(every) - 50
 
 
-@pytest.mark.parametrize("name", ["everything-at-once", "fp8-scales-of-tokens", "axes-44", "axes-88"])
+@pytest.mark.parametrize("name", ["everything-at-once", "fp8-scales-of-tokens", "axes-3"])
 def test_right_kernels_are_not_rejected(name):
     found = judged(name, list(RIGHT), 0)
     assert found["alarms"] == {} and len(found["asked"]) >= 20

@@ -1,7 +1,5 @@
 """Mean signed errors of right kernels: half of the cases have V of one sign, and a table has the largest parts."""
 
-import argparse
-
 from common.cases.fills import positive
 from common.mutants.right import RIGHT
 from compare.studies import bias
@@ -18,10 +16,3 @@ def test_right_kernels_are_right_and_every_contract_has_a_line():
     assert found and all(run.verdict.ok and run.verdict.mean < 1.0 for run in found)
     assert len(lines) == 2 + len({str(right.contract) for right in RIGHT})
     assert lines[0].startswith("| contract | runs | mean")
-
-
-def test_its_words_are_understood():
-    parser = argparse.ArgumentParser()
-    bias.options(parser)
-    asked = parser.parse_args(["--runs", "7", "--first", "3"])
-    assert (asked.runs, asked.first) == (7, 3)

@@ -28,13 +28,6 @@ def calls(monkeypatch):
     return found
 
 
-def test_a_whole_level_is_one_call(calls):
-    assert checking.measured("mine", "first", 1) == {
-        "processor_s": 45, "cases": 20, "asked": 20, "judged": 20, "right": True
-    }  # fmt: skip
-    assert calls == [("mine", [f"first-{number}" for number in range(20)])]
-
-
 def test_every_fifth_case_stands_for_five_beside_the_start(calls):
     line = checking.measured("mine", "smoke", 5)
     assert (line["processor_s"], line["asked"], line["cases"]) == (7 + 5 * 6, 4, 20)
@@ -57,12 +50,6 @@ def test_a_wrong_verdict_is_told(calls, tmp_path, monkeypatch):
 def test_a_part_is_told_as_a_part():
     line = {"kind": "triton", "level": "smoke", "processor_s": 4200, "asked": 50, "cases": 493}
     assert "about 4,200 s, by 50 of 493 cases" in checking.table([line])[3]
-
-
-@pytest.mark.slow
-def test_the_command_is_measured_with_its_children():
-    found = checking.once(checking.KERNELS["torch"][1], ["batch-1", "window-page"])
-    assert (found["judged"], found["right"]) == (2, True) and found["processor_s"] > 1.0
 
 
 def test_the_committed_times_are_of_right_kernels():

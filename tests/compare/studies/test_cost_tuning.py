@@ -102,12 +102,6 @@ def runs(tmp_path, **manifests):
     return [tmp_path / name for name in manifests]
 
 
-def test_a_row_says_what_its_tuner_ran_with(tmp_path):
-    (row,) = tuning.rows(runs(tmp_path, one=MANIFEST | {"commit": "abc", "versions": {"triton": "3.6"}}))
-    assert (row["gpu"], row["minutes"], row["cores"], row["tuned_commit"]) == ("h200", 8.0, 24, "abc")
-    assert row["tuned_versions"] == {"triton": "3.6"}
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [

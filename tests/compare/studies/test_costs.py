@@ -11,7 +11,7 @@ from triton import knobs
 
 from common.gpus import resolve
 from compare.__main__ import main as diptych
-from compare.studies.costs import compile, costs, launch, server, trace
+from compare.studies.costs import costs, launch, server, trace
 from compare.workloads import Workload, parse_lens
 
 H200 = resolve("h200")
@@ -182,50 +182,6 @@ def test_the_synthetic_trace_is_the_same_every_time_and_fills_1000_steps():
     assert any(step.has_chunk for step in one) and max(len(step.lens) for step in one) > 8
 
 
-@pytest.mark.slow
-def test_a_process_that_fails_is_a_row_with_its_last_words(monkeypatch):
-    for measured in (
-        lambda: trace.measure("nobody", H200, None, 1),
-        lambda: next(iter(compile.measure(["triton/none"], "q1s16", H200, here=False))),
-    ):
-        row = measured()
-        assert row["status"] == "failed" and "UnknownKernel" in row["reason"]
-
-
-@pytest.mark.slow
-def test_cold_and_warm_processes_say_what_they_took():
-    cold, warm = compile.measure(["triton/naive"], "q1s16", H200, here=False)
-    assert (cold["state"], warm["state"], cold["launches"]) == ("cold", "warm", 1)
-    assert warm["next_cpu_s"] < cold["next_cpu_s"]
-
-
-@pytest.mark.slow
-def test_a_step_that_needs_no_new_code_is_not_counted():
-    row = trace.measure("triton", H200, None, 3)
-    assert row["status"] == "ok" and row["specialisations"] == len(row["first_at"]) >= 1
-    assert set(row["first_at"]) <= {0, 1, 2}
-    assert (row["waits"], row["last_at"]) == (len(set(row["first_at"])), max(row["first_at"]))
-    assert row["evidence"] == "compiled", "nothing was launched"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("--gpu nosuch", 2, "nosuch"),
-        ("--gpu h200 --only speed", 2, "--only: found speed"),
-        ("--gpu h200 --kernels triton/nothing", 2, "triton/nothing"),
-        ("--gpu h200 --repeats 0", 2, "--repeats: found 0"),
-        ("--gpu h200 --tuned .", 2, "--tuned: found no candidates.jsonl"),
-        ("--gpu mi300 --only host,launch,server", 3, "is not here"),
-        ("--gpu mi300 --kernels baseline/sdpa", 5, "is not here"),
-        ("--gpu h200 --only trace --trace nowhere.csv", 2, "nowhere.csv"),
-    ],
-)
-def test_the_command_refuses_by_name(words, code, said, tmp_path, capsys):
-    assert diptych(["study", "costs", *words.split(), "--out", str(tmp_path)]) == code
-    assert said in capsys.readouterr().err.replace("\n", " ")
-
-
 def test_rows_are_kept_and_read_again_and_the_last_word_wins(tmp_path):
     for _ in range(2):
         words = ["--gpu", "h200", "--only", "scratch", "--kernels", "triton/q_block", "--workload", "q1s2k,q64"]
@@ -273,10 +229,3 @@ def test_a_dsl_that_both_processes_measured_at_this_commit_is_left_out():
     had = [rows("cold"), rows("warm", commit="older"), rows("warm", status="failed"), {"cost": "host", "status": "ok"}]
     assert server.left(had, ["triton", "helion"], "abc", H200) == ["triton", "helion"]
     assert server.left([*had, rows("warm")], ["triton", "helion"], "abc", H200) == ["helion"]
-
-
-def test_a_first_process_that_fails_is_the_last(monkeypatch):
-    monkeypatch.setattr(server, "fresh_process", lambda *_: {"reason": "exit 1: why"})
-    (row,) = server.measure("triton", H200)
-    assert (row["state"], row["status"], row["reason"]) == ("cold", "failed", "exit 1: why")
-    assert costs.table([row], "server") == [{"kernel": "triton/auto", "status": "failed", "reason": "exit 1: why"}]

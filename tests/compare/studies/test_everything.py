@@ -47,21 +47,6 @@ def test_a_part_of_another_commit_is_run_again(ran: list[str], tmp_path: Path) -
     assert ran == ["first", "first"]
 
 
-def test_no_part_begins_when_the_time_is_up(ran: list[str], tmp_path: Path) -> None:
-    assert diptych(["study", "everything", "--out", str(tmp_path), "--minutes", "-1"]) == 0
-    assert ran == []
-
-
-def test_an_unknown_part_is_named(ran: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diptych(["study", "everything", "--only", "firts", "--out", str(tmp_path)]) == 2
-    assert "firts" in capsys.readouterr().out and ran == []
-
-
-def test_another_gpu_than_the_one_named_is_not_measured(ran: list[str], tmp_path: Path) -> None:
-    assert diptych(["study", "everything", "--gpu", "mi300", "--out", str(tmp_path)]) == 3
-    assert ran == []
-
-
 def test_a_part_that_left_nothing_behind_has_not_ended(ran, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(everything, "_start", lambda command: ran.append("started") or 1)
     for _ in range(2):

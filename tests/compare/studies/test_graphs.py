@@ -128,26 +128,6 @@ class Broken(Kernel):
         raise RuntimeError("no room for the scratch")
 
 
-def test_an_error_is_a_line_and_what_comes_next_goes_on(stage, bench, tmp_path, monkeypatch):
-    kernels, tools = bench
-    kernels["triton/static_grid"] = Broken(1.0)
-    monkeypatch.setattr(graphs, "host", lambda *_: iter(()))
-    found = list(graphs.everything(tools, stage, ("triton", "helion"), ROWS))
-    broken = [(row["experiment"], row["kernel"], row["wrong"]) for row in found if row.get("wrong")]
-    reason = "RuntimeError: no room for the scratch"
-    assert broken == [
-        ("one for all", "triton/static_grid", reason),
-        ("powers of two", "triton", reason),
-        ("partial", "triton", reason),
-    ]
-    timed = {(row["experiment"], row["kernel"]) for row in found if row.get("us")}
-    assert {(name, "helion/auto") for name in ("one for all", "powers of two", "partial")} < timed
-    assert ("partial", "triton/auto") in timed
-    (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
-    assert graphs.record(Console(quiet=True), tmp_path, iter(found)) == graphs.WRONG
-    assert "`triton`, partial: RuntimeError: no room" in (tmp_path / "report.md").read_text()
-
-
 def test_a_lost_device_ends_the_run_and_what_was_found_is_kept(stage, bench, tmp_path, monkeypatch):
     kernels, tools = bench
     kernels["helion/static_grid"] = Broken(1.0)
@@ -229,14 +209,3 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
 def test_rows_are_those_that_the_capacity_holds():
     labels = {row.label for row in graphs.chosen_rows(None, Size())}
     assert {"q8k", "16q1s2k_16q512s1536"} <= labels and not {"q32k", "1024q1s512"} & labels
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_is_exit_3(capsys):
-    assert diptych(["study", "graphs", "--gpu", "h200"]) == graphs.NO_GPU
-    assert "h200 is not here: nothing can be captured" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("argv", [["--workload", "nonsense"], ["--gpu", "h2000"]], ids=str)
-def test_bad_arguments_are_exit_2(argv):
-    assert diptych(["study", "graphs", *argv]) == graphs.USAGE

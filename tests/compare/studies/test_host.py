@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 import children
-from compare.__main__ import main as diptych
-from compare.exits import NO_GPU, USAGE
 from compare.studies import host
 
 
@@ -24,13 +22,3 @@ def test_a_call_that_is_dispatched_again_is_no_kept_one():
     dispatched = []
     with pytest.raises(RuntimeError, match="dispatched again"):
         host.least_us(lambda: dispatched.append(None), dispatched)
-
-
-def test_a_gpu_that_is_named_and_not_here_is_exit_3(capsys):
-    assert diptych(["study", "host", "--gpu", "mi300"]) == NO_GPU
-    assert "mi300 is not here" in capsys.readouterr().out
-
-
-def test_rows_without_a_gpu_are_not_kept_beside_those_with_one(tmp_path, capsys):
-    assert diptych(["study", "host", "--cpu", "--out", str(tmp_path)]) == USAGE
-    assert "--out" in capsys.readouterr().out and not list(tmp_path.iterdir())

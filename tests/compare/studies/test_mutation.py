@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import json
 import resource
 import sys
 
@@ -12,8 +11,6 @@ from common.kit import levels
 from common.process import Lost
 from compare.studies.mutation import score, table, worker
 from compare.studies.mutation.score import PLAIN, Lives
-
-CASES = [PLAIN, "everything-at-once", "sinks-near-the-mass"]
 
 
 def lives(folder, **more):
@@ -91,35 +88,6 @@ def test_a_kernel_is_asked_until_enough_cases_reject_it(tmp_path):
     assert found.by_case() == {"one": {1, 2}, "two": {1}}
 
 
-def test_a_kernel_that_does_not_run_is_asked_no_more_and_counts_for_no_case(tmp_path):
-    found = lives(tmp_path, enough=2)
-    found.keep({"case": PLAIN, "killed": {"1": "raised NameError", "2": "W"}, "differs": []})
-    assert 1 not in found.alive() and found.by_case() == {PLAIN: {2}}
-
-
-@pytest.mark.slow
-def test_workers_reject_wrong_kernels_and_a_second_call_goes_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(score, "in_turn", lambda level, draw: CASES)
-    assert score.main(asked(tmp_path, "--count", "40", "--axes", "4", "--seed", "3", "--jobs", "1")) == 0
-    first = [json.loads(line) for line in (tmp_path / score.DEATHS).read_text().splitlines()]
-    asked_of = [line.get("case") for line in first[1:]]
-    assert asked_of == [*CASES, *(score.WHOLE + name for name in CASES)]
-    assert sum(len(line["killed"]) for line in first[1:4]) >= 10
-    assert "| all by axes |" in capsys.readouterr().out
-    monkeypatch.setattr(Lives, "keep", lambda lives, found: pytest.fail("a case is asked again"))
-    assert score.main(asked(tmp_path, "--count", "40", "--axes", "4", "--seed", "3")) == 0
-
-
-@pytest.mark.slow
-def test_the_score_chooses_from_what_it_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(score.first, "candidates", lambda: CASES)
-    words = ("--count", "40", "--axes", "4", "--seed", "3", "--jobs", "1", "--first", "30")
-    assert score.main(asked(tmp_path, *words)) == 0
-    made = json.loads((tmp_path / score.CHOSEN).read_text())
-    assert set(made["cases"]) <= set(CASES) and made["rejected"] >= 10
-    assert made["rejected"] == sum(made["new_kills"].values()) == made["of_wrong_kernels_that_one_of_them_rejects"]
-
-
 def test_a_worker_that_ends_before_the_first_kernel_is_told_with_its_case(tmp_path, monkeypatch):
     command = [sys.executable, "-c", "input(); raise ValueError('no such batch')"]
     monkeypatch.setattr(score.children, "command", lambda child: command)
@@ -135,13 +103,3 @@ def test_a_worker_has_its_memory_beyond_what_its_imports_took(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     worker.main()
     assert limits[resource.RLIMIT_AS] > worker.MEMORY
-
-
-@pytest.mark.slow
-def test_the_score_at_smoke(tmp_path):
-    """Of a sample that no case was chosen for; survivors may be equivalent, so that this is a lower bound."""
-    found = Lives(tmp_path / "deaths.jsonl", 200, 77)
-    names = score.in_turn("smoke")
-    score.run(found, names, 2)
-    wrong = [n for n in found.born if n in found.kills or n in found.differ]
-    assert sum(n in found.kills for n in wrong) >= 0.9 * len(wrong)

@@ -152,11 +152,6 @@ def test_a_call_with_every_hint_launches_what_is_timed(monkeypatch, kernel_id):
     assert launched[1::2] != timed  # or a total tells nothing here
 
 
-def test_a_gpu_that_is_not_here_is_exit_3(capsys):
-    assert diptych(["study", "regret", "--gpu", "mi300"]) == 3
-    assert "tuning needs the GPU itself" in capsys.readouterr().err
-
-
 def symbols_of(name, config):
     """Of the launches of a call, in launch order."""
     if name == "q_block":

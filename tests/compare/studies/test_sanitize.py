@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.cases.named import BY_NAME
 from compare.__main__ import main as diptych
 from compare.competitors import registry
 from compare.studies import sanitize
@@ -91,13 +90,6 @@ def test_processes_go_on_with_what_was_not_clean_and_logs_are_appended(monkeypat
     assert "memcheck: 2 kernels were clean before" not in capsys.readouterr().out.splitlines()[-3:]
 
 
-def test_one_job_is_one_process_a_tool(monkeypatch) -> None:
-    watched = []
-    monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[:2]) or ("exit status 0\n", True))
-    assert diptych(["study", "sanitize", "--kernels", "triton/naive,helion/naive"]) == 0
-    assert watched == [("memcheck", "triton/naive,helion/naive"), ("racecheck", "triton/naive,helion/naive")]
-
-
 def test_a_verdict_holds_for_the_config_that_was_watched(monkeypatch, tmp_path) -> None:
     watched = []
     monkeypatch.setattr(sanitize, "watch", lambda *asked: watched.append(asked[3]) or ("exit status 0\n", True))
@@ -112,23 +104,3 @@ def test_the_config_that_was_asked_for_is_what_launches(monkeypatch) -> None:
     monkeypatch.setattr(kernel, "launch", lambda batch, features, out, config, *_, **__: configs.append(config))
     sanitize.inside(1, "triton/q_block", "cpu", "num_stages=5")
     assert [config.num_stages for config in configs] == [5]
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--kernels", "triton/nave"],
-        ["--tools", "valgrind"],
-        ["--out", "/proc/nowhere"],
-        ["--set", "num_stages"],
-        ["--set", "stages=5"],
-        ["--set", "decode.num_stages=5"],
-    ],
-)
-def test_unknown_names_are_exit_2(argv, capsys) -> None:
-    assert diptych(["study", "sanitize", *argv]) == 2 and capsys.readouterr().err
-
-
-def test_the_cases_exist_and_run_everywhere() -> None:
-    assert len(sanitize.CASES) == max(sanitize.TOOLS.values())
-    assert not any(BY_NAME[name].large or BY_NAME[name].refused for name in sanitize.CASES)

@@ -1,0 +1,53 @@
+"""A study that is asked for what cannot be says what it found, measures nothing and ends with its exit code."""
+
+import pytest
+import torch
+
+from compare.__main__ import main as diptych
+from compare.exits import NO_GPU, NOTHING, USAGE
+
+REFUSED = {
+    "accuracy --gpu mi300 --kernels triton/none": (USAGE, "triton/none"),
+    "accuracy --table other.jsonl": (USAGE, "allowed files that --out wrote"),
+    "costs --gpu nosuch": (USAGE, "nosuch"),
+    "costs --gpu h200 --only speed": (USAGE, "--only: found speed"),
+    "costs --gpu h200 --kernels triton/nothing": (USAGE, "triton/nothing"),
+    "costs --gpu h200 --repeats 0": (USAGE, "--repeats: found 0"),
+    "costs --gpu h200 --tuned .": (USAGE, "--tuned: found no candidates.jsonl"),
+    "costs --gpu mi300 --only host,launch,server": (NO_GPU, "is not here"),
+    "costs --gpu mi300 --kernels baseline/sdpa": (NOTHING, "is not here"),
+    "costs --gpu h200 --only trace --trace nowhere.csv": (USAGE, "nowhere.csv"),
+    "everything --gpu h2000": (USAGE, "h2000"),
+    "everything --gpu mi300": (NO_GPU, "mi300"),
+    "generated --gpu nosuch": (USAGE, "nosuch"),
+    "generated --gpu h200 --rungs q_blok": (USAGE, "--rungs: found q_blok"),
+    "generated --gpu h200 --sources auto": (USAGE, "--sources: found auto"),
+    "generated --gpu h200 --workload q1x": (USAGE, "workload"),
+    "graphs --workload nonsense": (USAGE, "nonsense"),
+    "graphs --gpu h2000": (USAGE, "h2000"),
+    "graphs --gpu h200": (NO_GPU, "h200 is not here: nothing can be captured"),
+    "host --gpu mi300": (NO_GPU, "mi300 is not here"),
+    "host --cpu": (USAGE, "--out"),  # such rows are not kept beside those of a GPU
+    "regret --gpu mi300": (NO_GPU, "tuning needs the GPU itself"),
+    "sanitize --kernels triton/nave": (USAGE, "triton/nave"),
+    "sanitize --tools valgrind": (USAGE, "valgrind"),
+    "sanitize --set num_stages": (USAGE, "num_stages"),
+    "sanitize --set stages=5": (USAGE, "stages"),
+    "sanitize --set decode.num_stages=5": (USAGE, "decode"),
+    "stress --kernels triton/nayve": (USAGE, "triton/nayve"),
+    "stress --workload q1x": (USAGE, "q1x"),
+    "stress --shape 2:1": (USAGE, "2:1"),
+}
+WITHOUT_OUT = ("accuracy", "regret", "stress")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("words", REFUSED)
+def test_it_is_refused_by_what_was_found(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.jsonl").write_text("[1]\n")
+    code, said = REFUSED[words]
+    out = [] if words.startswith(WITHOUT_OUT) else ["--out", str(tmp_path / "out")]
+    assert diptych(["study", *words.split(), *out]) == code
+    told = "".join(capsys.readouterr()).replace("\n", " ")
+    assert said in told and not [path for path in tmp_path.glob("out/*") if path.stat().st_size]
