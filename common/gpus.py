@@ -36,7 +36,8 @@ class Gpu:
     units: streaming multiprocessors (NVIDIA), compute units (AMD), work-group processors of two (AMD Radeon).
     hbm_gbps: 10^9 bytes/s. bf16_tflops: dense matrix peak, 10^12/s. fp32_tflops: vector peak. shared_bytes: the most
     shared memory (LDS) one program may hold. llc_bytes: the last cache before the memory. memory_bytes: drivers report
-    up to 3% less. source: where the figures are from.
+    up to 3% less. source: where the figures are from. xcds: dies of compute units, each with an L2 of its own; programs
+    are dealt to them in turn (AMD CDNA 3 and CDNA 4 white papers).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Gpu:
     llc_bytes: int
     memory_bytes: int
     source: str
+    xcds: int = 1
 
     @property
     def tma(self) -> bool:
@@ -93,8 +95,10 @@ _SM90 = {"vendor": "nvidia", "arch": "sm_90", "warp_size": 32, "shared_bytes": 2
 _SM100 = {"vendor": "nvidia", "arch": "sm_100", "warp_size": 32, "shared_bytes": 227 * KIB}
 _SM89 = {"vendor": "nvidia", "arch": "sm_89", "warp_size": 32, "shared_bytes": 99 * KIB}
 _GFX90A = {"vendor": "amd", "arch": "gfx90a", "warp_size": 64, "shared_bytes": 64 * KIB, "llc_bytes": 8 * MIB}
-_GFX942 = {"vendor": "amd", "arch": "gfx942", "warp_size": 64, "shared_bytes": 64 * KIB, "llc_bytes": 256 * MIB}
-_GFX950 = {"vendor": "amd", "arch": "gfx950", "warp_size": 64, "shared_bytes": 160 * KIB, "llc_bytes": 256 * MIB}
+_GFX942 = {"vendor": "amd", "arch": "gfx942", "warp_size": 64, "shared_bytes": 64 * KIB,
+           "llc_bytes": 256 * MIB, "xcds": 8}  # fmt: skip
+_GFX950 = {"vendor": "amd", "arch": "gfx950", "warp_size": 64, "shared_bytes": 160 * KIB,
+           "llc_bytes": 256 * MIB, "xcds": 8}  # fmt: skip
 _RDNA = {"vendor": "amd", "warp_size": 32, "shared_bytes": 64 * KIB}
 _ALL = (
     Gpu(

@@ -18,8 +18,6 @@ import torch
 
 from common.gpus import Gpu
 
-_XCDS = {"gfx942": 8, "gfx950": 8}  # dies with an L2 of their own (AMD CDNA 3 and CDNA 4 white papers)
-
 _ENVIRONMENT = "helion._compiler.compile_environment"
 
 
@@ -53,7 +51,7 @@ def _hooks(gpu: Gpu) -> list[tuple[str, str, Any]]:
         return max(gpu.units - reserved_sms, 1)
 
     def xcds(device: Any = None) -> int:
-        return _XCDS.get(gpu.arch, 1)
+        return gpu.xcds
 
     def threads(num_warps: int) -> int:
         return num_warps * gpu.warp_size

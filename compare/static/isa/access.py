@@ -108,6 +108,8 @@ def _load(one: Instruction, kind: str, address: Callable, first: int, to_lds: in
             w.tally["load lines"] += memory.lines(where[0][inside[0]], size)
             w.tally["loads"] += 1
             w.tally["load bytes"] += size * int(inside[0].sum())
+        if w.watch:
+            w.watch.touched("load", size, w.groups, w.memory.placed(where), inside)
         if to_lds is None:
             w.issue("vm", first, _registers(data[w.mask], kind, w, first))
             return
@@ -139,6 +141,8 @@ def vector_memory(one: Instruction, agprs: int) -> Step:
 
     def step(w: Waves) -> None:
         where, inside = address(w)
+        if w.watch:
+            w.watch.touched("store", size, w.groups, w.memory.placed(where), inside)
         w.memory.scatter(where[inside], _bytes(w, first, size, kind.endswith("hi"))[inside[w.mask]])
         w.issue("vm")
 
@@ -196,7 +200,10 @@ def lds(one: Instruction, agprs: int) -> Step:
     rows = [vector(text, agprs) for text in (one.operands[1:] if way == "write" else one.operands[:1])]
 
     def spots(w: Waves) -> tuple[np.ndarray, np.ndarray]:
-        active = np.broadcast_to(at(w), (w.n, 64))[w.mask].astype(np.int64)
+        where = np.broadcast_to(at(w), (w.n, 64)).astype(np.int64)
+        for offset in offsets if w.watch else ():
+            w.watch.shared(way, size, where + offset, w.mask)
+        active = where[w.mask]
         return np.broadcast_to(w.waves[:, None], (w.n, 64))[w.mask], active
 
     def read(w: Waves) -> None:
@@ -224,8 +231,10 @@ def transposed(one: Instruction, agprs: int) -> Step:
     def step(w: Waves) -> None:
         if not w.full:
             raise NotExecutable(one.mnemonic, "with lanes switched off")
-        where = np.broadcast_to(at(w), (w.n, 64)).reshape(-1).astype(np.int64) + offset
-        fetched = w.lds.load(np.repeat(w.waves, 64), where, 8).view(f"u{size}").reshape(w.n, 64, rows)
+        where = np.broadcast_to(at(w), (w.n, 64)).astype(np.int64) + offset
+        if w.watch:
+            w.watch.shared("read", 8, where, w.mask)
+        fetched = w.lds.load(np.repeat(w.waves, 64), where.reshape(-1), 8).view(f"u{size}").reshape(w.n, 64, rows)
         words = np.ascontiguousarray(fetched[:, lane, LANES[:, None] % rows]).view(np.uint32)
         w.issue("lds", row, np.moveaxis(words, 2, 0))
 
@@ -276,6 +285,8 @@ def counters(text: str) -> Step:
 
     def step(w: Waves) -> None:
         if "vmcnt" in limits:
+            if w.watch:
+                w.watch.waited(w.under_way("vm"), limits["vmcnt"])
             w.wait("vm", limits["vmcnt"])
         if "lgkmcnt" in limits:
             w.wait("lds", limits["lgkmcnt"])

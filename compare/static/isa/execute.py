@@ -13,6 +13,7 @@ from compare.static import amd_code
 from compare.static.compiled import Argument, CompiledLaunch
 from compare.static.isa.errors import NotExecutable
 from compare.static.isa.machine import Kernel, Program, launch
+from compare.static.isa.watch import Watch
 
 _PACK = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
 
@@ -66,8 +67,9 @@ def _block(note: amd_code.Note, compiled: CompiledLaunch, values: list[Any]) -> 
     return np.frombuffer(bytes(block), np.uint8)
 
 
-def execute(compiled: CompiledLaunch, program: Program | None = None) -> dict[str, Any]:
+def execute(compiled: CompiledLaunch, program: Program | None = None, watch: Watch | None = None) -> dict[str, Any]:
     """Run a launch in the model, in place. Returns its counters. program: other code than the launch's own, decoded.
+    watch: who is told what happens.
 
     Raises NotExecutable, ForeignCode or UnreadableCode before anything ran, Fault (or NotExecutable) while it ran.
     """
@@ -76,4 +78,4 @@ def execute(compiled: CompiledLaunch, program: Program | None = None) -> dict[st
     kernel = Kernel(program, compiled.num_warps, compiled.shared_bytes, note.scratch_bytes)
     values = [leaf for argument in compiled.arguments for leaf in _leaves(argument)]
     tensors = [_extent(value) for value in values if torch.is_tensor(value)]
-    return launch(kernel, compiled.grid, _block(note, compiled, values), tensors)
+    return launch(kernel, compiled.grid, _block(note, compiled, values), tensors, watch)

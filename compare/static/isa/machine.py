@@ -17,6 +17,7 @@ from compare.static.isa.lds import Lds
 from compare.static.isa.memory import Memory
 from compare.static.isa.state import POISON, VCC, Waves
 from compare.static.isa.text import Instruction, Listing, parse
+from compare.static.isa.watch import Watch
 
 BATCH_WAVES = 256  # more at a time cost memory and bring no speed: a register then is 64 KiB
 PATIENCE = 4096  # blocks that one group of waves may run while others wait elsewhere: spinning must not starve them
@@ -114,11 +115,20 @@ class Kernel:
 class _Batch:
     """Workgroups `ids` (each x, y, z) running together."""
 
-    def __init__(self, kernel: Kernel, ids: np.ndarray, memory: Memory, arguments: int) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        ids: np.ndarray,
+        memory: Memory,
+        arguments: int,
+        watch: Watch | None = None,
+        first: int = 0,
+    ) -> None:
         program, per_group = kernel.program, kernel.num_warps
         count = len(ids) * per_group
         lds = Lds(len(ids), kernel.lds_bytes, per_group)
-        self.waves = w = Waves(count, per_group, program.vectors, program.arch_vgprs, memory, lds, kernel.scratch_bytes)
+        sizes = count, per_group, program.vectors, program.arch_vgprs
+        self.waves = w = Waves(*sizes, memory, lds, kernel.scratch_bytes, watch, first)
         self.program, self.lds = program, lds
         self.pc, self.alive, self.waiting = np.zeros(count, np.int64), np.ones(count, bool), np.zeros(count, bool)
         self.counts: Counter = w.tally
@@ -154,6 +164,8 @@ class _Batch:
     def _block(self, begin: int) -> int | None:
         """Run one block; the next one where all selected waves go there and no others wait, else None."""
         w, block = self.waves, self.program.blocks[begin]
+        if w.watch:
+            w.watch.ran(begin, block.end, w.groups)
         for step, one in block.steps:
             try:
                 step(w)
@@ -206,9 +218,15 @@ class _Batch:
                 lds.unproved((reading, waves[late], granules[late]))
 
 
-def launch(kernel: Kernel, grid: Sequence[int], block: np.ndarray, ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def launch(
+    kernel: Kernel,
+    grid: Sequence[int],
+    block: np.ndarray,
+    ranges: Sequence[tuple[int, int]],
+    watch: Watch | None = None,
+) -> dict[str, Any]:
     """Run every workgroup of `grid` (up to 3 axes). block: uint8, the packed arguments; ranges: (address, bytes) that
-    the kernel may touch. Returns counters. Raises NotExecutable, Fault."""
+    the kernel may touch; watch: who is told what happens. Returns counters. Raises NotExecutable, Fault."""
     block = np.concatenate([block, np.zeros(64, np.uint8)])  # a scalar load may fetch past the last argument
     address = block.ctypes.data_as(ctypes.c_void_p).value
     memory = Memory([*ranges, (address, len(block))])
@@ -217,7 +235,7 @@ def launch(kernel: Kernel, grid: Sequence[int], block: np.ndarray, ranges: Seque
     groups, counts = max(BATCH_WAVES // kernel.num_warps, 1), Counter(workgroups=len(ids))
     with np.errstate(all="ignore"):
         for first in range(0, len(ids), groups):
-            batch = _Batch(kernel, ids[first : first + groups], memory, address)
+            batch = _Batch(kernel, ids[first : first + groups], memory, address, watch, first)
             batch.run()
             counts.update(batch.counts)
     return dict(counts)

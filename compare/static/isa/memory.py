@@ -38,6 +38,12 @@ class Memory:
             views[size] = np.frombuffer((ctypes.c_char * (count * size)).from_address(aligned), dtype), aligned
         return views
 
+    def placed(self, addresses: np.ndarray) -> np.ndarray:
+        """The addresses with each range moved to a multiple of 2^40, as GPUs align what they allocate; the host does so
+        by chance. Of addresses in no range anything."""
+        each = np.maximum(np.searchsorted(self.begins, addresses, "right") - 1, 0)
+        return (addresses - self.begins[each]) + (each.astype(np.uint64) << np.uint64(40))
+
     def _region(self, addresses: np.ndarray, size: int) -> int:
         """The one range that holds all; -1 where there is more than one. Raises Fault for an address in none."""
         low, high = addresses.min(), addresses.max()

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from compare.static.isa.watch import Watch
+
 LANES = np.arange(64)
 VCC, M0 = 106, 124
 # Accesses that the counters of 6 and 4 bits can tell. One more is issued only when the oldest has landed: LLVM leaves
@@ -62,7 +64,8 @@ class Pending:
 @dataclass
 class Waves:
     """`count` waves of `per_group` waves a workgroup. vectors: registers of a lane; lds, scratch: bytes of a workgroup
-    and of a lane. `memory` and `lds` are set by the machine; `arch_vgprs` is where accumulation registers begin."""
+    and of a lane. `memory` and `lds` are set by the machine; `arch_vgprs` is where accumulation registers begin. watch:
+    who is told what happens; first_group: the place of the first wave's workgroup among all of the launch."""
 
     count: int
     per_group: int
@@ -71,6 +74,8 @@ class Waves:
     memory: Any
     lds: Any
     scratch_bytes: int = 0
+    watch: Watch | None = None
+    first_group: int = 0
     issued: dict[str, np.ndarray] = field(default_factory=dict)
     pending: dict[str, list[Pending]] = field(default_factory=dict)
     tally: Counter = field(default_factory=Counter)
@@ -94,6 +99,18 @@ class Waves:
         self.member = np.zeros(self.count, bool)
         self.member[waves] = True
         self._exec_changed()
+
+    @property
+    def groups(self) -> np.ndarray:
+        """int [n]: the workgroup of each selected wave, by its place in the launch."""
+        return self.first_group + self.waves // self.per_group
+
+    def under_way(self, kind: str) -> np.ndarray:
+        """int [n]: loads of each selected wave that have not landed."""
+        count = np.zeros(self.count, np.int64)
+        for access in self.pending[kind]:
+            count[access.waves] += 1
+        return count[self.here]
 
     def _exec_changed(self) -> None:
         self.mask = to_mask(self.exec[self.here])

@@ -1,0 +1,47 @@
+"""Counts of a compiled kernel that is executed in the model, against what its source says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from asm import run, waves
+
+from compare.process.crew import environment
+from compare.static.counts.counting import Counting
+
+CHILD = Path(__file__).with_name("counting_child.py")
+
+
+def test_a_kernel_that_copies_rows():
+    """16 programs of 4 waves, each of which reads 4 KiB in one access; four rows, each for programs of two dies."""
+    done = subprocess.run([sys.executable, str(CHILD)], env=environment("compile"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["out"] == 16 * 1024 and found["programs"] == 16 and found["wide"] == 1.0
+    assert found["loads"] == found["stores"] == {"16": 64} and found["lines"] == 16 * 32 and found["waits"] == 64
+    assert found["fetched"] == 2.0 and found["each"] == [32] * 8
+    assert found["instructions"] == found["kinds"] > 64
+
+
+def watched(count=1, **given):
+    w = waves(count=count, **given)
+    w.watch = Counting("gfx942")
+    return w, w.watch
+
+
+def test_loads_that_a_wait_leaves_in_flight():
+    x = np.zeros(64, np.uint32)
+    w, watch = watched(tensors=[x])
+    w.v[1, 0], w.v[2, 0] = x.ctypes.data & 0xFFFFFFFF, x.ctypes.data >> 32
+    run(w, *["global_load_dword v3, v[1:2], off"] * 3, "s_waitcnt vmcnt(2)", "s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(0)")
+    assert (watch.waits, watch.ahead) == (2, 2)
+    assert watch.of("load") == {4: 3} and watch.of("load bytes") == {4: 3 * 4 * 64} and watch.lines == 3
+
+
+def test_conflicts_of_an_executed_access():
+    w, watch = watched(lds_bytes=16384)
+    w.v[1, 0] = np.arange(64) * 128
+    run(w, "ds_read_b32 v3, v1")
+    assert (watch.lds_clocks, watch.lds_fewest) == (64, 2)
