@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.cases.axes import AXES, MASKS
-from common.cases.by_axes import num_axes, num_smoke
+from common.cases.by_axes import num_smoke
 from common.cases.fills import FILLS
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples
@@ -72,7 +72,7 @@ def _summary() -> list[str]:
         f"  that may go together, the {num_triples()} behind them every triple of page, context, query and ratio, the",
         f"  {num_feature_pairs()} behind those every pair with a value of a feature (`common/cases/random_cases.py`).",
         f"- Cases of {len(AXES)} axes (`common/cases/axes.py`): numbers 0 to {num_smoke() - 1} hold every value",
-        f"  of each and every pair of {len(MASKS)} that concern masks, those to {num_axes() - 1} every triple",
+        f"  of each and every pair of {len(MASKS)} that concern masks, those behind them every triple",
         "  of these and every pair of all; `drawn-SEED-NUMBER` has values that a seed draws. The kit asks them,",
         "  without what a kernel does not declare.",
         f"- {len(RELATIONS)} metamorphic relations (`common/relations/layout.py`, `common/relations/numbers.py`,",

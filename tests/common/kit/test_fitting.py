@@ -18,9 +18,10 @@ SMALL = {"causal"}
 SOME = {"causal", "sliding_window", "softcap", "sinks", "lse", "fp8_kv"}
 
 
+@pytest.mark.parametrize("count", [num_smoke, pytest.param(num_axes, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("supports", [SMALL, SOME, {"non_causal", "cross"}], ids=len)
-def test_nothing_is_left_that_is_not_declared(supports):
-    for number in range(num_axes()):
+def test_nothing_is_left_that_is_not_declared(supports, count):
+    for number in range(count()):
         assert fitted(axes_case(number), supports, {}).asked <= supports, number
 
 
@@ -29,6 +30,7 @@ def test_every_feature_that_is_declared_is_asked_at_smoke():
     assert asked == SOME - {"lse"}
 
 
+@pytest.mark.slow
 def test_pairs_of_what_a_kernel_has_are_still_held():
     fields = {"window": "sliding_window", "softcap": "softcap", "sinks": "sinks", "causal": "causal"}
     cases = [fitted(axes_case(number), SOME | {"non_causal"}, {}) for number in range(num_axes())]
@@ -40,7 +42,7 @@ def test_pairs_of_what_a_kernel_has_are_still_held():
 
 
 def test_limits_give_other_sizes():
-    for number in range(0, num_axes(), 7):
+    for number in range(0, num_smoke(), 3):
         case = fitted(axes_case(number), SOME, LIMITS | {"max_query_len": 1})
         assert case.head_size in (64, 128) and case.block_size in (16, 32) and case.dtype == torch.bfloat16
         assert case.heads[0] // case.heads[1] in (1, 4, 8) and max(q for q, _ in case.lens) <= 1

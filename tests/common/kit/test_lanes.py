@@ -30,6 +30,8 @@ class Counted:
 
     def stop(self):
         self.ended.append("stop")
+        if self.gate:
+            self.gate.abort()
 
     def resume(self):
         self.ended.append("resume")

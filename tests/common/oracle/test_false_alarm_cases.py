@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from common.cases.by_axes import axes_case, num_axes
+from common.cases.by_axes import axes_case, num_axes, num_smoke
 from common.cases.named import CASES, Case
 from common.cases.random_cases import num_feature_pairs, num_pairs, num_triples, random_case
 from common.cases.trial import Trial
@@ -60,7 +60,7 @@ def test_no_false_alarm_on_random_features(part):
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_false_alarm_on_cases_of_the_axes(part):
-    assert alarms((number, axes_case(number)) for number in range(part, num_axes(), 96)) == []
+    assert alarms((number, axes_case(number)) for number in range(part, num_smoke(), 16)) == []
 
 
 @pytest.mark.slow

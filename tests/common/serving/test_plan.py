@@ -17,7 +17,6 @@ from common.serving.grid import hinted_stats
 from common.serving.plan import Plan, compiled_by
 from common.serving.reach import Reach
 from common.spec import AttentionShape, Features, SpecError
-from dsls import HELION_SLOWLY
 
 SHAPE, H200 = AttentionShape(4, 2, 32, 16, torch.float32), gpus.resolve("h200")
 FEATURES = frozenset({"causal", "non_causal", "sliding_window", "softcap", "sinks", "lse", "full_graph"})
@@ -230,7 +229,8 @@ def test_a_choice_has_room_for_larger_batches_than_its_points_where_the_scratch_
     assert max(sizes) == plan.workspace.numel()
 
 
-@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+@pytest.mark.slow
+@pytest.mark.parametrize("dsl", ["triton", "helion"])
 def test_the_warm_up_of_a_server_is_small(monkeypatch, dsl):
     """8192 tokens, 256 sequences, 131072 keys of Llama-3-8B: few kernels to compile, and a scratch of which the copy of
     K and V is the most."""

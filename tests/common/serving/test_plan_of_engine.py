@@ -134,7 +134,7 @@ def test_a_plan_writes_pages_from_slices_of_one_projection(dsl):
     [
         ("dsl_triton", "split"),
         ("dsl_triton", "unpaged"),
-        ("dsl_helion", "split"),
+        pytest.param("dsl_helion", "split", marks=pytest.mark.slow),
         pytest.param("dsl_helion", "unpaged", marks=pytest.mark.slow),
     ],
 )

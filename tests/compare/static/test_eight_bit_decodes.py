@@ -11,7 +11,6 @@ import torch
 
 from common.gpus import resolve
 from common.spec import AttentionShape
-from compare.static.compile import compile_in_child
 from compare.workloads import Ask
 from compilations import compilation
 
@@ -26,9 +25,9 @@ def _job(kernel, config=None, scales="one"):
     return compilation(kernel, DECODES, SHAPE, config=config, ask=Ask(scales=scales))
 
 
-def _loops(jobs):
+def _loops(outcomes):
     """(where, facts, loop) of every loop that multiplies few rows: those of m16n8k16."""
-    for outcome in compile_in_child(jobs, H200):
+    for outcome in outcomes:
         assert outcome.status == "ok", f"{outcome.job.kernel}: {outcome.reason}"
         found = [(f, loop) for f in outcome.facts for loop in f["loops"] if loop["matrix"].get("HMMA 16816")]
         assert found, f"{outcome.job.kernel}: no product of few rows"
@@ -54,35 +53,33 @@ def _faults(facts, loop):
         yield f"writes {loop['shared_writes']} to shared memory"
 
 
-def _check(jobs):
-    bad = [f"{where}: {fault}" for where, facts, loop in _loops(jobs) for fault in _faults(facts, loop)]
+def _check(outcomes):
+    bad = [f"{where}: {fault}" for where, facts, loop in _loops(outcomes) for fault in _faults(facts, loop)]
     assert not bad, "\n".join(bad)
 
 
 @pytest.mark.parametrize("kernel", ["triton/q_block", pytest.param("helion/parallel_softmax", marks=pytest.mark.slow)])
-def test_a_tile_is_asked_for_while_they_work_on_another(kernel):
-    _check([_job(kernel)])
+def test_a_tile_is_asked_for_while_they_work_on_another(compiled, kernel):
+    _check(compiled(H200, _job(kernel)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
 @pytest.mark.parametrize("scales", ["one", "tokens"])
-def test_every_decode_does(dsl, scales):
+def test_every_decode_does(compiled, dsl, scales):
     rungs = ("q_block", "parallel_softmax", "adjustable_tile", "split", "static_grid", "unpaged", "auto")
-    _check([_job(f"{dsl}/{rung}", scales=scales) for rung in rungs])
+    _check(compiled(H200, *(_job(f"{dsl}/{rung}", scales=scales) for rung in rungs)))
 
 
-def test_an_fp8_query_alone_has_a_bound_of_registers():
+def test_an_fp8_query_has_a_bound_of_registers(compiled):
     """The loop of a bf16 query, which converts K, keeps what it needs without one."""
     narrow = replace(SHAPE, dtype=torch.float8_e4m3fn)
-    jobs = [compilation("triton/parallel_softmax", DECODES, shape, ask=Ask(scales="one")) for shape in (SHAPE, narrow)]
-    wide, bound = compile_in_child(jobs, H200)
-    assert (wide.config["registers"], bound.config["registers"]) == (0, 240)
+    (bound,) = compiled(H200, compilation("triton/parallel_softmax", DECODES, narrow, ask=Ask(scales="one")))
     segments = next(facts for facts in bound.facts if facts["kernel"] == "_segments_kernel")
-    assert segments["registers"] <= 240 and not segments["spill_bytes"]
+    assert segments["registers"] <= bound.config["registers"] == 240 and not segments["spill_bytes"]
 
 
-def test_three_stages_hold_one_tile_and_are_seen():
+def test_three_stages_hold_one_tile_and_are_seen(compiled):
     config = {"block_m": 16, "tile_size": 128, "num_warps": 4, "num_stages": 3}
-    faults = [list(_faults(facts, loop)) for _, facts, loop in _loops([_job("triton/q_block", config)])]
+    faults = [list(_faults(facts, loop)) for _, facts, loop in _loops(compiled(H200, _job("triton/q_block", config)))]
     assert len(faults) == 2 and all(len(found) == 1 and found[0].startswith("1 tile in ") for found in faults)

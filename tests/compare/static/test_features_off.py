@@ -6,6 +6,7 @@ Line numbers stay out of the code (TRITON_DISABLE_LINE_INFO); whoever cuts a bra
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,15 @@ from compare.process.crew import environment
 
 CHILD = Path(__file__).with_name("features_off_child.py")
 PACKAGES = {feature: "cut_" + feature.replace(" ", "_").replace("-", "_") for feature in ABSENT}
-OTHERS = ("parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged")
+DAILY = ("fp8_kv", "int8_kv", "prefix_lm", "softcap")
+KERNELS = ("q_block", "parallel_softmax", "adjustable_tile", "static_grid", "split", "unpaged")
 
 
-def compiled(root: Path, kernel: str) -> dict[str, dict[str, list[str]]]:
-    """sha256 of the real source and of each copy, every feature off; and of some with the feature on."""
-    branches = {feature: write_family(root, package, feature) for feature, package in PACKAGES.items()}
+def compiled(root: Path, kernel: str, features: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """sha256 of the real source and of each copy, every feature off; and of two with the soft cap on."""
+    branches = {feature: write_family(root, PACKAGES[feature], feature) for feature in features}
     assert min(branches.values()) > 0, branches
-    copies = ["dsl_triton", *PACKAGES.values()]
+    copies = ["dsl_triton", *(PACKAGES[feature] for feature in features)]
     asked = ["dsl_triton:softcap", PACKAGES["softcap"] + ":softcap"]
     command = [sys.executable, str(CHILD), str(root), kernel, *copies, *asked]
     known = environment("compile") | {"TRITON_DISABLE_LINE_INFO": "1", "OMP_NUM_THREADS": "1"}
@@ -31,25 +33,14 @@ def compiled(root: Path, kernel: str) -> dict[str, dict[str, list[str]]]:
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def codes(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("cut"), "q_block")
-
-
-@pytest.mark.parametrize("feature", ABSENT)
-def test_a_source_without_the_feature_compiles_to_the_same_code(feature, codes):
-    assert codes[PACKAGES[feature]] == codes["dsl_triton"]
+@pytest.mark.parametrize(
+    ("kernel", "features"),
+    [("q_block", DAILY), *(pytest.param(kernel, tuple(ABSENT), marks=pytest.mark.slow) for kernel in KERNELS)],
+)
+def test_a_source_without_a_feature_compiles_to_the_same_code(kernel, features, tmp_path):
+    codes = compiled(tmp_path, kernel, features)
     assert set(codes["dsl_triton"]) == {"sm_90", "gfx942"}
-
-
-def test_where_the_feature_is_on_its_branch_is_in_the_code(codes):
-    """Else the two above would be equal whatever was cut."""
+    assert [feature for feature in features if codes[PACKAGES[feature]] != codes["dsl_triton"]] == []
+    # where the feature is on its branch is in the code, else the others would be equal whatever was cut
     with_it, without = codes["dsl_triton:softcap"], codes[f"{PACKAGES['softcap']}:softcap"]
     assert all(with_it[arch] != without[arch] != [] for arch in with_it)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", OTHERS)
-def test_so_do_the_other_kernels(kernel, tmp_path):
-    codes = compiled(tmp_path, kernel)
-    assert [feature for feature, package in PACKAGES.items() if codes[package] != codes["dsl_triton"]] == []

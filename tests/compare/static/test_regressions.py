@@ -11,9 +11,10 @@ import torch
 from common.gpus import resolve
 from common.spec import AttentionShape
 from compare.competitors import registry
-from compare.static.compile import compile_in_child
+from compare.static.nvidia_code import lost_descriptors, parse
 from compare.workloads import Ask
 from compilations import compilation
+from dsls import HELION_SLOWLY
 
 BATCHES = {
     "decode-8x2k": ((1, 2048),) * 8,
@@ -72,10 +73,10 @@ def _faults(facts, gpu, head_size):
         yield f"a unit holds {facts['occupancy']['programs']} program, for {facts['occupancy']['limit']}"
 
 
-def _check(gpu, jobs):
-    """One child per target; a kernel that could not launch (too much LDS) comes back as compile_error: a fault too."""
+def _check(compiled, gpu, jobs):
+    """A kernel that could not launch (too much LDS) comes back as compile_error: a fault too."""
     bad, seen = [], 0
-    for outcome in compile_in_child(jobs, resolve(gpu)):
+    for outcome in compiled(resolve(gpu), *jobs):
         job, row = outcome.job, outcome.job.workload
         where = f"{job.kernel} head {row.shape.head_size} {row.lens[0]}x{len(row.lens)} on {gpu}"
         if outcome.status != "ok":
@@ -95,39 +96,39 @@ def _check(gpu, jobs):
         pytest.param("helion", ("q_block",), marks=pytest.mark.slow),
     ],
 )
-def test_the_choices_for_an_mi300_hold(dsl, rungs):
+def test_the_choices_for_an_mi300_hold(compiled, dsl, rungs):
     """The rungs whose code the others share; `auto` runs one of them. Helion generates and compiles static_grid and
     unpaged in 27 s, which the test of every choice does."""
     jobs = [_job(f"{dsl}/{rung}", 128, "prefill-2k") for rung in rungs]
-    _check("mi300", [*jobs, _job(f"{dsl}/parallel_softmax", 128, "decode-8x2k", large_cache=True)])
+    _check(compiled, "mi300", [*jobs, _job(f"{dsl}/parallel_softmax", 128, "decode-8x2k", large_cache=True)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["mi300", "h200"])
 @pytest.mark.parametrize("dsl", ["triton", "helion"])
-def test_the_widest_head_neither_spills_nor_outgrows(dsl, gpu):
+def test_the_widest_head_neither_spills_nor_outgrows(compiled, dsl, gpu):
     kernels = [kernel for kernel in registry.OWN if kernel.startswith(dsl)]
-    _check(gpu, [_job(kernel, 256, "prefill-2k") for kernel in kernels])
+    _check(compiled, gpu, [_job(kernel, 256, "prefill-2k") for kernel in kernels])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["mi250", "mi300", "mi355", "a100", "h200", "b200"])
 @pytest.mark.parametrize("kernel", registry.OWN)
-def test_every_choice_holds_on_every_batch(kernel, gpu):
+def test_every_choice_holds_on_every_batch(compiled, kernel, gpu):
     """Also with a cache beyond 2 GiB, which AMD's compiler addresses by other instructions."""
     caches = (False, True) if resolve(gpu).vendor == "amd" else (False,)
     jobs = [
         _job(kernel, head_size, batch, large) for head_size in (64, 128, 256) for batch in BATCHES for large in caches
     ]
-    _check(gpu, jobs)
+    _check(compiled, gpu, jobs)
 
 
-def test_a_static_grid_of_more_programs_than_stay_is_seen():
+def test_a_static_grid_of_more_programs_than_stay_is_seen(compiled):
     """Helion's took 198 registers by Triton 3.6.0: two programs a unit of an H200, and a grid for three."""
     job = ("triton/static_grid", BATCHES["decode-8x2k"], AttentionShape())
     part = {"block_m": 16, "tile_size": 64, "programs": 2000}
     config = {"decode": part, "prefill": {"block_m": 16, "tile_size": 16, "programs": 132}}
-    outcome = next(iter(compile_in_child([compilation(*job, config)], resolve("h200"))))
+    (outcome,) = compiled(resolve("h200"), compilation(*job, config))
     faults = [fault for facts in outcome.facts for fault in _faults(facts, resolve("h200"), 128)]
     assert [fault.partition(", of")[0] for fault in faults] == ["a static grid of 2000 programs"]
 
@@ -135,22 +136,22 @@ def test_a_static_grid_of_more_programs_than_stay_is_seen():
 @pytest.mark.parametrize(
     "kernel", ["triton/static_grid", pytest.param("triton/adjustable_tile", marks=pytest.mark.slow)]
 )
-def test_a_prompt_over_int8_spills_in_no_loop_over_tiles_on_an_a100(kernel):
+def test_a_prompt_over_int8_spills_in_no_loop_over_tiles_on_an_a100(compiled, kernel):
     """Q Blocks that read by runs: 63 accesses in one loop, 26 in the other."""
     shape = AttentionShape(32, 8, 128, 16, torch.bfloat16, kv_dtype=torch.int8)
     job = compilation(kernel, BATCHES["prefill-2k"], shape, ask=Ask(scales="tokens"))
-    (outcome,) = compile_in_child([job], resolve("a100"))
+    (outcome,) = compiled(resolve("a100"), job)
     long_queries = next(facts for facts in outcome.facts if _multiplies(facts))
     spilled = [loop["spill_traffic"] for loop in long_queries["loops"] if sum(loop["matrix"].values())]
     assert long_queries["kernel"] in ("_attend_items_kernel", "_long_queries_kernel")
     assert len(spilled) == 2 and not any(spilled), (spilled, outcome.config)
 
 
-def test_a_config_with_every_product_twice_is_seen():
+def test_a_config_with_every_product_twice_is_seen(compiled):
     """64 rows for four waves: MFMA of 32 rows leaves two waves to repeat the others' score tile."""
     job = ("triton/q_block", BATCHES["prefill-2k"], AttentionShape())
     config = {"block_m": 64, "tile_size": 64, "num_warps": 4, "num_stages": 2}
-    (outcome,) = compile_in_child([compilation(*job, config)], resolve("mi300"))
+    (outcome,) = compiled(resolve("mi300"), compilation(*job, config))
     (facts,) = outcome.facts
     assert facts["matrix_redundancy"] == 1.5
     faults = list(_faults(facts, resolve("mi300"), 128))
@@ -158,9 +159,90 @@ def test_a_config_with_every_product_twice_is_seen():
 
 
 @pytest.mark.parametrize("kernel", ["triton/unpaged", pytest.param("helion/unpaged", marks=pytest.mark.slow)])
-def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(kernel):
+def test_a_prompts_queries_are_read_from_shared_memory_by_the_products(compiled, kernel):
     """Helion's rows had a third axis until they were loaded: 16 reads into registers and 52 waits a tile of 64 keys."""
-    (outcome,) = compile_in_child([compilation(kernel, BATCHES["prefill-2k"], AttentionShape())], resolve("h200"))
+    (outcome,) = compiled(resolve("h200"), compilation(kernel, BATCHES["prefill-2k"], AttentionShape()))
     unpaged = next(facts for facts in outcome.facts if facts["kernel"].endswith("unpaged_kernel"))
     tiles = [loop for loop in unpaged["loops"] if loop["matrix"]]
     assert len(tiles) == 2 and all(not loop["shared_reads"] and loop["waits"] < 16 for loop in tiles)
+
+
+@pytest.mark.parametrize("head_size", [64, *(pytest.param(size, marks=pytest.mark.slow) for size in (128, 256))])
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+def test_no_sum_over_keys_is_one_of_fp8(compiled, dsl, head_size):
+    """sm_90 sums products of fp8 in 14 bits, truncated. A sum over keys has `head_size` columns of V; one over lanes
+    has the keys of a tile."""
+    shape = AttentionShape(8, 2, head_size, 16, torch.float8_e4m3fn)
+    (outcome,) = compiled(resolve("h200"), compilation(f"{dsl}/unpaged", ((512, 2048),), shape, ask=Ask(scales="one")))
+    assert outcome.status == "ok", outcome.reason
+    loops = [loop["matrix"] for facts in outcome.facts for loop in facts["loops"] if "unpaged" in facts["kernel"]]
+    products = [{name.split()[0]: count for name, count in loop.items()} for loop in loops if loop]
+    assert len(products) >= 2, "the loops over whole and over masked tiles"
+    assert all(set(found) == {"QGMMA", "HGMMA"} for found in products)
+
+
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+@pytest.mark.parametrize(("value_size", "widest"), [(200, 64), pytest.param(192, 128, marks=pytest.mark.slow)])
+def test_rows_that_begin_between_multiples_of_16_bytes_are_read_in_narrower_words(compiled, dsl, value_size, widest):
+    """K of 192 bytes with V of 200 behind it stopped an H200 with "misaligned address" when triton 3.6.0 read K 16
+    bytes at a time. That the gather form is not `flat` tests/kernels says."""
+    shape = AttentionShape(2, 1, 192, 16, torch.bfloat16, value_size, torch.float8_e4m3fn)
+    config = {"block_m": 16, "tile_size": 32, "num_warps": 4, "num_stages": 2}
+    config |= {"gather": "flat"} if dsl == "helion" else {}
+    job = compilation(f"{dsl}/q_block", ((1, 40), (3, 70)), shape, config, style="interleaved")
+    (outcome,) = compiled(resolve("h200"), job)
+    assert outcome.status == "ok", (outcome.reason, outcome.log_tail)
+    loops = [loop["loads"] for facts in outcome.facts for loop in facts["loops"] if loop["matrix"]]
+    found = max(int(bits) for loads in loops for bits in loads)
+    assert found <= widest if widest < 128 else found == widest
+
+
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+def test_a_feature_that_is_off_is_no_argument_and_no_code(compiled, dsl):
+    """Features travel as one argument, a NamedTuple or a dict."""
+    shape, lens = AttentionShape(8, 2, 64, 16, torch.bfloat16), ((3, 70), (1, 40))
+    asked = (Ask(), Ask(sliding_window=17, sinks="drawn"))
+    outcomes = compiled(resolve("a100"), *(compilation(f"{dsl}/q_block", lens, shape, ask=ask) for ask in asked))
+    assert {outcome.status for outcome in outcomes} == {"ok"}, [outcome.reason for outcome in outcomes]
+    plain, more = (outcome.facts[0] for outcome in outcomes)
+    assert more["runtime_args"] - plain["runtime_args"] == 2  # the window and the sinks' pointer, nothing else
+    assert more["instructions"] > plain["instructions"]
+
+
+# ptxas 12.8.93 forgets where a V of fewer lanes than K begins. Of a tile of 64 keys, K 128 lanes and V 16 of 8 bits:
+# V's descriptor, from UR14 and UR11, which nothing has set.
+LOST = """
+        /*1b90*/                   UIADD3 UR10, UR12, 0x4000, URZ ;
+        /*1bb0*/                   UIADD3 UR14, UP0, UR14, 0x20, URZ ;
+        /*1bf0*/                   USHF.R.U32.HI UR10, URZ, 0x4, UR10 ;
+        /*1c10*/                   UIADD3.X UR11, UR11, -0x3ffffff0, URZ, UP0, !UPT ;
+        /*1c50*/                   USGXT.U32 UR50, UR10, 0xe ;
+        /*1c70*/                   UMOV UR8, URZ ;
+        /*1cc0*/                   UIADD3 UR22, UP0, UR50, 0x2, URZ ;
+        /*1ca0*/                   UIADD3.X UR23, UR8, 0x40000040, URZ, UP0, !UPT ;
+"""
+ONE_STAGE = {"block_m": 64, "tile_size": 64, "num_warps": 4, "num_stages": 1}
+
+
+def test_a_descriptor_of_a_register_that_nothing_set_is_lost():
+    assert lost_descriptors(parse(LOST)) == (0x1C10,)
+
+
+def test_a_descriptor_whose_upper_word_is_zero_is_not():
+    assert lost_descriptors(parse(LOST.replace("UIADD3 UR10, UR12, 0x4000", "UMOV UR11"))) == ()
+
+
+@pytest.mark.parametrize("dsl", HELION_SLOWLY)
+def test_values_of_few_lanes_keep_their_descriptors(compiled, dsl):
+    """V reaches shared memory where K was: from 8 bits in any config, from 16 without pipelining."""
+    few = AttentionShape(32, 2, 112, 16, torch.float16, value_size=16, kv_dtype=torch.float8_e4m3fn)
+    jobs = [
+        compilation(f"{dsl}/q_block", ((31, 31), (2, 2)), few, ONE_STAGE, ask=Ask(scales="one")),
+        compilation(f"{dsl}/q_block", ((31, 31),), AttentionShape(4, 1, 64, 16, value_size=32), ONE_STAGE),
+    ]
+    outcomes = compiled(resolve("h200"), *jobs)
+    assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("ok", "")] * len(jobs)
+    for outcome in outcomes:
+        (facts,) = outcome.facts
+        assert any("x16x16" in shape or "x64x16" in shape for shape in facts["matrix"]), facts["matrix"]
+        assert facts["lost_descriptors"] == 0

@@ -31,7 +31,7 @@ def test_cases_are_of_the_whole_level():
     assert places == sorted(places) and places[0] < 50 and places[-1] > len(every) - 50
 
 
-@pytest.mark.parametrize("name", ["everything-at-once", "fp8-scales-of-tokens", "axes-3"])
+@pytest.mark.parametrize("name", ["everything-at-once", "fp8-scales-of-tokens"])
 def test_right_kernels_are_not_rejected(name):
     found = judged(name, list(RIGHT), 0)
     assert found["alarms"] == {} and len(found["asked"]) >= 20
@@ -44,6 +44,7 @@ def test_a_wrong_one_is_an_alarm_and_the_next_kernel_meets_the_case_anew():
 
 
 def test_a_run_goes_on_and_one_of_another_seed_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(levels, "level", lambda name, seed=0: levels.SMOKE)
     monkeypatch.setattr(alarms, "judged", lambda name, kernels, seed: {
         "case": name, "asked": [one.name for one in kernels], "alarms": {}
     })  # fmt: skip
@@ -58,6 +59,7 @@ def test_a_run_goes_on_and_one_of_another_seed_is_refused(tmp_path, capsys, monk
 
 def test_an_alarm_is_in_the_table_and_in_the_exit_code(tmp_path, monkeypatch):
     name = RIGHT[0].name
+    monkeypatch.setattr(levels, "level", lambda name, seed=0: levels.SMOKE)
     monkeypatch.setattr(alarms, "judged", lambda case, kernels, seed: {
         "case": case, "asked": [name], "alarms": {name: "call 1: W"}
     })  # fmt: skip
