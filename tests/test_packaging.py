@@ -2,7 +2,6 @@
 
 import ast
 import configparser
-import contextlib
 import importlib.util
 import os
 import re
@@ -11,12 +10,9 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("common", "dsl_triton", "dsl_helion", "compare")
@@ -214,74 +210,6 @@ def test_who_uses_it_imports_by_the_name_that_a_wheel_has_too(page):
     assert not {name for block in blocks(page) for name in imports(block)} & set(PACKAGES)
 
 
-def closure(*names):
-    """These distributions, and what they need on this machine."""
-    found, left = {}, list(names)
-    while left:
-        name = canonicalize_name(left.pop())
-        if name in found:
-            continue
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.distribution(name)
-            needs = map(Requirement, found[name].requires or ())
-            left += [one.name for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return found
-
-
-@pytest.fixture(scope="module")
-def lone(wheel, tmp_path_factory):
-    """Python of an environment with the wheel, torch, numpy, pytest and what these need: links to what is here."""
-    target = tmp_path_factory.mktemp("lone")
-    assert run([sys.executable, "-m", "venv", "--without-pip", str(target)]).returncode == 0
-    site = next(target.glob("lib/python*/site-packages"))
-    held = closure("torch", "numpy", "pytest")
-    assert not {"triton", "helion", "pandas", "matplotlib", "rich"} & set(held)
-    for distribution in held.values():
-        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            if not (site / top).exists():
-                (site / top).symlink_to(distribution.locate_file(top))
-    zipfile.ZipFile(wheel).extractall(site)
-    return target / "bin" / "python"
-
-
-TORCH_ALONE = """
-import torch
-
-SUPPORTS = {"causal"}
-
-def right(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
-    page_size, group = key_cache.shape[1], query.shape[1] // key_cache.shape[2]
-    for i, length in enumerate(seq_lens.tolist()):
-        begin, end = query_start_loc[i : i + 2].tolist()
-        pages = block_table[i, : -(-length // page_size)].long()
-        k, v = (c[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).double() for c in (key_cache, value_cache))
-        scores = torch.einsum("qhd,khd->hqk", query[begin:end].double(), k) * softmax_scale
-        last_seen = torch.arange(length - (end - begin), length)
-        scores.masked_fill_(torch.arange(length) > last_seen[:, None], -torch.inf)
-        out[begin:end] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).to(out.dtype)
-
-def zeros(query, key_cache, value_cache, block_table, query_start_loc, seq_lens, *, softmax_scale, out):
-    out.zero_()
-"""
-
-
-@pytest.mark.slow
-def test_the_kit_judges_with_torch_numpy_and_pytest_alone(lone, tmp_path):
-    (tmp_path / "mine.py").write_text(TORCH_ALONE)
-    for name, verdict in (("right", 0), ("zeros", 1)):
-        command = [lone, "-m", "diptych_check", f"mine:{name}", "--case", "query-0", "--report", "report.json"]
-        done = run_beside(command, tmp_path)
-        assert done.returncode == verdict and (tmp_path / "report.json").exists(), done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_the_command_says_what_it_lacks_beside_them(lone, tmp_path):
-    for words in (["diptych", "explain", "q1s2k"], ["diptych.compare.run", "--list"]):
-        done = run_beside([lone, "-m", *words], tmp_path)
-        assert done.returncode == 2 and done.stderr.startswith("pandas, matplotlib, "), done.stdout + done.stderr
-        assert "pip install '.[compare]'" in done.stderr and len(done.stderr.splitlines()) == 1
-
-
 def test_in_a_checkout_both_names_are_one_module():
     code = (
         "import common.spec, diptych.common.spec as spec, diptych.dsl_triton.masks as masks, dsl_triton.masks as same\n"
@@ -453,12 +381,6 @@ def test_a_strangers_common_is_refused_and_both_paths_named(tmp_path, statement)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert "StrangerPackage" in last and str(tmp_path / "common") in last and str(ROOT / "common") in last
-
-
-def test_our_own_common_is_accepted():
-    from compare.identity import ensure_own_packages
-
-    ensure_own_packages()
 
 
 def test_make_explains_itself():

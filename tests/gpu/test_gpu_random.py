@@ -9,7 +9,6 @@ import os
 import pytest
 import torch
 
-from common.cases.random_cases import random_case
 from compare.competitors import registry
 from conformance_child import find, meet
 from conformance_run import dealt
@@ -41,15 +40,3 @@ def test_gpu_random_cases_of_a_family(dsl, seeds, record_property):
             _meet(kernel_id, find(name, dtype), record_property)
     except registry.Unavailable as reason:
         pytest.skip(str(reason))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", PARTS)
-@pytest.mark.parametrize("kernel_id", registry.OWN)
-def test_gpu_random_cases_of_a_kernel(kernel_id, seeds, record_property):
-    try:
-        registry.load(kernel_id)
-    except registry.Unavailable as reason:
-        pytest.skip(str(reason))
-    for seed in seeds:
-        _meet(kernel_id, random_case(seed), record_property)

@@ -10,7 +10,7 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from dsl_helion import binding, parallel_softmax, q_block, unpaged
+from dsl_helion import binding, parallel_softmax, q_block
 from far_caches import apart
 
 LENS = [(1, 20), (3, 9)]
@@ -171,19 +171,3 @@ def test_numbers_of_segments_share_what_helion_generated() -> None:
         assert verdict.ok, verdict.reason
         generated.append(binding.counts["generated"])
     assert generated[0] == generated[-1]
-
-
-@pytest.mark.slow
-def test_scratch_of_another_size_is_no_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of a plan's choices has scratch of its own size; what a warm-up meets are their parts."""
-    generated, to_triton_code = [], BoundKernel.to_triton_code
-    monkeypatch.setattr(
-        BoundKernel, "to_triton_code", lambda self, *a, **k: (generated.append(1), to_triton_code(self, *a, **k))[1]
-    )
-    batch = make_batch([(20, 30)], AttentionShape(2, 2, 16, 8, torch.float16))
-    counts, config = [], unpaged.Config(unpaged.Prefill(copy_programs=1))
-    for keys in (32, 96):
-        place = unpaged.workspace(batch.shape, Capacity(32, 1, batch.device, keys), config)
-        unpaged.launch(batch, Features(), torch.empty_like(batch.query), config, place)
-        counts.append(len(generated))
-    assert counts[0] == counts[1] > 0

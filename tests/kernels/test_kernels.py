@@ -66,33 +66,14 @@ def test_moving_the_pages_changes_no_bit(dsl, name: str) -> None:
         assert torch.equal(before, after)
 
 
-def assert_found(kernel, batch: PagedBatch, page: int, slot: int, config=None) -> None:
-    """Pages and slots so many elements apart, and in their usual place, give the same bits."""
-    caches = {name: apart(getattr(batch, name), page, slot) for name in ("key_cache", "value_cache")}
-    near, moved = (run(kernel, one, Features(), config) for one in (batch, batch.replace(**caches)))
-    assert torch.equal(near[0], moved[0]) and torch.equal(near[1], moved[1])
-
-
 @in_helion
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("naive", None), ("q_block", HelionConfig(tile_size=16, gather="flat"))]
-    + [pytest.param("q_block", HelionConfig(tile_size=16, gather=x), marks=pytest.mark.slow) for x in ("page", "2idx")],
-    ids=["naive", "flat", "page", "2idx"],
-)
-@pytest.mark.slow_in_helion
-def test_pages_beyond_32_bits_of_elements_are_found(dsl, name: str, config) -> None:
-    """The offset of page 4 is 2^31: an int32 product is negative. Triton's are in test_adjustable_tile.py."""
-    batch = make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
+def test_pages_beyond_32_bits_of_elements_are_found_by_the_baseline(dsl) -> None:
+    """The offset of page 4 is 2^31: an int32 product is negative. The other kernels are in test_far_pages.py."""
+    naive, batch = dsl.module("naive"), make_batch([(2, 20), (1, 9)], AttentionShape(2, 1, 16, 8, torch.float16))
     assert int(batch.block_table[0, 0]) == 4
-    assert_found(dsl.module(name), batch, 2**29, 16, config)
-
-
-@in_helion
-@pytest.mark.parametrize("name", ["naive", pytest.param("q_block", marks=pytest.mark.slow)])
-def test_slots_beyond_32_bits_of_elements_are_found(dsl, name: str) -> None:
-    batch = make_batch([(1, 20)], AttentionShape(2, 1, 16, 8, torch.float16))
-    assert_found(dsl.module(name), batch, 16, 2**29)
+    caches = {name: apart(getattr(batch, name), 2**29, 16) for name in ("key_cache", "value_cache")}
+    near, moved = (run(naive, one, Features()) for one in (batch, batch.replace(**caches)))
+    assert all(map(torch.equal, near, moved))
 
 
 @in_helion

@@ -91,12 +91,6 @@ def test_sequences_are_compared_some_at_a_time(count):
     same(planned(lens, 8, 1, True), expected(lens, 8, 1, True))
 
 
-def test_every_key_is_in_one_item_of_its_q_block():
-    for seq, _, left, position, _, start, stop, part in planned([(40, 150), (5, 5), (30, 31)], 16, 3, True):
-        if seq >= 0:
-            assert start < stop <= cdiv(position + min(left, 16), TILE) and (part >= 0 or start == 0)
-
-
 def merged(lens, block_q, segments, features):
     """How many segments the reduction merges for each query token; 0 where it writes nothing."""
     shape = AttentionShape(1, 1, 16, 16, torch.float32)

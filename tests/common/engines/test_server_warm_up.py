@@ -1,12 +1,10 @@
 """What a server compiles before the first request: every step that its limits allow, whatever kernel is chosen."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
 
-import children
 import common.serving.reach
 from common import gpus
 from common.engines.options import Options
@@ -73,15 +71,3 @@ def test_a_fork_of_the_process_that_made_the_server_is_refused_where_there_is_a_
     server.device = torch.device("cuda")
     with pytest.raises(SpecError, match="spawned"):
         server.plan(SHAPE, Features(True, 64))
-
-
-@pytest.mark.parametrize("kernel", ["triton/auto", pytest.param("helion/auto", marks=pytest.mark.slow)])
-@pytest.mark.slow
-def test_a_sequence_that_grows_meets_no_code_and_every_layer_but_the_first_repeats_its_launches(kernel):
-    here = Path(__file__).resolve()
-    environment = children.compiling(here.parents[3], here.parents[2] / "support", DIPTYCH_HELION_CACHE="0")
-    said = children.answer([str(here.with_name("steps_child.py")), kernel], environment)
-    assert said["lengths"] > 20 and said["warmed"] > 5
-    assert (said["later"], said["unmet"], said["again"]) == (0, 0, [])
-    # a dozen numbers of segments: code for one, for more, and a reduction for each power of two from 8 on
-    assert said["generated"] <= (6 if kernel == "helion/auto" else 0)

@@ -153,12 +153,6 @@ def test_a_negative_bit_is_refused_by_name(place, fresh):
     refused(door, changed(options(), name, torch._neg_view), {name, KERNELS_NAMES.get(name)})
 
 
-def test_the_imaginary_part_of_a_conjugate_is_refused():
-    parts = torch.complex(torch.zeros(2, 3, 16), torch.ones(2, 3, 16)).transpose(0, 1)
-    with pytest.raises(SpecError, match="query: found a view with the negative bit"):
-        PagedAttention(FAMILY)(**good(query=parts.conj().imag))
-
-
 WHOLE = (int, np.int64, np.int32, np.uint8)
 REALS = (float, np.float64, np.float32, Fraction, np.float16)
 COUNTS = {"max_query_len": 2, "max_seq_len": 20, "num_decodes": 1, "total_seq_len": 29}
@@ -176,17 +170,6 @@ def test_a_number_of_any_library_is_served_as_pythons_own(name, number, made, fr
         asked["lse"] = torch.empty(3, 2)
         calls(fresh)["call"][0](**asked)
     judged(options | {"softmax_scale": given_["softmax_scale"]}, given_["out"], given_["lse"])
-
-
-@pytest.mark.slow
-def test_numpys_numbers_reach_a_kernel_of_helion():
-    from dsl_helion.auto import paged_attention
-
-    options = good(
-        softmax_scale=1 / np.sqrt(16), features=Features(softcap=np.float64(5.0), sliding_window=np.int64(7))
-    )
-    paged_attention(**options | {"max_seq_len": np.int32(20), "workspace": None})
-    judged(options, options["out"], options["lse"])
 
 
 @pytest.mark.parametrize(("name", "number", "made"), FIELDS, ids=str)

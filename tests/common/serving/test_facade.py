@@ -221,13 +221,6 @@ def test_an_output_of_a_larger_buffer_is_written_in_place() -> None:
     assert not buffer[:, :, [0, 5]].any()
 
 
-def test_integers_do_for_floats() -> None:
-    batch = make_batch(LENS, SHAPE)
-    found = FLASH.flash_attn_varlen_func(**words(batch) | {"softcap": 2, "softmax_scale": 1})
-    expected = reference(batch.replace(softmax_scale=1.0), Features(softcap=2.0)).out
-    torch.testing.assert_close(found, expected.float())
-
-
 @pytest.mark.parametrize("name", ["k", "v"])
 def test_appending_to_the_cache_is_refused(name: str) -> None:
     batch = make_batch([(1, 9)], SHAPE)

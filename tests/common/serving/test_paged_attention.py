@@ -117,7 +117,6 @@ def strided(tensor):
 
 
 BAD = {
-    "query-no-tensor": ("query", lambda t: t.tolist()),
     "query-rank": ("query", lambda t: t.flatten(1)),
     "query-dtype": ("query", lambda t: t.double()),
     "query-stride": ("query", strided),
@@ -126,7 +125,6 @@ BAD = {
     "key_cache-page": ("value_cache", lambda t: t[:, :8]),
     "key_cache-stride": ("key_cache", strided),
     "value_cache-shape": ("value_cache", lambda t: t[:, :, :1]),
-    "value_cache-none": ("value_cache", lambda t: None),
     "value_cache-device": ("value_cache", lambda t: t.to("meta")),
     "block_table-dtype": ("block_table", lambda t: t.float()),
     "block_table-rows": ("block_table", lambda t: t[:1]),
@@ -134,10 +132,8 @@ BAD = {
     "query_start_loc-dtype": ("query_start_loc", lambda t: t.long()),
     "query_start_loc-length": ("query_start_loc", lambda t: t[:-1]),
     "seq_lens-dtype": ("seq_lens", lambda t: t.long()),
-    "seq_lens-none": ("seq_lens", lambda t: None),
     "out-shape": ("out", lambda t: t[:1]),
     "out-dtype": ("out", lambda t: t.half()),
-    "out-overlap": ("out", lambda t: t[:1].expand_as(t)),
     "out-device": ("out", lambda t: t.to("meta")),
     "lse-dtype": ("lse", lambda t: t.half()),
     "lse-shape": ("lse", lambda t: t.flatten()),
@@ -147,25 +143,10 @@ BAD = {
     "workspace-small": ("workspace", lambda t: t[:64]),
     "workspace-device": ("workspace", lambda t: t.to("meta")),
     "workspace-address": ("workspace", lambda t: t[1:]),
-    "max_query_len": ("max_query_len", lambda n: "many"),
-    "max_seq_len": ("max_seq_len", lambda n: 2.5),
-    "max_seq_len-lengths": ("max_seq_len", lambda n: torch.tensor([200, 30])),
-    "num_decodes": ("num_decodes", lambda n: [1]),
-    "total_seq_len": ("total_seq_len", lambda n: "all"),
-    "total_seq_len-float": ("total_seq_len", float),
-    "total_seq_len-bool": ("total_seq_len", lambda n: True),
-    "total_seq_len-lengths": ("total_seq_len", lambda n: torch.tensor([200, 30])),
     "block_table-empty": ("block_table", lambda t: t[:, :0].contiguous()),
-    "softmax_scale": ("softmax_scale", lambda x: -1.0),
-    "scale-zero": ("softmax_scale", lambda x: 0.0),
-    "scale-nan": ("softmax_scale", lambda x: math.nan),
-    "scale-infinite": ("softmax_scale", lambda x: math.inf),
     "scale-subnormal": ("softmax_scale", lambda x: 1e-40),
     "scale-beyond-float32": ("softmax_scale", lambda x: 1e40),
-    "sliding_window": ("sliding_window", lambda x: 0),
-    "causal": ("causal", lambda x: "yes"),
     "features-beside-causal": ("features", lambda x: Features()),
-    "validate": ("validate", lambda x: "all"),
 }
 
 
@@ -200,7 +181,7 @@ def test_bad_input_is_refused_by_its_name(warm, case):
     assert refusal.value.allowed and str(refusal.value.found)
 
 
-@pytest.mark.parametrize("case", ["query-dtype", "value_cache-none", "value_cache-scalar"])
+@pytest.mark.parametrize("case", ["query-dtype", "value_cache-scalar"])
 def test_a_call_without_an_output_names_what_is_wrong_with_the_input(case):
     argument, spoil = (BAD | {"value_cache-scalar": ("value_cache", lambda t: t[0, 0, 0, 0])})[case]
     batch = make_batch([(1, 30)], SHAPE)
@@ -208,20 +189,6 @@ def test_a_call_without_an_output_names_what_is_wrong_with_the_input(case):
     with pytest.raises(SpecError) as refusal:
         dsl("dsl_triton").paged_attention(**options | {argument: spoil(options[argument])})
     assert refusal.value.argument == argument
-
-
-def test_sums_over_the_output_are_refused():
-    module, batch = dsl("dsl_triton"), make_batch([(1, 30)], SHAPE)
-    out = torch.empty_like(batch.query)
-    with pytest.raises(SpecError, match="lse: found the memory of out"):
-        module.paged_attention(**tensors(batch), **hints(batch), out=out, lse=out[..., 0])
-
-
-def test_an_output_over_an_input_is_refused_when_its_signature_is_known():
-    module, batch = dsl("dsl_triton"), make_batch([(1, 30)], SHAPE)
-    module.paged_attention(**tensors(batch), **hints(batch), out=torch.empty_like(batch.query))
-    with pytest.raises(SpecError, match="out: found the memory of query"):
-        module.paged_attention(**tensors(batch), **hints(batch), out=batch.query)
 
 
 VALUES = {

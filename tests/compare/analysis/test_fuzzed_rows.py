@@ -2,13 +2,10 @@
 
 import json
 import random
-import re
 
 import pytest
 
 from compare.analysis import summary
-from compare.analysis.runs import read
-from compare.record.folder import NotARun
 from compare.record.records import latest
 from compare.record.store import load
 from synthetic_run import checked, failed, timed, workload
@@ -133,23 +130,3 @@ def test_a_row_without_checksum_is_still_held_to_its_types(tmp_path, field, valu
     (tmp_path / "cells.jsonl").write_text(json.dumps(plain) + "\n")
     (bad,) = load(tmp_path / "cells.jsonl").skipped
     assert field in bad.why or field == "gate"
-
-
-MANIFESTS = {
-    "empty": b"",
-    "a list": b"[]",
-    "bytes": b"\xff\xfe",
-    "gpu": b'{"gpu": "h200"}',
-    "contract": b'{"contract": [1]}',
-    "part": b'{"parts": {"a": 3}}',
-    "gpu of a part": b'{"parts": {"a": {"gpu": 1}}}',
-    "deep": b"[" * 100_000,
-    "of another tool": b'{"module": "compare.graphs"}',
-}
-
-
-@pytest.mark.parametrize("manifest", MANIFESTS.values(), ids=MANIFESTS)
-def test_a_manifest_that_is_none_is_no_run(tmp_path, manifest):
-    (tmp_path / "manifest.json").write_bytes(manifest)
-    with pytest.raises(NotARun, match=re.escape(str(tmp_path))):
-        read(tmp_path)

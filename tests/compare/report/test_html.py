@@ -75,11 +75,6 @@ def test_one_page_for_two_gpus_has_the_band_of_the_absent_one_above_all(both):
     assert "NVIDIA H200 SXM 141 GB" in plain(main) and main.count("<article") == 2
 
 
-def test_two_runs_of_one_gpu_name_it_once_in_the_title(folders, tmp_path):
-    twice = report.page([folders["fig9"], folders["fig9"]], tmp_path / "x.html").read_text()
-    assert re.search(r"<title>[^<]*</title>", twice)[0].count("NVIDIA H200 SXM 141 GB") == 1
-
-
 def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
     load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
     for name, contract in (("old", "graph-cold-interleaved/1"), ("new", "graph-cold-interleaved/2")):
@@ -90,14 +85,6 @@ def test_runs_of_several_contracts_are_refused_by_name(tmp_path, capsys):
     for part in ("/old", "/new", "graph-cold-interleaved/1", "graph-cold-interleaved/2"):
         assert part in said
     assert not (tmp_path / "x.html").exists()
-
-
-def test_a_run_without_times_has_no_contract_that_could_differ(tmp_path):
-    load = synthetic_run.workload("q1s512", "decode", 1, 1, 512)
-    timed, failed = synthetic_run.timed(load, "triton/naive", 20.0), synthetic_run.failing()
-    synthetic_run.write(tmp_path / "timed", [timed], timing_contract="graph-cold-interleaved/2")
-    synthetic_run.write(tmp_path / "failed", [failed], timing_contract="graph-cold-interleaved/1")
-    assert report.page([tmp_path / "timed", tmp_path / "failed"], tmp_path / "x.html").exists()
 
 
 def test_how_to_read_follows_the_contract_in_use(tmp_path):

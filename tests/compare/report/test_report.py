@@ -151,12 +151,6 @@ def test_every_kernel_of_the_registry_has_a_look_of_its_own():
     assert len(set(shapes)) == len(shapes), "without colour the marker and its filling must tell them apart"
 
 
-def test_no_two_kernels_of_one_colour_have_markers_that_look_alike():
-    alike = {"8": "o", "H": "h"}  # at the 5 points of a figure with many rows, whatever is filled
-    seen = [(colour, alike.get(marker, marker)) for colour, marker, _ in style.STYLES.values()]
-    assert len(set(seen)) == len(seen)
-
-
 def test_every_figure_that_the_report_shows_exists(timed, absent):
     for folder in (timed, absent):
         shown = re.findall(r"\]\((figures/[^)]+)\)", _text(folder))
@@ -174,16 +168,6 @@ def test_tables_are_whole(timed, absent):
             count = len(re.findall(r"(?<!\\)\|", line))
             columns = columns or count
             assert count == columns, line
-
-
-def test_a_folder_that_is_no_run_is_exit_2(tmp_path, capsys):
-    assert diptych(["report", str(tmp_path)]) == 2
-    assert "manifest.json" in capsys.readouterr().err
-
-
-def test_rendering_again_from_the_command_line(timed, capsys):
-    assert diptych(["report", str(timed)]) == 0
-    assert capsys.readouterr().out.strip().endswith("report.md")
 
 
 def test_a_run_of_another_module_is_refused_by_name(tmp_path, capsys):
