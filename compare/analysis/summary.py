@@ -62,7 +62,6 @@ def _time(timing: Timing | None) -> dict[str, Any]:
 
 def _row(record: Record) -> dict[str, Any]:
     derived, load, gate = record.derived, record.workload, record.gate
-    search = record.search
     return {
         "kind": load.kind,
         "workload": load.label,
@@ -77,7 +76,6 @@ def _row(record: Record) -> dict[str, Any]:
         **_code(record),
         "config": config_text(record.config),
         "config_origin": record.config_origin,
-        "default_share_of_search": search.default_share if search else None,
         "estimate": record.estimate["text"] if record.estimate else "",
         "limiter": (record.estimate["limiter"] or "unknown") if record.estimate else "",
         "worst_check_ratio": max(gate.worst.values(), default=None) if gate else None,

@@ -72,7 +72,7 @@ _COLUMNS = (
     ("kernel", False), ("status", False), ("evidence", False), ("µs", True), ("spread", True), ("to best", True),
     ("× FA3", True), ("verdict, 99% interval", False), ("GB/s", True), ("TFLOP/s", True), ("of floor", True),
     ("check", True), ("registers", True), ("spills", True), ("shared KiB", True),
-    ("bound .. estimate × spread, not measured", True), ("limiter", False), ("config", False), ("default/search", True),
+    ("bound .. estimate × spread, not measured", True), ("limiter", False), ("config", False),
 )  # fmt: skip
 
 
@@ -100,7 +100,6 @@ def _line(row: pd.Series, timed: bool) -> list[str]:
         row.estimate,
         row.limiter,
         f"`{row.config}`" + (" default" if row.config_origin == "DEFAULT" else "") if row.config else "",
-        times(row.default_share_of_search),
     ]
 
 

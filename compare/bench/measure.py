@@ -13,7 +13,6 @@ from compare.bench import gate, timing
 from compare.bench.arena import Arena, page_sets
 from compare.bench.clocks import Clocks
 from compare.bench.gate import Rejected
-from compare.bench.search import search
 from compare.bench.subject import Subject, failure
 from compare.bench.task import Sick, Task, ok
 from compare.record.contract import UNIT
@@ -154,9 +153,6 @@ def _finish(
         taken = dataclasses.replace(_taken(task, entrant, unit), clocks=state)
         outcome = ok(verdict, Evidence.MEASURED, Evidence.CHECKED_ON_GPU)
         outcome |= {"timing": taken, "derived": _figures(task, taken)}
-        if task.configs and hasattr(subject.kernel, "space") and not isinstance(runner, timing.SlowRunner):
-            middle = taken.median_us
-            outcome["search"] = search(subject, runner, arena, task.gpu, clock, middle, task.configs, task.seed)
         task.row(entrant.cell, subject.identity() | outcome)
     except Exception as error:
         task.failed(entrant.cell, error, subject.identity())

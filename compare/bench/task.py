@@ -66,8 +66,6 @@ class Task:
         self.cells: list[tuple[str, str]] = [tuple(cell) for cell in plain["cells"]]
         self.contract = Contract(**plain["contract"])
         self.turns = rotated(self.cells, plain["process"], self.contract.processes)
-        self.configs: int = plain["configs"]
-        self.seed: int = plain["seed"]
         self.heuristics: str = plain.get("heuristics", "tree")
         self.device = torch.device(plain["device"])
         if self.device.type == "cuda":

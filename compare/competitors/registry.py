@@ -8,7 +8,6 @@ import difflib
 import fnmatch
 import importlib
 import importlib.util
-import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -241,14 +240,6 @@ def _of_a_page(kernel_id: str, config: Any, shape: AttentionShape) -> Any:
     if page < 16 or page & (page - 1):
         raise UnsupportedFeature(f"{kernel_id}@page", f"block_size {page}", "a power of two from 16 on, as a tile is")
     return dataclasses.replace(config, tile_size=page)
-
-
-def random_configs(kernel: Any, shape: AttentionShape, gpu: Gpu, count: int, seed: int) -> list[Any]:
-    """`count` different configs of the kernel's space, or all of a smaller one; the same for a seed and shape."""
-    if count <= 0 or not hasattr(kernel, "space"):
-        return []
-    space = list(kernel.space(shape, gpu))
-    return random.Random(seed).sample(space, min(count, len(space)))
 
 
 def config_dict(config: Any) -> dict[str, Any] | None:

@@ -132,9 +132,9 @@ def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
         plans = {kind: _plan(options, kind, found, pretended) for kind in kinds}
         for plan in plans.values():
             print(plan.situation.line, flush=True)
-        if options.shown.list or options.shown.dry_run:
+        if options.shown.list:
             for plan in plans.values():
-                print("\n".join(command.listing(plan.selection) if options.shown.list else command.dry_run(plan)))
+                print("\n".join(command.listing(plan)))
             return OK
         if not any(plan.cells for plan in plans.values()):
             print("nothing selected", file=sys.stderr)
@@ -170,8 +170,8 @@ def _plan(options: Options, kind: str | None, found: Muster, pretended: bool) ->
     else:
         gpu = found.gpu(kind)
         now = Situation(gpu, True, "cuda:0", f"{kind} x {len(seats)} in the fleet ({gpu.title}): checked and timed")
-    where, timing = replace(options.where, gpu=kind), options.timing.contract(now.measure, options.where.configs)
-    plan = Plan.over(now, selection(options.rows, now), timing, where, options.rows.seed)
+    where, timing = replace(options.where, gpu=kind), options.timing.contract(now.measure)
+    plan = Plan.over(now, selection(options.rows, now), timing, where)
     if not seats:  # any core takes any cell
         plan = replace(plan, jobs=tuple(job.only([cell.id]) for job in plan.jobs for cell in job.cells))
     return plan
@@ -231,7 +231,7 @@ class Fleet:
         shown, total, whole = self.options.shown, sum(part.run.left for part in parts), False
         with (
             contextlib.ExitStack() as stack,
-            progress.Bars(total, quiet=shown.quiet, verbose=shown.verbose) as show,
+            progress.Bars(total, quiet=shown.quiet) as show,
             contextlib.suppress(KeyboardInterrupt),
         ):
             for part in parts:

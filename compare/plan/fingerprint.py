@@ -37,18 +37,16 @@ def of_cells(
     device: str | None,
     contract: Contract,
     heuristics: str = "tree",
-    configs: tuple[int, int] = (0, 0),
     found: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The fingerprint of every planned cell, by its id. gpu: the one that is meant; device: where cells are timed, None
-    where they are not. heuristics: whose configs; configs: how many random ones beside them, and their seed. found: the
-    software of the machine that runs them, None for this one's."""
+    where they are not. heuristics: whose configs. found: the software of the machine that runs them, None for
+    this one's."""
     common = {
         "gpu": gpu,
         "measured": device is not None,
         "spec": run_folder.spec_hash(),
         "contract": contract.name,
-        "configs": list(configs) if device else None,
         "software": software(device) if found is None else dict(found),
     }
     return {

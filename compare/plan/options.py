@@ -54,7 +54,7 @@ class RowOptions:
 
 @dataclass(frozen=True)
 class WhereOptions:
-    """On what, with whose configs. cpu_budget_s, timeout_s: seconds of a cell. configs: random ones beside them."""
+    """On what, with whose configs. cpu_budget_s, timeout_s: seconds of a cell."""
 
     gpu: str | None = None
     require_gpu: bool = False
@@ -62,7 +62,6 @@ class WhereOptions:
     cpu_budget_s: float = 30.0
     timeout_s: float = 300.0
     heuristics: str = HEURISTICS[0]
-    configs: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class TimingOptions:
     max_time_s: float = MAX_TIME_S
     processes: int = PROCESSES
 
-    def contract(self, measured: bool, configs: int = 0) -> Contract:
+    def contract(self, measured: bool) -> Contract:
         """The timing contract of a run; one process where nothing is timed. Raises GrammarError for what does not
         fit."""
         timer = self.timer or "graph"
@@ -84,10 +83,6 @@ class TimingOptions:
         if timer == "paper" and cache == "cold":
             repeats = "which repeats one call on the same data"
             raise GrammarError(f"--set cache: found cold, allowed hot with --timer paper, {repeats}")
-        if configs and (timer, cache) != ("graph", "cold"):
-            raise GrammarError(
-                f"--configs: found with timer {timer} and cache {cache}, allowed with graph and cold alone"
-            )
         return Contract(timer, cache, self.precision, self.max_time_s, self.processes if measured else 1)
 
 

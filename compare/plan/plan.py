@@ -16,15 +16,13 @@ from compare.record.contract import Contract
 
 @dataclass(frozen=True)
 class Plan:
-    """where: budgets, time limits, and whose configs. seed: of the random ones. software: of the machine that runs it,
-    None for this one's."""
+    """where: budgets, time limits, and whose configs. software: of the machine that runs it, None for this one's."""
 
     situation: Situation
     selection: Selection
     contract: Contract
     jobs: tuple[Job, ...]
     where: WhereOptions = field(default_factory=WhereOptions)
-    seed: int = 0
     software: Mapping[str, str] | None = None
 
     @classmethod
@@ -32,16 +30,14 @@ class Plan:
         """The plan of a command line. Raises what its parts raise: UnknownGpu, UnknownKernel, UnknownSuite,
         UnknownWorkload, TraceError, GrammarError, SpecError."""
         now = situation(where.gpu, where.device)
-        return cls.over(now, selection(rows, now), timing.contract(now.measure, where.configs), where, rows.seed)
+        return cls.over(now, selection(rows, now), timing.contract(now.measure), where)
 
     @classmethod
-    def over(
-        cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None, seed: int = 0
-    ) -> Plan:
+    def over(cls, now: Situation, chosen: Selection, contract: Contract, where: WhereOptions | None = None) -> Plan:
         """Every kernel of the selection on every row."""
         gpu = now.target.name if now.target else None
         planned = jobs(chosen.workloads, chosen.kernels, gpu, chosen.every)
-        return cls(now, chosen, contract, planned, where or WhereOptions(), seed)
+        return cls(now, chosen, contract, planned, where or WhereOptions())
 
     @property
     def gpu(self) -> str | None:
@@ -70,8 +66,7 @@ class Plan:
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
         """By the id of a cell; a finished cell counts where it still has this one."""
-        configs = (self.where.configs, self.seed)
-        of = (self.contract, self.where.heuristics, configs, self.software)
+        of = (self.contract, self.where.heuristics, self.software)
         return fingerprint.of_cells(self.jobs, self.gpu, self.device, *of)
 
     @property

@@ -8,7 +8,7 @@ import sys
 import torch
 
 WORKER = "compare.bench.worker"
-COMPILE, AHEAD = "compare.static.compile", "compare.static.ahead"
+COMPILE = "compare.static.compile"
 TUNE_COMPILE, TUNE_WORKER, TUNE_HELION = "compare.tune.compile", "compare.tune.worker", "compare.tune.helion"
 COST_COMPILE, COST_TRACE = "compare.studies.costs.compile", "compare.studies.costs.trace"
 COST_SERVER = "compare.studies.costs.server"
@@ -17,7 +17,6 @@ ENGINE, PROBE = "compare.studies.engine.child", "compare.fleet.probe"
 CHILDREN = (
     WORKER,
     COMPILE,
-    AHEAD,
     TUNE_COMPILE,
     TUNE_WORKER,
     TUNE_HELION,

@@ -51,8 +51,6 @@ class Crew:
     limit_s: float = 300.0
     contract: Contract = field(default_factory=Contract)
     process: int = 0
-    configs: int = 0
-    seed: int = 0
     heuristics: str = "tree"
     on_start: Callable[[Cell], None] = lambda cell: None
     command: list[str] = field(default_factory=lambda: list(COMMAND))
@@ -144,8 +142,6 @@ class Crew:
             "device": self.device,
             "contract": dataclasses.asdict(self.contract),
             "process": self.process,
-            "configs": self.configs,
-            "seed": self.seed,
             "heuristics": self.heuristics,
         }
 

@@ -45,7 +45,6 @@ _FIELDS |= {
     "kernels": TEXTS,
     "workloads": OBJECTS,
     "resumed": OBJECTS,
-    "did_not_compile": TEXTS,
     **dict.fromkeys(("schema", "planned", "finished", "exit_code"), COUNT),
     "seconds": NUMBER,
     "dirty": FLAG,

@@ -209,26 +209,12 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Search:
-    """Random configs of the kernel's space, gated and screened in the same run.
-
-    `default_share` = best of all, the default included / the default's time: 1 where no random config was faster.
-    """
-
-    configs: int
-    gated: int
-    best_random_us: float
-    best_random_config: dict[str, Any]
-    default_share: float
-
-
-@dataclass(frozen=True)
 class Record:
     """One finished cell of one process. Raises ValueError where a field contradicts the status.
 
     `process`: the number of the fresh process within the run, from 0. `fingerprint` identifies workload, source,
     config, GPU, software and contract: equal ones may be compared as repetitions of one measurement.
-    `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), "given" or "random:<seed>:<index>".
+    `config_origin`: "heuristics" (the tree for this GPU), "DEFAULT" (the module's), or "given".
     `facts` are static facts of the compiled code, one dict per kernel of the launch and target.
     `estimate`: floor, estimate and limiter of a GPU that is not here (compare.static.estimate), never beside a time.
     `gpu` is the GPU that ran it (None: no GPU did), `seat` which one of a fleet. `seconds` is the cell's wall time,
@@ -249,7 +235,6 @@ class Record:
     gpu: str | None = None
     timing: Timing | None = None
     derived: Derived | None = None
-    search: Search | None = None
     gate: GateResult | None = None
     facts: tuple[dict[str, Any], ...] = ()
     estimate: dict[str, Any] | None = None
@@ -265,7 +250,7 @@ class Record:
         for name in ("reason", "log_tail", "command"):  # a kernel's words may hold half of a surrogate pair
             if isinstance(text := getattr(self, name), str):
                 object.__setattr__(self, name, plain.writable(text))
-        timed = [name for name in ("timing", "derived", "search") if getattr(self, name) is not None]
+        timed = [name for name in ("timing", "derived") if getattr(self, name) is not None]
         if timed and self.status is not Status.OK:
             raise ValueError(f"{timed[0]}: found a time, allowed None where status is {self.status}")
         if (self.timing is not None) != (Evidence.MEASURED in self.evidence):
@@ -313,11 +298,12 @@ class Record:
     def from_plain(cls, plain: dict[str, Any]) -> Record:
         """From dicts, lists and texts; what has a default may be missing. Raises ValueError, KeyError or TypeError."""
         raw = dict(plain)
+        raw.pop("search", None)  # null in rows of earlier versions
         raw["workload"] = WorkloadInfo(**raw["workload"] | {"features": tuple(raw["workload"]["features"])})
         raw["status"] = Status(raw["status"])
         raw["evidence"] = tuple(Evidence(e) for e in raw.get("evidence", ()))
         raw["facts"] = tuple(raw.get("facts", ()))
-        for name, kind in (("timing", Timing), ("derived", Derived), ("search", Search), ("gate", GateResult)):
+        for name, kind in (("timing", Timing), ("derived", Derived), ("gate", GateResult)):
             if raw.get(name) is not None:
                 raw[name] = kind(**raw[name])
         if raw.get("timing") is not None:

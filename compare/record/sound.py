@@ -30,11 +30,10 @@ _TIMING = {
     "half_width": nothing_or(_AMOUNT),
 }
 _DERIVED = dict.fromkeys(("gbps", "tflops", "floor_us", "floor_share"), _AMOUNT)
-_SEARCH = {"configs": COUNT, "gated": COUNT, "best_random_us": TIME, "default_share": _AMOUNT}
 _GATE = {"worst": object_of(_AMOUNT), "page_sets": COUNT, "value_sets": COUNT}
 _SIZES = ("num_seqs", "num_tokens", "num_decodes", "max_query_len", "max_seq_len", "total_seq_len", "num_query_heads")
 _LOAD = dict.fromkeys((*_SIZES, "num_kv_heads", "head_size", "block_size", "kv_bytes", "flops"), COUNT)
-_PARTS = {"workload": _LOAD, "timing": _TIMING, "derived": _DERIVED, "search": _SEARCH, "gate": _GATE}
+_PARTS = {"workload": _LOAD, "timing": _TIMING, "derived": _DERIVED, "gate": _GATE}
 
 _COUNTS = object_of(COUNT)
 # By the bits of a lane, or by a descriptor.

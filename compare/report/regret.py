@@ -1,7 +1,7 @@
 """What `auto` loses on rows that nobody fitted to: a run of the suite `unseen` with other kernels beside it.
 
 Regret is the time of `auto` over the best of its DSL on the row, less one: of all kernels of the run with the configs
-that they have, and of random ones where `--configs` drew some. `study regret` asks more of each row.
+that they have. `study regret` asks more of each row.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from compare.report.blocks import Fold, Section, Text
 
 SUITE = "unseen"
 WORDS = (
-    "Time of `auto` over the best of its DSL on the row, less one: of the kernels beside it, as they are configured and"
-    " with random configs where the run drew some. Its rows are drawn by a seed, and nobody fits to them."
+    "Time of `auto` over the best of its DSL on the row, less one: of the kernels beside it, as they are configured."
+    " Its rows are drawn by a seed, and nobody fits to them."
 )
 
 
@@ -41,9 +41,7 @@ class Loss:
 
 
 def _best(records: Sequence[Record]) -> float:
-    """Of the kernel, or of a random config that was faster in the same process."""
-    shares = [min(record.search.default_share, 1.0) if record.search else 1.0 for record in records]
-    return statistics.median(x.timing.median_us * share for x, share in zip(records, shares, strict=True))
+    return statistics.median(record.timing.median_us for record in records)
 
 
 def losses(records: Sequence[Record]) -> list[Loss]:

@@ -20,7 +20,6 @@ from compare.report import paper as report_paper
 from compare.report.absent import absent
 from compare.report.blocks import Bullets, Code, Fold, Picture, Section, Text, pictures
 from compare.report.guide import guide
-from compare.stats import geomean
 
 # Two tables over a whole run: how near the checker's limits every kernel came, and what the defaults cost.
 
@@ -45,28 +44,6 @@ def checker_table(records: Sequence[Record]) -> tables.Table | None:
 
 def _ratio(value: float | None) -> str:
     return f"{value:.3f}" if value else ""  # 0: the rule had nothing to judge
-
-
-def search_table(records: Sequence[Record]) -> tables.Table | None:
-    """The default's speed as a share of the best of the random configs timed beside it. None without any."""
-    by_kernel: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.search:
-            by_kernel[record.kernel].append(record)
-    body = []
-    for kernel, rows in by_kernel.items():
-        shares = [row.search.default_share for row in rows]
-        least = min(rows, key=lambda row: row.search.default_share)
-        configs = [row.search.gated for row in rows]
-        body.append(
-            [f"`{kernel}`", len(rows), f"{min(configs)} to {max(configs)}", f"{geomean(shares):.2f}",
-             f"{min(shares):.2f}", least.workload.label]
-        )  # fmt: skip
-    columns = [
-        ("kernel", False), ("rows", True), ("random configs that passed", True),
-        ("default / best, geometric mean", True), ("worst", True), ("worst row", False),
-    ]  # fmt: skip
-    return tables.Table(columns, body) if body else None
 
 
 LOG_LINES = 25  # of a failure's log; the whole tail is in cells.jsonl
@@ -165,17 +142,6 @@ def workloads(run: RunData) -> list[Section]:
     return found
 
 
-def search(run: RunData) -> Section | None:
-    """What random configs beside the defaults showed."""
-    table = search_table(run.records)
-    words = (
-        "The default's speed as a share of the fastest config timed in the same process: its own, or the best of random"
-        " ones from the kernel's `space()`. 1 where no random config was faster. Configs that were hopeless at the"
-        " first launch are not counted."
-    )
-    return Section("search", "Defaults against random configs", (Text(words), table)) if table else None
-
-
 def checker(run: RunData) -> Section | None:
     """How near the checker's limits every kernel came."""
     table = checker_table(run.ok)
@@ -245,7 +211,7 @@ def reading(run: RunData) -> Section:
 
 Builder = Callable[[RunData], Section | list[Section] | None]
 SECTIONS: tuple[Builder, ...] = (
-    glance.section, coverage, absent, seats.section, verdicts.sections, means, paper, features, load, workloads, search,
+    glance.section, coverage, absent, seats.section, verdicts.sections, means, paper, features, load, workloads,
     regret.section, checker,
     facts, failures, others, reading,
 )  # fmt: skip

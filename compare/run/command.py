@@ -27,8 +27,8 @@ from compare.competitors.registry import UnknownKernel
 from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, WRONG, ending, terminable
 from compare.identity import StrangerPackage, ensure_own_packages
 from compare.plan import duration, resume
+from compare.plan.job import Cell
 from compare.plan.plan import Plan
-from compare.plan.selection import Selection
 from compare.record import folder as run_folder
 from compare.record.contract import Contract
 from compare.record.noise import NotNoise
@@ -129,7 +129,7 @@ class Run:
         shown = self.options.shown
         with (
             self.keeping() as keep,
-            progress.Show(self.left, quiet=shown.quiet, verbose=shown.verbose) as show,
+            progress.Show(self.left, quiet=shown.quiet) as show,
             contextlib.suppress(KeyboardInterrupt),
         ):
             for record in self.rows.records(show):
@@ -202,36 +202,36 @@ def _version() -> str:
     return f"diptych {own} (commit {run_folder.commit()})\n{contract}\n{found}"
 
 
-def listing(chosen: Selection) -> Iterator[str]:
+def listing(plan: Plan) -> Iterator[str]:
     """What --list prints."""
+    chosen = plan.selection
     yield f"suites     {', '.join(SUITES)}"
     yield f"kernels    {', '.join(chosen.kernels)}"
     yield f"rows of {chosen.suite}"
-    for row in chosen.workloads:
+    for job in plan.jobs:
+        row = job.workload
         stats, extra = row.stats, ", ".join(row.ask.names())
         counted = (stats.num_seqs, "sequence"), (stats.num_tokens, "query token"), (stats.total_seq_len, "key")
         size = ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in counted)
         yield f"  {row.label:30} {row.kind:12} {size}{', ' + extra if extra else ''}"
-
-
-def dry_run(plan: Plan) -> Iterator[str]:
-    """What --dry-run prints."""
+        yield from (f"    {cell.id}  {cell.kernel}{_takes(plan, cell)}" for cell in job.cells)
     yield plan.situation.line
-    longest = max((len(cell.kernel) for cell in plan.cells), default=0)
-    for cell in plan.cells:
-        takes = ""
-        if not plan.situation.measure:
-            takes = f"  ~{plan.seconds(cell):.0f} s" if plan.fits(cell, plan.where.cpu_budget_s) else "  too large here"
-        yield f"{cell.id}  {cell.kernel:{longest}}  {cell.workload.label:24}{takes}".rstrip()
     yield duration.line(plan)
+
+
+def _takes(plan: Plan, cell: Cell) -> str:
+    """How long a cell takes on a CPU."""
+    if plan.situation.measure:
+        return ""
+    return f"  ~{plan.seconds(cell):.0f} s" if plan.fits(cell, plan.where.cpu_budget_s) else "  too large here"
 
 
 def execute(options: Options) -> int:
     """Run what the options select in child processes of this one; returns the exit code. Raises usage errors."""
     plan = Plan.of(options.rows, options.where, options.timing)
     now, chosen, quiet = plan.situation, plan.selection, options.shown.quiet
-    if options.shown.list or options.shown.dry_run:
-        print("\n".join(listing(chosen) if options.shown.list else dry_run(plan)))
+    if options.shown.list:
+        print("\n".join(listing(plan)))
         return OK
     if now.target is None and any(registry.is_own(cell.kernel) for cell in plan.cells):
         versions.ensure("compare", interpreted=True)  # else every cell says it

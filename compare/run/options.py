@@ -16,7 +16,7 @@ from compare.plan.options import OF_A_TRACE, RowOptions, TimingOptions, WhereOpt
 from compare.record.contract import MAX_TIME_S, PRECISION, PROCESSES, TIMERS
 from compare.run import settings
 from compare.workloads import NEW_KV, GrammarError, suites
-from compare.workloads.numbers import at_least_one, count, positive, seed, share
+from compare.workloads.numbers import at_least_one, positive, seed, share
 
 
 def _add_where(new: argparse.ArgumentParser) -> None:
@@ -52,7 +52,6 @@ def _add_timing(new: argparse.ArgumentParser) -> None:
     timing.add_argument(
         "--processes", type=at_least_one, default=PROCESSES, metavar="N", help=f"fresh ones (default {PROCESSES})"
     )
-    timing.add_argument("--configs", type=count, default=0, metavar="N", help="N random configs too, graph timer only")
 
 
 def _add_again(new: argparse.ArgumentParser) -> None:
@@ -104,23 +103,19 @@ def parser() -> argparse.ArgumentParser:
     _add_timing(new)
     _add_again(new)
     show = new.add_argument_group("what to print")
-    show.add_argument("--list", action="store_true", help="kernels, suites and the selected rows; runs nothing")
-    show.add_argument("--dry-run", action="store_true", help="the cells that would run; runs nothing")
+    show.add_argument("--list", action="store_true", help="suites, kernels, rows and their cells; runs nothing")
     show.add_argument("-q", "--quiet", action="store_true", help="first and last line only")
-    show.add_argument("-v", "--verbose", action="store_true", help="log tails of failures as they come")
     show.add_argument("--version", action="store_true", help="spec hash, timing contract and versions")
     return new
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is printed. list, dry_run, version: that alone, and nothing runs."""
+    """What is printed. list, version: that alone, and nothing runs."""
 
     list: bool = False
-    dry_run: bool = False
     version: bool = False
     quiet: bool = False
-    verbose: bool = False
 
 
 @dataclass(frozen=True)

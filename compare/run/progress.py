@@ -20,8 +20,8 @@ from compare.record.records import Record, Status
 class Show:
     """Progress on stderr: a bar on a terminal, a line per finished cell elsewhere, nothing when quiet."""
 
-    def __init__(self, total: int, *, quiet: bool, verbose: bool) -> None:
-        self._total, self._done, self._quiet, self._verbose = total, 0, quiet, verbose
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self._total, self._done, self._quiet = total, 0, quiet
         self._console = Console(stderr=True)
         self._process = ""  # "process 2 of 3: " where there are several
         self._bar: Progress | None = None
@@ -73,15 +73,13 @@ class Show:
         at = f"{record.seat}: " if record.seat else self._process
         line = f"[{self._done}/{self._total}] {at}{record.kernel} on {record.workload.label}: {what}{why}"
         print(line + f" ({record.seconds:.1f} s)", file=sys.stderr, flush=True)
-        if self._verbose and record.log_tail:
-            print(record.log_tail, file=sys.stderr, flush=True)
 
 
 class Bars(Show):
     """Of a fleet: a bar a seat below that of all; elsewhere than on a terminal a line a cell, which names its seat."""
 
-    def __init__(self, total: int, *, quiet: bool, verbose: bool) -> None:
-        super().__init__(total, quiet=quiet, verbose=verbose)
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        super().__init__(total, quiet=quiet)
         self._seats: dict[str, TaskID] = {}
 
     def seat(self, name: str, total: int) -> None:

@@ -22,7 +22,6 @@ from compare.record import folder as run_folder
 from compare.record.records import Record, Status
 from compare.run.options import Options
 from compare.run.progress import Show
-from compare.static import ahead
 from compare.static.estimate import column
 from compare.static.facts import StaticFacts, with_facts
 from compare.workloads import cost
@@ -81,7 +80,6 @@ class Rows:
         """Processes and compilers, until the end of the context: a function from the numbers of some rows, and of those
         that may follow, to the records of the former. lanes: at most so many processes execute an absent GPU's code."""
         now, where, every = self.plan.situation, self.plan.where, range(len(self.plan.jobs))
-        self._random_configs()
         limit_s = min(where.timeout_s, COMPILE_LIMIT_S) if now.measure else where.timeout_s
         with contextlib.ExitStack() as stack:
             facts = StaticFacts([], now.target, limit_s, where.heuristics, alone=now.measure)
@@ -113,17 +111,6 @@ class Rows:
             else:
                 crew.close()
 
-    def _random_configs(self) -> None:
-        now, count = self.plan.situation, self.plan.where.configs
-        if not (count and now.measure and now.target):
-            return
-        own = [kernel for kernel in self.plan.selection.kernels if is_own(kernel)]
-        args = (self.plan.selection.workloads, own, now.target.name, count, self.plan.seed)
-        compiled, failed = ahead.ahead(*args)
-        if not self.options.shown.quiet:
-            print(f"{compiled} random configs compiled ahead, {len(failed)} did not compile", flush=True)
-        self.manifest["did_not_compile"] = failed
-
     def _in_model(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts) -> Iterator[Record]:
         """Every cell compiled and executed in the functional model, by a process a core."""
         left = self._left(0, chunk)
@@ -143,8 +130,6 @@ class Rows:
             limit_s=where.timeout_s,
             contract=self.plan.contract,
             process=process,
-            configs=where.configs if process == 0 else 0,
-            seed=self.plan.seed,
             heuristics=where.heuristics,
             on_start=show.begin,
         )

@@ -26,7 +26,6 @@ import torch
 from common import gpus
 from compare.bench import gate, timing
 from compare.bench.arena import Arena, page_sets
-from compare.bench.search import HOPELESS, HOST_US
 from compare.bench.subject import Subject, device_is_sick, failure
 from compare.bench.task import versions
 from compare.competitors import registry
@@ -38,6 +37,7 @@ FINALISTS = 5
 SCREEN_ROUNDS = 2  # of all, then of the better half
 FINAL_S = 0.4  # of fresh rounds for the finalists of a kernel and row; ten rounds at least
 MAX_SETS = 16  # page sets of a row: a replay visits each once, behind a read that empties the last-level cache
+HOPELESS, HOST_US = 3.0, 200.0  # a first launch above 3 x the default + what the host may add is not screened
 SIGN_S = 20.0  # of waiting for the GPU between two signs of life
 ALONE_SHARE = 0.6  # of the GPU's memory for a row that exceeds a lane's share: the other lanes keep their tensors
 LOSES, TWICE = 2.0, 2  # above 2 x the best in two rows of a kind, never below: not tried in the others of that kind

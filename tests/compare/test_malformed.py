@@ -15,7 +15,7 @@ run --suite smok
 run --suite
 run --kernels triton/qblock
 run --kernels triton/auto@fast
-run --kernels , --dry-run --workload 1q
+run --kernels , --list --workload 1q
 run --gpu mi30
 run --gpu
 run --frobnicate

@@ -80,7 +80,7 @@ def device(monkeypatch):
     return monkeypatch
 
 
-def measured(*kernels, row=ROW, configs=0, wire=None, process=0, **contract):
+def measured(*kernels, row=ROW, wire=None, process=0, **contract):
     wire = Wire() if wire is None else wire
     plain = {
         "workload": row.to_dict(),
@@ -89,8 +89,6 @@ def measured(*kernels, row=ROW, configs=0, wire=None, process=0, **contract):
         "device": "cpu",
         "contract": dataclasses.asdict(Contract(**{"max_time_s": 0.2} | contract)),
         "process": process,
-        "configs": configs,
-        "seed": 0,
     }
     measure.measure(task.Task(plain, wire))
     return wire
@@ -137,13 +135,6 @@ def test_a_time_below_the_floor_is_no_time(device):
     device.setattr(Replay, "us", 1e-3)
     row = measured("honest").rows["honest"]
     assert row["status"] == "invalid_timing" and "timing" not in row and "floor" in row["reason"]
-
-
-def test_random_configs_are_gated_and_the_default_gets_its_share(device):
-    row = measured("honest", configs=2).rows["honest"]
-    found = row["search"]
-    assert (found["configs"], found["gated"], found["default_share"]) == (2, 2, 1.0)
-    assert found["best_random_config"]["size"] in (16, 32, 64)
 
 
 def test_an_error_in_a_round_blames_whose_turn_it_was(device):

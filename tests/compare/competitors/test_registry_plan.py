@@ -91,13 +91,6 @@ def test_what_is_no_kernel_is_refused_by_what_it_lacks():
         load("fake_kernels:Config")
 
 
-def test_random_configs_are_the_same_for_a_seed():
-    kernel, shape = load("fake_kernels:honest"), suite("smoke")[0].shape
-    drawn = registry.random_configs(kernel, shape, resolve("h200"), 2, seed=3)
-    assert drawn == registry.random_configs(kernel, shape, resolve("h200"), 2, seed=3)
-    assert len(drawn) == 2 and len(registry.random_configs(kernel, shape, resolve("h200"), 99, seed=3)) == 3
-
-
 def test_a_config_without_heuristics_is_the_kernels_own():
     kernel, row = load("fake_kernels:honest"), suite("smoke")[0]
     config, origin = registry.default_config("fake_kernels:honest", kernel, row.shape, row.stats, resolve("h200"))

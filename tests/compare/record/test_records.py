@@ -9,7 +9,6 @@ from compare.record.records import (
     Evidence,
     GateResult,
     Record,
-    Search,
     Status,
     Timing,
     latest,
@@ -27,7 +26,6 @@ MEASURED = FACTS | {
     "timing": TIMING,
     "derived": Derived(4000.0, 1.0, 10.0, 0.8),
     "gate": GateResult("S+W", {"row": 0.5}, 64, 2, True),
-    "search": Search(30, 28, 11.0, {"tile": 64}, 0.9),
 }
 
 
@@ -36,7 +34,7 @@ def bad(status=Status.INCORRECT, **more):
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK], ids=str)
-@pytest.mark.parametrize("field", ["timing", "derived", "search"])
+@pytest.mark.parametrize("field", ["timing", "derived"])
 def test_a_row_that_is_not_ok_holds_no_time(status, field):
     with pytest.raises(ValueError, match=field):
         Record(**bad(status, **{field: MEASURED[field]}, evidence=(Evidence.MEASURED,)))

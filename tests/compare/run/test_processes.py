@@ -57,15 +57,6 @@ def test_three_fresh_processes_measure_every_cell_once_each_beginning_elsewhere(
     assert "honest" in Path("run/report.md").read_text()
 
 
-@pytest.mark.slow
-def test_random_configs_are_searched_by_the_first_process_alone(unreported):
-    argv = [*SMALL, *kernels("honest"), "--out", "run", "--processes", "2", "--configs", "2", "-q"]
-    assert command.main(argv) == 0
-    assert [line["configs"] for line in log() if "turns" in line] == [2, 0]
-    first, second = read_records(Path("run/cells.jsonl"))
-    assert first.search is not None and second.search is None
-
-
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
@@ -84,7 +75,6 @@ def test_each_timer_and_cache_is_a_contract_of_its_own(measuring, argv, name):
     ("argv", "said"),
     [
         (["--timer", "paper", "--set", "cache=cold"], "--set cache"),
-        (["--timer", "host", "--configs", "3"], "--configs"),
     ],
     ids=str,
 )

@@ -45,7 +45,7 @@ def test_figures_of_a_column_end_alike():
 def test_a_line_says_under_which_weaker_precision_a_cell_is_ok(capsys):
     one = record(0)
     weak = replace(one, gate=GateResult("W", {}, 1, 1, True, "dot tf32"))
-    show = progress.Show(2, quiet=False, verbose=False)
+    show = progress.Show(2, quiet=False)
     show.finished(one)
     show.finished(weak)
     lines = capsys.readouterr().err.splitlines()
