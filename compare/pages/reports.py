@@ -3,9 +3,8 @@
     python -m compare pages reports [--write] [--runs h200/peers,h200/serving]
 
 In: manifest.json and cells.jsonl of the runs under docs/results that have a report. Out: report.md and figures/*.svg;
-report.html and summary.csv are git's to ignore. Without --runs also docs/results/h200/estimates.md, the model of times
-against measurements, and docs/results/conformance/README.md, kernels of others in the kit. Exit codes: 0; 1 where one
-says something else and --write is not given; 2 for a run that is none.
+report.html and summary.csv are git's to ignore. Without --runs also docs/results/conformance/README.md, kernels
+of others in the kit. Exit codes: 0; 1 where one says something else and --write is not given; 2 for a run that is none.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from compare.pages import add_write, conformance, settle_all
 from compare.record import packed
 from compare.record.folder import ROOT
 from compare.report import report
-from compare.studies.estimates import page as estimates
 
-HELP = "docs/results: reports of committed runs, estimates, kernels of others in the kit"
+HELP = "docs/results: reports of committed runs, kernels of others in the kit"
 RESULTS = ROOT / "docs" / "results"
 
 
@@ -57,5 +55,5 @@ def main(asked: argparse.Namespace) -> int:
         say(error)
         return USAGE
     if not asked.runs:
-        new |= estimates.texts() | conformance.texts()
+        new |= conformance.texts()
     return settle_all(new, "reports", write=asked.write)

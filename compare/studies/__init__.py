@@ -15,7 +15,6 @@ NAMED = {
     "sizes": "compare.studies.sizes",
     "engine": "compare.studies.engine.engine",
     "alarms": "compare.studies.alarms",
-    "bias": "compare.studies.bias",
     "checking": "compare.studies.checking",
     "mutation": "compare.studies.mutation.score",
     "regret": "compare.studies.regret",

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.studies.engine import measure, profile
+from compare.studies.engine import measure
 from compare.studies.engine.model import SIZES, Sizes, fill
 from compare.workloads.trace import Request
 
@@ -184,8 +184,6 @@ def steps(task: dict[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
     if "serving" in parts:
         yield "serving", 0, []
     yield from passes[1:]
-    if "profile" in parts:
-        yield "profile", 0, []
 
 
 def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -195,8 +193,6 @@ def rows(engine: measure.Engine, task: dict[str, Any]) -> Iterator[dict[str, Any
             yield measure.logprobs(engine)
         elif part == "latency":
             yield from measure.latency(engine, lengths, number)
-        elif part == "profile":
-            yield from profile.profile(engine, [Request(0.0, *one) for one in task["requests"]], task["max_seqs"])
         else:
             requests = [Request(0.0, *one) for one in task["requests"]]
             for one in range(task["serving_passes"]):

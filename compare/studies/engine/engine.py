@@ -7,7 +7,6 @@ An engine is NAME:GRAPHS: a kernel's id (triton/auto, triton/native.auto, helion
 full, partial or eager graphs. Each is a vLLM in a process of its own, one at the GPU at a time; the next one imports
 meanwhile. docs/results/<gpu>/engine has a row a measurement, figures and a page of them. What was measured is not
 measured again: of our kernels while their sources are the same, of fa3 and vllm_triton while the versions are.
-`--parts profile` says what the GPU and the host do in a step of the trace (compare.studies.engine.profile).
 Exit codes: 0; 1 a token was wrong, or an engine broke; 2 usage; 3 no GPU; 5 vLLM is not installed.
 """
 
@@ -50,8 +49,7 @@ ENGINES = (
     "helion/auto:full,vllm_triton:partial,helion/auto:partial"
 )
 LENGTHS = "100,400,800,1600,3200,6400"
-PARTS = ("logprobs", "latency", "serving", "profile")
-OF_TRACES = ("serving", "profile")
+PARTS = ("logprobs", "latency", "serving")
 LINES = "engine.jsonl"
 
 
@@ -223,7 +221,7 @@ def tasks_of(asked: argparse.Namespace, engines: Sequence[tuple[str, str]], lock
     requests = []
     if asked.trace is not None:
         requests = requests_of(asked.trace, asked.requests, asked.max_seq_len)
-    parts = [part for part in parts if part not in OF_TRACES or requests]
+    parts = [part for part in parts if part != "serving" or requests]
     return [
         {
             "name": name, "graphs": graphs, "parts": parts, "lengths": lengths, "repeats": asked.repeats,

@@ -128,22 +128,6 @@ def serving_table(rows: Rows) -> list[str]:
     return lines
 
 
-def profile_table(rows: Rows) -> list[str]:
-    """What a step takes and what the GPU does in it, by its five longest kernels; empty where none was profiled."""
-    found = [row for row in rows if row["part"] == "profile"]
-    if not found:
-        return []
-    lines = [
-        "| engine | graphs | steps with | step ms | GPU ms | longest kernels: ms (calls) |",
-        "|---|---|---|---:|---:|---|",
-    ]
-    for row in found:
-        kernels = ", ".join(f"`{name}` {ms:.2f} ({calls:.0f})" for name, calls, ms in row["kernels"][:5])
-        cells = row["engine"], row["graphs"], row["class"], f"{row['step_ms']:.1f}", f"{row['gpu_ms']:.1f}", kernels
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
 def agreement(rows: Rows) -> list[str]:
     """How far log-probabilities are from FLASH_ATTN's, and what a start took."""
     values = {(row["engine"], row["graphs"]): row["values"] for row in rows if row["part"] == "logprobs"}
@@ -209,7 +193,6 @@ def render(rows: Rows, drawn: Path | None) -> str:
         *image, "", "## A trace of requests", "",
         "All requests come at once; at most 256 run beside each other. Figures are of the last pass.", "",
         *serving_table(kept),
-        *(["", "## Where a step's time goes", "", *profiles] if (profiles := profile_table(kept)) else []),
         "", "## Agreement, and what a start takes", "", *agreement(kept),
         *(["", "## Engines that did not end", "", *lost] if lost else []), "",
     ])  # fmt: skip

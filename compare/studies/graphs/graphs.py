@@ -1,4 +1,4 @@
-"""Captured graphs: one for every batch against one per batch, what a grid for more sequences costs, and the host.
+"""Captured graphs: one for every batch against one per batch, and what a grid for more sequences costs.
 
     python -m compare study graphs [--gpu h200] [--out DIR] [--dsl triton] [--workload q1s2k,...] [--seconds 0.3]
     python -m compare study graphs --report DIR      the report again, or that of a run which was cut short
@@ -8,7 +8,6 @@
     powers of two    auto captured for 1, 2, 4 ... sequences of unknown length, replayed with fewer: the time of the
                      programs in excess, and the memory of the graphs
     partial          attention launched between the graphs of the other operations, against all in one graph
-    host             time to enqueue a call: launch, public call, plan, graph
 
 Every output is judged before it is timed. Writes graphs.jsonl line by line, then report.md and figures. Exit codes: 0;
 1 a wrong output, or one that could not be had; 2 usage; 3 no such GPU, for nothing can be captured without one; 5
@@ -29,7 +28,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from common.cases.batch import make_batch
 from common.gpus import Gpu, UnknownGpu
 from common.oracle.reference import Expected, reference
 from common.oracle.tolerance import check
@@ -44,9 +42,8 @@ from compare.exits import INTERRUPTED, NO_GPU, NOTHING, OK, USAGE, WRONG
 from compare.plan.situation import situation
 from compare.record import folder as run_folder
 from compare.record.records import write_manifest
-from compare.studies import host as host_study
 from compare.studies.graphs import report
-from compare.workloads import LLAMA_3_8B, Workload, parse_lens, suites
+from compare.workloads import LLAMA_3_8B, Workload, suites
 from compare.workloads.cost import cost
 from compare.workloads.suites import UnknownWorkload
 
@@ -327,14 +324,6 @@ def layers(tools: Tools, stage: Stage, dsl: str) -> Iterator[Row]:
             yield about | {"sequences": seqs, "us": timing.quantile(samples[1:], 0.5), "wrong": ""}
 
 
-def host(tools: Tools, dsl: str, names: str = "q1s2k,32q1s2k") -> Iterator[Row]:
-    """Host time of a call of auto by each way, as compare.studies.host measures it."""
-    for name in names.split(","):
-        batch = make_batch(parse_lens(name), LLAMA_3_8B, device=tools.device)
-        columns = host_study.columns(dsl, batch, 200)
-        yield {"experiment": "host", "row": name} | columns | {"kernel": f"{dsl}/{columns['kernel']}"}
-
-
 def chosen_rows(patterns: str | None, size: Size) -> list[Workload]:
     """Rows of peers and serving at Llama-3-8B's shape that capacity and pool hold. Raises UnknownWorkload."""
     rows = {row.label: row for row in (*suites.peers(), *suites.serving())}
@@ -394,8 +383,6 @@ def everything(tools: Tools, stage: Stage, dsls: Sequence[str], rows: Sequence[W
     for name, experiment in (("powers of two", powers_of_two), ("partial", layers)):
         for dsl in dsls:
             yield from attempt(tools, {"experiment": name, "kernel": dsl}, partial(experiment, tools, stage, dsl))
-    for dsl in dsls:
-        yield from attempt(tools, {"experiment": "host", "kernel": dsl}, partial(host, tools, dsl))
 
 
 def record(console: Console, folder: Path, results: Iterator[Row]) -> int:

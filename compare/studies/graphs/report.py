@@ -119,7 +119,7 @@ def write(folder: Path, rows: Rows) -> Path:
 
 def sections(rows: Rows) -> list[Section]:
     """What the experiments found, each that has a row."""
-    made = [_one_for_all(rows), _powers(rows), _memory(rows), _partial(rows), _host(rows), _wrong(rows)]
+    made = [_one_for_all(rows), _powers(rows), _memory(rows), _partial(rows), _wrong(rows)]
     return [section for section in made if section]
 
 
@@ -238,18 +238,6 @@ def _partial(rows: Rows) -> Section | None:
     )
     columns = (("kernel", False), ("full", True), ("partial", True))
     return Section("partial", "Partial graphs", (Text(words), Table(columns, body))) if found else None
-
-
-def _host(rows: Rows) -> Section | None:
-    found = [row for row in rows if row["experiment"] == "host" and not row.get("wrong")]
-    names = ("launch", "call", "plan", "graph")
-    body = [[r["row"], r["kernel"], *(tables.number(r[name]) for name in names), r["kept"]] for r in found]
-    titles = (("row", False), ("kernel", False), *((name, True) for name in names), ("kept", True))
-    words = (
-        "Microseconds of host time to enqueue: the kernel's own launch, the public call and a plan, which repeat what"
-        " they kept, and a graph."
-    )
-    return Section("host", "Host", (Text(words), Table(titles, body))) if found else None
 
 
 def again(folder: Path) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from common.spec import SpecError
 from compare.exits import NOTHING, USAGE
-from compare.studies.engine import engine, measure, page, profile
+from compare.studies.engine import engine, measure, page
 from compare.studies.engine.child import rows as child_rows
 from compare.studies.engine.child import steps
 from compare.studies.engine.model import SIZES, STREAM, Sizes, expected, fill
@@ -63,41 +63,6 @@ def test_serving_counts_tokens_and_times_between_them():
     row = measure.serving(Pretended(), requests, 1, 1e9)
     assert (row["done"], row["tokens_in"], row["tokens_out"], row["wrong"]) == (3, 15, 7, 0)
     assert row["ttft_p50_ms"] is not None and row["itl_p50_ms"] is not None
-
-
-class Seen:
-    """A tracer that saw the same in every window: two kernels a step, and a function of the host."""
-
-    def start(self):
-        self.on = True
-
-    def stop(self):
-        assert self.on
-        self.on = False
-        yield from [(True, "attend", 1500.0), (True, "copy", 500.0), (False, "schedule", 3000.0)] * profile.STEPS
-
-
-class Queued(Pretended):
-    """One prompt a step is read; those that were read have a token a step."""
-
-    def step(self):
-        self.beside = min(self.steps + 1, 30)
-        return super().step()
-
-
-def test_a_profile_has_a_row_of_steps_with_prompts_and_one_of_decodes():
-    engine = Queued()
-    rows = list(profile.profile(engine, [Request(0.0, 4, 60)] * 40, 30, Seen(), Clock()))
-    assert [(row["class"], row["gpu_ms"], row["kernels"][0]) for row in rows] == [
-        ("prompts", 2.0, ["attend", 1.0, 1.5]), ("decodes", 2.0, ["attend", 1.0, 1.5])
-    ]  # fmt: skip
-    assert not engine.waiting and rows[0]["step_ms"] == 1e3 / profile.STEPS
-
-
-def test_the_page_names_the_longest_kernels_of_a_step():
-    row = {"engine": "helion/auto", "graphs": "full", "part": "profile", "class": "decodes", "step_ms": 18.6}
-    lines = page.profile_table([row | {"gpu_ms": 12.0, "kernels": [["attend", 32.0, 9.25]], "host": []}])
-    assert lines[-1] == "| helion/auto | full | decodes | 18.6 | 12.0 | `attend` 9.25 (32) |"
 
 
 def test_serving_ends_at_its_limit_and_says_how_many_ended():

@@ -191,12 +191,10 @@ def test_the_report_has_a_table_and_a_figure_of_each_experiment(stage, bench, tm
     results += [*graphs.layers(tools, stage, "triton")]
     us = {"auto": 9.0, "static_grid": 10.0}
     results = [row | ({"us": us[row["kernel"].split("/")[1]]} if row.get("us") else {}) for row in results]
-    host = {"experiment": "host", "row": "q1s2k", "kernel": "triton/split", "kept": "1/1"}
-    results.append(host | dict.fromkeys(("launch", "call", "plan", "graph"), 3.0))
     (tmp_path / "manifest.json").write_text('{"headline": "Fake"}')
     assert graphs.record(Console(quiet=True), tmp_path, iter(results)) == graphs.OK
     text = (tmp_path / "report.md").read_text()
-    for title in ("One graph for all", "A graph for more sequences", "Memory", "Partial graphs", "Host"):
+    for title in ("One graph for all", "A graph for more sequences", "Memory", "Partial graphs"):
         assert f"## {title}" in text
     assert "0.900×" in text or "0.90×" in text
     assert {p.name for p in (tmp_path / "figures").iterdir()} == {"one_for_all.svg", "waves.svg"}
