@@ -19,13 +19,13 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import fits, held, kernel, matrix_instrs, operands, require, run, smallest_block_m
+from dsl_helion.binding import fits, held, kernel, launches, matrix_instrs, operands, run, smallest_block_m
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import kv_tile_range
 from dsl_helion.page_runs import Gather, attend_runs, gather_form
@@ -175,19 +175,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Segm
     return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: SegmentScratch | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/adjustable_tile", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/adjustable_tile", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     ensure_room(partials(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)

@@ -3,6 +3,7 @@
 Triton's counterpart is `kernel[grid](...)`. A launch never searches: an explicit helion.Config goes with every kernel.
 """
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any, Literal
@@ -128,6 +129,9 @@ def require(kernel: str, supports: frozenset[str], batch: PagedBatch, *given: An
     protocol.require(kernel, supports, batch, *given)
     if batch.shape.value_lanes == 24 and batch.shape.head_size > 32:
         raise UnsupportedFeature(kernel, "value_size", "24 lanes beside a head of at most 32, or another size")
+
+
+launches = functools.partial(protocol.launches, ensure=require)
 
 
 def is_wider(lanes: int, value_size: int) -> bool:

@@ -14,8 +14,8 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
+from common.spec import AttentionShape
+from common.spec.kernel import Capacity, Precision, launches
 from dsl_helion.binding import kernel, run
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})
@@ -134,19 +134,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """No scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/naive", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/naive", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     args = (
         batch.query,
         batch.key_cache,

@@ -19,7 +19,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
@@ -31,9 +31,9 @@ from dsl_helion.binding import (
     gather_form,
     held,
     kernel,
+    launches,
     matrix_instrs,
     operands,
-    require,
     run,
     smallest_block_m,
 )
@@ -217,19 +217,9 @@ def workspace(
     return SegmentScratch.up_to(capacity, shape, config.num_segments, longest_query)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: SegmentScratch | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/parallel_softmax", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/parallel_softmax", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     attend_segments(batch, features, out, config, workspace, lse)
 
 

@@ -14,7 +14,7 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape
 from common.spec.kernel import SEAMS, Capacity, Precision
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -22,9 +22,9 @@ from dsl_helion.binding import (
     fits,
     gather_form,
     kernel,
+    launches,
     matrix_instrs,
     operands,
-    require,
     run,
     smallest_block_m,
 )
@@ -165,19 +165,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """No scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/q_block", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/q_block", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))

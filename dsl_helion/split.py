@@ -14,11 +14,20 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
-from dsl_helion import binding
 from dsl_helion.arithmetic import div, int32
-from dsl_helion.binding import Gather, fits, gather_form, kernel, matrix_instrs, operands, run, smallest_block_m
+from dsl_helion.binding import (
+    Gather,
+    fits,
+    gather_form,
+    kernel,
+    launches,
+    matrix_instrs,
+    operands,
+    run,
+    smallest_block_m,
+)
 from dsl_helion.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_helion.masks import join_loops, kv_tile_range
 from dsl_helion.primitives import load_rows, normalise, q_block_rows, softmax_init, store_lse, store_rows
@@ -254,19 +263,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """No scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    binding.require("helion/split", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/split", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     _launch_prefill(batch, features, out, config.prefill, lse)
     _launch_decode(batch, features, out, config.decode, lse)
 

@@ -24,11 +24,10 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
-from common.spec.paged_batch import FP8
-from common.spec.workspaces import SegmentScratch, has_room, partials
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
+from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_helion import parallel_softmax, reduce_segments
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (
@@ -37,9 +36,9 @@ from dsl_helion.binding import (
     gather_form,
     held,
     kernel,
+    launches,
     loadable,
     matrix_instrs,
-    require,
     run,
     smallest_block_m,
 )
@@ -106,17 +105,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
     for *values, matrix_instr in product(*axes, matrix_instrs(gpu)):
         if fits(prefill := Prefill(*values, 8 * gpu.units, matrix_instr), shape, gpu):
             yield Config(prefill, parallel_softmax.DEFAULT)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
-
-    key: torch.Tensor  # [num_kv_heads * rows, head_size], the query's dtype
-    value: torch.Tensor  # [num_kv_heads * rows, value_lanes]
-    scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
-    parts: SegmentScratch | None  # of the segments of long queries
-    decode: SegmentScratch | None
 
 
 def _unpaged_kernel(
@@ -233,41 +221,17 @@ def _unpaged_kernel(
 _unpaged = kernel(_unpaged_kernel)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
-    longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
-    tile_size = held(config.prefill, shape).tile_size
-    tiles = max(cdiv(capacity.num_keys, tile_size) + longest, 1)
-    rows = shape.num_kv_heads * tiles * tile_size
-    scales = rows if shape.cache_dtype.itemsize == 1 else 0
-    segments, parts = config.prefill.num_segments, None
-    if segments > 1:
-        # a multiple of 16, because compilers specialise on strides that 16 divides
-        tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
-        parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
-    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
-    return Workspace(
-        torch.empty((rows, shape.head_size), dtype=shape.dtype, device=capacity.device),
-        torch.empty((rows, shape.value_lanes), dtype=values, device=capacity.device),
-        torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
-        parts,
-        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
-    )
+    lanes = (shape.head_size, shape.value_lanes)
+    decode = parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
+    tile_size, segments = held(config.prefill, shape).tile_size, config.prefill.num_segments
+    return CopyScratch.up_to(capacity, shape, tile_size, segments, MOST_PARTS, lanes, decode)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Workspace,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/unpaged", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/unpaged", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
         return

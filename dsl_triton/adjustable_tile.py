@@ -15,13 +15,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
@@ -138,19 +137,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Segm
     return parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: SegmentScratch | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/adjustable_tile", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/adjustable_tile", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     ensure_room(partials(workspace)[0], batch, config.decode.num_segments, SHORT_QUERY)  # before the long queries too
     if batch.num_tokens > SHORT_QUERY:
         attend_long_queries(batch, features, out, config.prefill, lse)

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, cdiv
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
@@ -164,19 +163,9 @@ def workspace(
     return SegmentScratch.up_to(capacity, shape, config.num_segments, longest_query)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: SegmentScratch | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/parallel_softmax", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/parallel_softmax", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     attend_segments(batch, features, out, config, workspace, lse)
 
 

@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
@@ -111,22 +110,12 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """No scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/q_block", SUPPORTS, batch, features, out, lse)
+@launches("triton/q_block", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     _q_block_kernel[(shape.num_kv_heads * q_blocks,)](
         batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         out, lse, batch.num_seqs, batch.softmax_scale, bundle(features),

@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, packed_lanes, require
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, launches, packed_lanes
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, new_tokens, query_operand, row_operands
 from dsl_triton.masks import join_loops, kv_tile_range
@@ -195,19 +194,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """No scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/split", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/split", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     _launch_prefill(batch, features, out, config.prefill, lse)
     _launch_decode(batch, features, out, config.decode, lse)
 

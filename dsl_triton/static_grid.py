@@ -13,13 +13,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, require
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served
 from dsl_triton.binding import can_overlap, fits, smallest_block_m, strides
@@ -203,21 +202,11 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Part
 check = ensure_served
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: PartScratch,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/static_grid", SUPPORTS, batch, features, out, lse)
+@launches("triton/static_grid", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     parts = (config.decode, config.prefill)
     ensure_capacity(batch, workspace, ((p.programs, _block_m(batch.shape, p), p.tile_size) for p in parts))
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     programs = config.decode.programs
     if batch.num_tokens > SHORT_QUERY:  # otherwise every query is short
         _launch_items(batch, features, out, config, workspace, lse, prefill=True)

@@ -20,16 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, require, side_stream
-from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
-from common.spec.paged_batch import FP8
-from common.spec.workspaces import SegmentScratch, has_room, partials
+from common.spec import AttentionShape
+from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, launches, side_stream
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY
+from common.spec.workspaces import CopyScratch, has_room, partials
 from dsl_triton import parallel_softmax, reduce_segments
 from dsl_triton.binding import can_overlap, fits, padded, smallest_block_m, strides
 from dsl_triton.copy_pages import SEQUENCES, copy_pages, region_tiles
@@ -95,17 +93,6 @@ def space(shape: AttentionShape, gpu: Gpu) -> Iterator[Config]:
         if fits(*values[:4], shape, gpu):
             prefill = Prefill(*values, copy_programs=8 * gpu.units, overlap=can_overlap(gpu))
             yield Config(prefill, decode)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
-
-    key: torch.Tensor  # [num_kv_heads, rows, HEAD_PADDED], the query's dtype
-    value: torch.Tensor  # [num_kv_heads, rows, VALUE_PADDED]
-    scales: torch.Tensor  # f32 [2, num_kv_heads * rows]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
-    parts: SegmentScratch | None  # of the segments of long queries
-    decode: SegmentScratch | None
 
 
 @triton.jit(do_not_specialize=["num_seqs", "tiles", "num_segments"])  # do not recompile for another batch or scratch
@@ -219,40 +206,17 @@ def _unpaged_kernel(
             store_partial(partial, acc_strides, m_strides, segment, place, head, live, m, l, acc, VALUE_SIZE)
 
 
-def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Workspace:
+def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> CopyScratch:
     """Scratch for `capacity.num_keys` keys of long queries; sequences beyond it are read through their pages."""
-    longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
-    tiles = max(cdiv(capacity.num_keys, config.prefill.tile_size) + longest, 1)
-    rows = shape.num_kv_heads * tiles * config.prefill.tile_size
-    scales = rows if shape.cache_dtype.itemsize == 1 else 0
-    segments, parts = config.prefill.num_segments, None
-    if segments > 1:
-        # a multiple of 16, because compilers specialise on strides that 16 divides
-        tokens = min(capacity.num_tokens, cdiv(MOST_PARTS // segments, 16) * 16)
-        parts = SegmentScratch.of(shape, segments, tokens, capacity.device)
-    values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
-    return Workspace(
-        torch.empty((rows, padded(shape.head_size)), dtype=shape.dtype, device=capacity.device),
-        torch.empty((rows, padded(shape.value_lanes)), dtype=values, device=capacity.device),
-        torch.empty((2, scales), dtype=torch.float32, device=capacity.device),
-        parts,
-        parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY),
-    )
+    lanes = (padded(shape.head_size), padded(shape.value_lanes))
+    decode = parallel_softmax.workspace(shape, capacity, config.decode, SHORT_QUERY)
+    tile_size, segments = config.prefill.tile_size, config.prefill.num_segments
+    return CopyScratch.up_to(capacity, shape, tile_size, segments, MOST_PARTS, lanes, decode)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Workspace,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/unpaged", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/unpaged", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     if batch.num_tokens <= SHORT_QUERY:
         parallel_softmax.attend_segments(batch, features, out, config.decode, workspace.decode, lse, SHORT_QUERY)
         return

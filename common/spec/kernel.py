@@ -6,7 +6,7 @@ anybody's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,6 +142,33 @@ def require(
     for feature in sorted(asked - supports):
         raise UnsupportedFeature(kernel, feature, "any of " + ", ".join(sorted(supports)))
     expect_compiler(kernel, batch.device)
+
+
+def launches(kernel: str, supports: frozenset[str], ensure: Callable[..., None] = require) -> Callable:
+    """A kernel's `launch`, made of a function (batch, features, out, config, workspace, lse) that only launches.
+
+    A batch that `ensure` refuses raises SpecError or UnsupportedFeature before any launch; one without sequences or
+    tokens launches nothing.
+    """
+
+    def made(attend: Callable[..., None]) -> Callable[..., None]:
+        def launch(
+            batch: PagedBatch,
+            features: Features,
+            out: torch.Tensor,
+            config: Any,
+            workspace: Any,
+            *,
+            lse: torch.Tensor | None = None,
+        ) -> None:
+            ensure(kernel, supports, batch, features, out, lse)
+            if batch.num_seqs and batch.num_tokens:
+                attend(batch, features, out, config, workspace, lse)
+
+        launch.__doc__, launch.__module__ = attend.__doc__, attend.__module__
+        return launch
+
+    return made
 
 
 def new_tokens(

@@ -1,7 +1,7 @@
 """Scratch that kernels of both DSLs allocate, and the refusal of batches that it was not made for.
 
 Segments share the tiles of one Q Block (parallel_softmax); a static grid cuts items between programs into parts. Both
-leave sums that a later launch merges.
+leave sums that a later launch merges. `unpaged` copies K and V out of their pages first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from common.spec.kernel import Capacity
-from common.spec.metadata import ANY_QUERY, cdiv
-from common.spec.paged_batch import AttentionShape, PagedBatch, SpecError
+from common.spec.metadata import ANY_QUERY, SHORT_QUERY, cdiv
+from common.spec.paged_batch import FP8, AttentionShape, PagedBatch, SpecError
 
 RECORD = 8  # int32: cuts of the item, which of them this is, scratch row of the first part, scratch rows of a part,
 #             first query row, real rows, KV head, nothing
@@ -79,6 +79,49 @@ def ensure_room(acc: torch.Tensor | None, batch: PagedBatch, num_segments: int, 
 
 def _tokens(batch: PagedBatch, longest_query: int) -> int:
     return min(batch.num_tokens, batch.num_seqs * longest_query)
+
+
+@dataclass(frozen=True)
+class CopyScratch:
+    """K and V of long queries out of their pages: a region of whole tiles per sequence, one behind the other."""
+
+    key: torch.Tensor  # [num_kv_heads * tokens, lanes of K], the query's dtype
+    value: torch.Tensor  # [num_kv_heads * tokens, lanes of V]; fp16 beside an fp8 query
+    scales: torch.Tensor  # f32 [2, num_kv_heads * tokens]: of K and of V, a key each; [2, 0] beside a cache of 16 bits
+    parts: SegmentScratch | None  # of the segments of long queries
+    decode: SegmentScratch | None  # of the segments of short queries
+
+    @classmethod
+    def up_to(
+        cls,
+        capacity: Capacity,
+        shape: AttentionShape,
+        tile_size: int,
+        num_segments: int,
+        most_parts: int,
+        lanes: tuple[int, int],
+        decode: SegmentScratch | None,
+    ) -> CopyScratch:
+        """Scratch for `capacity.num_keys` keys of long queries.
+
+        most_parts: segments x query tokens that may leave parts. lanes: of K and of V, as the kernel pads them.
+        """
+        longest = min(capacity.num_seqs, capacity.num_tokens // (SHORT_QUERY + 1))  # at most that many long queries
+        tiles = max(cdiv(capacity.num_keys, tile_size) + longest, 1)
+        rows = shape.num_kv_heads * tiles * tile_size
+        parts, device = None, capacity.device
+        if num_segments > 1:
+            # a multiple of 16, because compilers specialise on strides that 16 divides
+            tokens = min(capacity.num_tokens, cdiv(most_parts // num_segments, 16) * 16)
+            parts = SegmentScratch.of(shape, num_segments, tokens, device)
+        values = torch.float16 if shape.dtype in FP8 else shape.dtype  # the dtype of V as an operand
+        return cls(
+            torch.empty((rows, lanes[0]), dtype=shape.dtype, device=device),
+            torch.empty((rows, lanes[1]), dtype=values, device=device),
+            torch.empty((2, rows if shape.cache_dtype.itemsize == 1 else 0), dtype=torch.float32, device=device),
+            parts,
+            decode,
+        )
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import require
+from common.spec import AttentionShape
+from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
-from common.spec.workspaces import SegmentScratch, ensure_room, partials
+from common.spec.workspaces import ensure_room, partials
 from dsl_helion import parallel_softmax
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
@@ -165,19 +165,9 @@ def _barrier_kernel(
 _barrier = kernel(_barrier_kernel)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: SegmentScratch | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/ablations.barrier", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/ablations.barrier", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     if config.num_segments == 1:  # nothing to merge
         parallel_softmax.attend_segments(batch, features, out, config, None, lse)
         return

@@ -12,7 +12,7 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, require
+from common.spec.kernel import Capacity, launches
 from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
@@ -125,19 +125,9 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: to
     return workspace
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: torch.Tensor,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/ablations.cumulative", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/ablations.cumulative", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     block_m = max(config.block_m, smallest_block_m(shape))

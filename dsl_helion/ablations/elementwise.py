@@ -11,8 +11,8 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import require
+from common.spec import AttentionShape
+from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_helion import primitives, q_block
 from dsl_helion.ablations import SUPPORTS, with_nouns
@@ -58,19 +58,9 @@ _primitives = with_nouns(primitives, f"{__name__}_primitives", products=_product
 _q_block = with_nouns(q_block, f"{__name__}_q_block", attend_tile=_primitives.attend_tile)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/ablations.elementwise", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/ablations.elementwise", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, config.tile_size)
     blocks = [max(config.block_m, smallest_block_m(shape)), config.tile_size]

@@ -19,8 +19,8 @@ import helion.language as hl
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import require
+from common.spec import AttentionShape
+from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS
 from dsl_helion.arithmetic import div
@@ -191,19 +191,9 @@ def _fused_kernel(
 _fused = kernel(_fused_kernel)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("helion/ablations.fused", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("helion/ablations.fused", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     gather, page_rows = gather_form(config.gather, batch, min(config.tile_size, config.decode_tile_size))
     decode_m = max(config.decode_block_m, smallest_block_m(shape))

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, require
+from common.spec.kernel import Capacity, launches
 from common.spec.metadata import BatchStats
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
@@ -82,19 +82,9 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: to
     return workspace
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: torch.Tensor,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/ablations.cumulative", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/ablations.cumulative", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)

@@ -8,13 +8,12 @@ import itertools
 from collections.abc import Iterator
 from types import ModuleType
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import require
+from common.spec import AttentionShape
+from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_triton import primitives, q_block
 from dsl_triton.ablations import SUPPORTS, with_nouns
@@ -64,19 +63,9 @@ _attend_tile = with_nouns(primitives.attend_tile, products=_products, softmax_st
 _elementwise_kernel = with_nouns(q_block._q_block_kernel, attend_tile=_attend_tile)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/ablations.elementwise", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/ablations.elementwise", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     block_m = max(config.block_m, smallest_block_m(shape))
     q_blocks = batch.num_q_blocks(block_m)

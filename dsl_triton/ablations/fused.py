@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-import torch
 import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import require
+from common.spec import AttentionShape
+from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_triton.ablations import SUPPORTS
 from dsl_triton.ablations.parts import attend_q_block
@@ -102,19 +101,9 @@ def _fused_kernel(
             )  # fmt: skip
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/ablations.fused", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/ablations.fused", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     decode_m = max(config.decode_block_m, smallest_block_m(shape))
     block_m = max(config.block_m, decode_m)

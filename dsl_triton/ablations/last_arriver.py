@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, require
+from common.spec import AttentionShape
+from common.spec.kernel import Capacity, launches
 from common.spec.metadata import BatchStats, num_q_blocks
 from common.spec.workspaces import SegmentScratch, ensure_room, partials
 from dsl_triton import parallel_softmax
@@ -110,19 +110,9 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> Work
     return Workspace(parts, torch.zeros(q_blocks * shape.num_kv_heads, dtype=torch.int32, device=capacity.device))
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Workspace | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require("triton/ablations.last_arriver", SUPPORTS, batch, features, out, lse)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
+@launches("triton/ablations.last_arriver", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     shape = batch.shape
     parts = partials(workspace.parts if workspace else None)
     block_m = _block_m(shape, config)

@@ -30,7 +30,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
-from common.spec.kernel import Capacity, Precision, beside, join, require, side_stream
+from common.spec.kernel import Capacity, Precision, beside, join, launches, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
 from common.spec.workspaces import SegmentScratch, has_room, partials
@@ -272,20 +272,10 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Wo
     return replace(workspace, planned=True)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Workspace,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
-    """Write out (and lse) of every query token. Raises SpecError or UnsupportedFeature before any launch."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
+    """Write out (and lse) of every query token."""
     _require_sm90(batch, features, out)
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     if not workspace.planned:
         prepare(batch, features, config, workspace)
     if config.together:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, launches
 
 NAME = "baseline/aiter_triton"
 PLACES = ("aiter.ops.triton.attention.unified_attention", "aiter.ops.triton.unified_attention")
@@ -57,21 +57,11 @@ def _refuse(shape: AttentionShape) -> None:
         raise UnsupportedFeature(NAME, f"block_size {page}", "a power of two of at least 16")
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of AITER's function, into the live rows of `out`."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     _refuse(batch.shape)
     live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     _attend(
         q=batch.query[live],
         k=batch.key_cache,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import sdpa
 
 NAME = "baseline/cudnn"
@@ -49,16 +49,8 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: sdpa.Config) ->
 prepare = sdpa.prepare
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: sdpa.Config,
-    workspace: sdpa.Plan | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """Gather, then attend by cuDNN."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     plan = workspace or sdpa.make_plan(batch, features)
     only(BACKEND, NAME, lambda: sdpa.attend(batch, features, out, plan, sdpa.gather(batch, plan)))

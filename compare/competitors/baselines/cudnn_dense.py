@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from common.spec import Features, PagedBatch
-from common.spec.kernel import Precision, require
+from common.spec.kernel import Precision, launches
 from compare.competitors.baselines import cudnn, sdpa, sdpa_dense
 
 NAME = "baseline/cudnn_dense"
@@ -16,16 +13,8 @@ DEFAULT = Config()
 workspace, prepare = sdpa_dense.workspace, sdpa_dense.prepare
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: sdpa.Config,
-    workspace: sdpa_dense.Workspace | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """Attention alone, by cuDNN, over what `prepare` left."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     ready = workspace or prepare(batch, features, config, None)
     cudnn.only(cudnn.BACKEND, NAME, lambda: sdpa.attend(batch, features, out, ready.plan, ready.dense))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, launches
 
 NAME = "baseline/flag_gems"
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "softcap"})
@@ -41,22 +41,12 @@ def workspace(shape: AttentionShape, capacity: Capacity, config: Config) -> None
     """The call allocates its scratch."""
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of FlagGems' function, into the live rows of `out`."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     if batch.shape.dtype is torch.float32:
         raise UnsupportedFeature(NAME, "dtype float32", "float16, bfloat16")
     live = slice(0, min(batch.stats.num_tokens, batch.num_tokens))
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     window = -1 if features.sliding_window is None else features.sliding_window - 1
     _attend(
         batch.query[live],

@@ -17,7 +17,7 @@ import torch
 
 from common.gpus import Gpu
 from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, require
+from common.spec.kernel import Capacity, Precision, launches
 
 NAME = "baseline/flash_attn3"
 FA_VERSION = 3
@@ -127,17 +127,9 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
     return workspace
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Plan,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of the library, into `out`."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     _refuse(batch)
     common = {
         "softmax_scale": batch.softmax_scale,

@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
+from common.spec.kernel import Capacity, Precision, launches
 from common.spec.metadata import lens_of
 
 NAME = "baseline/flex"
@@ -97,17 +97,9 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
     return Plan(step, batch.block_table[key_seq, key_at // size].long(), key_at % size)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Plan,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """Gather, then attend. Allocates. A plan that nobody prepared is made here, which waits for the device."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     ready = prepare(batch, features, config, workspace)
     live = slice(0, batch.stats.num_tokens)
     if ready.step.mask is None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
+from common.spec.kernel import Capacity, Precision, launches
 from common.spec.metadata import lens_of
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window"})  # not full_graph: the lengths shape the work
@@ -139,16 +139,8 @@ def prepare(batch: PagedBatch, features: Features, config: Config, workspace: Pl
     return workspace or make_plan(batch, features)
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Plan | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches("baseline/sdpa", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """Gather, then attend. Allocates. Without a plan the lengths are read from the device, which waits for it."""
-    require("baseline/sdpa", SUPPORTS, batch, features, out, lse)
     plan = workspace or make_plan(batch, features)
     attend(batch, features, out, plan, gather(batch, plan))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from common.spec import AttentionShape, Features, PagedBatch
-from common.spec.kernel import Capacity, Precision, require
+from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import sdpa
 
 SUPPORTS = sdpa.SUPPORTS
@@ -44,16 +42,8 @@ def prepare(batch: PagedBatch, features: Features, config: sdpa.Config, workspac
     return workspace
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: sdpa.Config,
-    workspace: Workspace | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches("baseline/sdpa_dense", SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """Attention alone, over what `prepare` left."""
-    require("baseline/sdpa_dense", SUPPORTS, batch, features, out, lse)
     ready = workspace or prepare(batch, features, config, None)
     sdpa.attend(batch, features, out, ready.plan, ready.dense)

@@ -16,8 +16,8 @@ from types import ModuleType
 import torch
 
 from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature
-from common.spec.kernel import Capacity, Precision, require
+from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec.kernel import Capacity, Precision, launches
 from compare.competitors.baselines import vllm_files
 
 NAME = "baseline/vllm_triton"
@@ -102,22 +102,12 @@ def _refuse(shape: AttentionShape) -> None:
         raise UnsupportedFeature(NAME, f"head_size {shape.head_size}", f"at least {SMALLEST_HEAD}")
 
 
-def launch(
-    batch: PagedBatch,
-    features: Features,
-    out: torch.Tensor,
-    config: Config,
-    workspace: Workspace | None,
-    *,
-    lse: torch.Tensor | None = None,
-) -> None:
+@launches(NAME, SUPPORTS)
+def launch(batch, features, out, config, workspace, lse) -> None:
     """One call of vLLM's function, into the live rows of `out`."""
-    require(NAME, SUPPORTS, batch, features, out, lse)
     _refuse(batch.shape)
     stats = batch.stats
     live = slice(0, min(stats.num_tokens, batch.num_tokens))
-    if batch.num_seqs == 0 or batch.num_tokens == 0:
-        return
     window = -1 if features.sliding_window is None else features.sliding_window - 1
     _interface().unified_attention(
         q=batch.query[live],
