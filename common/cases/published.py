@@ -115,8 +115,3 @@ def kv_heads() -> tuple[int, ...]:
     """Of a whole model, and of each part of it on 2 to 16 GPUs."""
     found = {model.heads[1] for model in MODELS}
     return tuple(sorted({kv // parts for kv in found for parts in (1, 2, 4, 8, 16) if kv % parts == 0}))
-
-
-def of_models(field: str) -> tuple[int, ...]:
-    """The values of a field, without those of models that have none."""
-    return tuple(sorted({value for model in MODELS if (value := getattr(model, field)) is not None}))

@@ -18,7 +18,7 @@ from common.serving.points import Point, points, prompts
 from common.spec import AttentionShape, Features, SpecError, UnsupportedFeature
 from common.spec.features import OPERANDS
 from common.spec.kernel import asked_of_shape
-from common.spec.metadata import SHORT_QUERY, cdiv
+from common.spec.metadata import cdiv
 
 LONGEST_TYPICAL = 8192  # keys that captured graphs are chosen for where nobody says; an engine's limit may be 128 k
 LEAST_TYPICAL = 1024  # an engine that measures its memory has a few blocks for a while
@@ -191,7 +191,3 @@ def _said(done: int, launches: int) -> None:
 def decodes(query_lens: Any) -> int:
     """Of a host's integers: how many sequences have one token."""
     return int((query_lens == 1).sum())
-
-
-def is_short(max_query_len: int) -> bool:
-    return max_query_len <= SHORT_QUERY

@@ -61,30 +61,6 @@ def lens_of(starts: torch.Tensor, lengths: torch.Tensor) -> list[tuple[int, int]
     return [(begin[i + 1] - begin[i], seq_len) for i, seq_len in enumerate(lengths.tolist())]
 
 
-def q_block_starts(starts: torch.Tensor, block_q: int) -> torch.Tensor:
-    """int32 [num_seqs + 1]: the first Q Block of each sequence, without a device sync.
-
-    Sequence i begins at `starts[i] // block_q + i` (paper 6.1, in vLLM's arithmetic form): monotone, and never less
-    than the blocks before it need. At most one Q Block per sequence is surplus; a surplus one lies past its sequence's
-    queries and exits.
-    """
-    index = torch.arange(starts.numel(), dtype=starts.dtype, device=starts.device)
-    return starts // block_q + index
-
-
-def cumulative_q_blocks(lens: Lens, block_q: int) -> list[int]:
-    """The exact prefix sum of ceil(query_len / block_q), as the paper's metadata tensor holds it (6.1)."""
-    return [0, *accumulate(cdiv(query_len, block_q) for query_len, _ in lens)]
-
-
 def num_q_blocks(num_tokens: int, num_seqs: int, block_q: int) -> int:
     """Upper bound on the Q Blocks of any batch of this size; needs no lengths, so a captured grid stays right."""
     return num_tokens // block_q + num_seqs
-
-
-def find_sequence(starts: torch.Tensor, q_block_idx: int, block_q: int) -> int:
-    """The sequence that owns a Q Block: the last one that begins at or before it.
-
-    The kernels' binary search, on the host.
-    """
-    return int(torch.searchsorted(q_block_starts(starts, block_q)[:-1], q_block_idx, right=True)) - 1

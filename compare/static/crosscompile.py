@@ -66,11 +66,6 @@ class KernelFacts:
         return flat | dataclasses.asdict(self.code)
 
 
-def launched_facts(call: Callable[[], object]) -> list[KernelFacts]:
-    """Run `call` on the GPU that is here and read the code objects of what it launched: the very code that is timed."""
-    return [facts_of(code, "as allocated") for code in launched_code(call)]
-
-
 def launched_code(call: Callable[[], object]) -> list[CompiledLaunch]:
     """Run `call` on the GPU that is here: what it launched, in order."""
     seen: list[CompiledLaunch] = []

@@ -82,7 +82,6 @@ def options(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--no-install", action="store_true", help="leave dsl_*/heuristics/fitted alone: tables go to OUT only"
     )
-    new.add_argument("--arm", choices=("search", "helion-autotuner"), default="search", help="who searches")
 
 
 def pick_rows(count: int) -> tuple[Workload, ...]:
@@ -274,10 +273,6 @@ def tune(arguments: argparse.Namespace, machine: Machine) -> int:
     )
     if space.path(machine.gpu.name).exists():
         print(f"first to be tried: a {space.LABEL}", flush=True)
-    if arguments.arm == "helion-autotuner":
-        from compare.tune import helion
-
-        return helion.search(run)
     run.search()
     return write_tables([run.folder], not arguments.no_install)
 

@@ -9,7 +9,7 @@ from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
 from compare.competitors import registry
 from compare.static.compile import compile_in_child
-from compare.static.crosscompile import launched_facts
+from compare.static.crosscompile import facts_of, launched_code
 from compilations import compilation
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
@@ -28,11 +28,11 @@ def test_the_code_compiled_without_the_gpu_is_the_code_that_runs(kernel_id):
     config, _ = registry.default_config(kernel_id, kernel, SHAPE, batch.stats, gpu)
     workspace = kernel.workspace(SHAPE, Capacity.of(batch), config)
     out = torch.empty_like(batch.query)
-    ran = launched_facts(lambda: kernel.launch(batch, Features(), out, config, workspace))
+    ran = launched_code(lambda: kernel.launch(batch, Features(), out, config, workspace))
     torch.cuda.synchronize()
 
     there = [{name: fact[name] for name in SAME} for fact in outcome.facts]
-    here = [{name: fact.as_dict()[name] for name in SAME} for fact in ran]
+    here = [{name: facts_of(code, "as allocated").as_dict()[name] for name in SAME} for code in ran]
     assert there == here
 
 

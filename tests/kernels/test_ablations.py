@@ -1,5 +1,7 @@
 """Ablations are kernels like any other: right on the cases where their one change could be wrong."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,7 +12,6 @@ from common.oracle.reference import reference
 from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features
 from common.spec.kernel import Capacity
-from common.spec.metadata import cumulative_q_blocks
 from dsl_helion.ablations import barrier
 from dsls import in_helion, in_triton, slow_in_helion
 from kernel_cases import conform
@@ -83,7 +84,9 @@ def test_the_cumulative_tensor_is_exact_and_refilled_in_place(dsl) -> None:
         batch = make_batch(lens, SHAPE)
         assert cumulative.prepare(batch, Features(), config, buffer) is buffer
         assert cumulative.prepare(batch, Features(), config, buffer) is buffer
-        assert buffer[: len(lens) + 1].tolist() == cumulative_q_blocks(lens, config.block_m // SHAPE.queries_per_kv)
+        block_q = config.block_m // SHAPE.queries_per_kv
+        starts = itertools.accumulate((-(-query_len // block_q) for query_len, _ in lens), initial=0)
+        assert buffer[: len(lens) + 1].tolist() == list(starts)
         attend(cumulative, batch, config, buffer)
 
 

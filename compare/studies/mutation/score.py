@@ -101,11 +101,6 @@ class Lives:
         """Kernels that gave the right bits in all cases, and are not known to be wrong where their limit is."""
         return [number for number in self.alive() if number not in self.differ | self.apart]
 
-    @property
-    def born(self) -> list[int]:
-        """Kernels that run at all."""
-        return [number for number in range(self.total) if number not in self.never]
-
 
 def _asked(child: Child, request: dict[str, Any], found: dict[str, Any]) -> None:
     """What the child finds, as it says it. Raises Lost; `at` is then the kernel that it was at."""
