@@ -184,36 +184,39 @@ def worst_mean(found: dict[str, Signed], starts: Tensor, kv_heads: int) -> Mean 
     groups = list(_groups(starts, tokens, heads, kv_heads))
     judged = len(found) * sum(count for _, _, count in groups)
     z = math.sqrt(2.0 * math.log(4.0 * max(1, judged) / FALSE_ALARMS))
-    means = [mean for of, errors in found.items() for group in groups if (mean := _mean(of, errors, group, z, heads))]
+    means = [_worst(of, errors, groups, z, heads) for of, errors in found.items() if bool(errors.valid.any())]
     return max(means, key=lambda mean: mean.part, default=None)
 
 
-def _mean(of: str, errors: Signed, group: tuple[str, Tensor, int], z: float, heads: int) -> Mean | None:
-    """The worst of one way to take means."""
-    words, numbers, count = group
-    valid = errors.valid
-    if not bool(valid.any()):
-        return None
-    steps = errors.steps.abs().amax(0)
+def _worst(of: str, errors: Signed, groups: list[tuple[str, Tensor, int]], z: float, heads: int) -> Mean:
+    """The worst of all ways to take means, which stand behind one another; some row is valid."""
+    valid, steps = errors.valid, errors.steps.abs().amax(0)
     weight = 1.0 / (errors.noise + steps.square() + errors.allowed.square()).clamp(min=1e-30)
-    numbers, weight = numbers[valid], weight[valid]
-
-    def summed(x: Tensor) -> Tensor:
-        return x.new_zeros(count).index_add_(0, numbers, x)
-
-    total = summed(weight)
+    means = torch.stack((errors.off, errors.allowed, steps, *errors.steps))
+    squares = torch.stack((errors.noise, steps.square()))
+    rows = torch.cat((weight[None], weight * means, weight.square() * squares))[:, valid]
+    sums = torch.cat([_summed(rows, numbers[valid], count) for _, numbers, count in groups], 1)
+    total, means, squares = sums.split((1, len(means), len(squares)))
     total = total.masked_fill(total == 0.0, math.inf)
+    off, common, most, *shifted = means / total
+    noise, apart = squares.sqrt() / total
+    own = torch.stack(shifted).abs().amax(0)
+    allowed = common + z * noise + torch.minimum(most, own + z * apart)
+    part, place = (off.abs() / allowed).nan_to_num(nan=0.0).max(0)
+    return Mean(float(part), of, _where(groups, int(place), heads), float(off[place]), float(allowed[place]))
 
-    def mean(x: Tensor) -> Tensor:
-        return summed(weight * x[valid]) / total
 
-    def root(x: Tensor) -> Tensor:
-        return summed(weight.square() * x[valid]).sqrt() / total
+def _where(groups: list[tuple[str, Tensor, int]], at: int, heads: int) -> str:
+    """The mean at this place, in words."""
+    for words, _, count in groups:
+        if at < count:
+            return words.format(*divmod(at, heads)) if words.count("{") == 2 else words.format(at)
+        at -= count
+    raise IndexError(at)
 
-    own = torch.stack([mean(x) for x in errors.steps]).abs().amax(0)
-    apart = torch.minimum(mean(steps), own + z * root(steps.square()))
-    off, allowed = mean(errors.off), mean(errors.allowed) + z * root(errors.noise) + apart
-    part = (off.abs() / allowed).nan_to_num(nan=0.0)
-    worst, at = part.max(0)
-    where = words.format(*divmod(int(at), heads)) if words.count("{") == 2 else words.format(int(at))
-    return Mean(float(worst), of, where, float(off[at]), float(allowed[at]))
+
+def _summed(rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+    """[lines, count]: the sums of [lines, rows] over the rows of each number. Flat, for `index_add_` walks slices."""
+    line = torch.arange(len(rows), device=rows.device)[:, None]
+    flat = rows.new_zeros(len(rows) * count).index_add_(0, (numbers + count * line).flatten(), rows.flatten())
+    return flat.view(len(rows), count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from types import SimpleNamespace
@@ -40,17 +41,25 @@ SHIPPED = {
 }
 
 
+@functools.lru_cache(100)
+def made(seed: int):
+    """(batch, features, what the definition says), which every contract is asked with."""
+    lens, shape, features, _ = random_case(seed)
+    batch = make_batch(lens, shape, seed=seed)
+    return batch, features, reference(batch, features)
+
+
 def worst_of(contract: Precision, seeds: range) -> dict[torch.dtype, float]:
     """The largest part of a budget that right kernels of this precision use, by the dtype of the query."""
     worst: dict[torch.dtype, float] = defaultdict(float)
     for seed in seeds:
-        lens, shape, features, _ = random_case(seed)
-        batch = make_batch(lens, shape, seed=seed)
+        batch, features, expected = made(seed)
         out, lse = torch.full_like(batch.query, math.nan), torch.full(batch.query.shape[:2], math.nan)
         emulate(batch, features, out, schedule(contract, seed), lse=lse, edits=Rounded(contract))
-        verdict = check(out, lse, batch, features, contract, reference(batch, features))
-        assert verdict.ok, f"seed {seed}, {shape}, {lens}, {features}: {verdict.reason}"
-        worst[shape.dtype] = max(worst[shape.dtype], *(getattr(verdict, rule) for rule in RULES))
+        verdict = check(out, lse, batch, features, contract, expected)
+        assert verdict.ok, f"seed {seed}, {batch.shape}, {features}: {verdict.reason}"
+        dtype = batch.shape.dtype
+        worst[dtype] = max(worst[dtype], *(getattr(verdict, rule) for rule in RULES))
     return worst
 
 
