@@ -3,12 +3,14 @@
 A room stands above all that it imports. An arrow is left out where a way over other rooms leads down to the same one:
 every arrow is one that a reader would miss. What a room may import at most is the table of tests/rooms.toml.
 `--check` draws nothing and exits with 1 where the committed picture is another one; `--counts [ROOT]` prints how large
-the house is, of another checkout too: lines by room, files, classes, commands and their options, tests, megabytes.
+the house is, of another checkout too: lines by room, files, classes, commands and their options, tests, megabytes;
+`--draw SEED` prints twenty statements at random, and behind them where each stands: guess its room before you look.
 """
 
 import ast
 import io
 import os
+import random
 import re
 import subprocess
 import sys
@@ -244,7 +246,24 @@ def counts(root: Path) -> dict[str, object]:
     return found
 
 
+def at_random(seed: int, count: int = 20) -> list[tuple[str, str]]:
+    """(`room file:line`, text) of `count` statements of one line, none of them an import, by a seed."""
+    found = []
+    for module, path in modules().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            simple = isinstance(node, ast.stmt) and not isinstance(node, ast.Import | ast.ImportFrom)
+            if simple and node.lineno == node.end_lineno and len(text := lines[node.lineno - 1].strip()) > 25:
+                found.append((f"{room_of(module)} {path.relative_to(ROOT)}:{node.lineno}", text))
+    return random.Random(seed).sample(sorted(set(found)), count)
+
+
 def main() -> int:
+    if "--draw" in sys.argv[1:]:
+        found = at_random(int(sys.argv[2]))
+        print("\n".join(f"{number:2} {text}" for number, (_, text) in enumerate(found, 1)), "\n")
+        print("\n".join(f"{number:2} {where}" for number, (where, _) in enumerate(found, 1)))
+        return 0
     if "--counts" in sys.argv[1:]:
         root = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else ROOT
         for name, count in counts(root).items():

@@ -5,7 +5,7 @@ that takes one row after another has no time of most rows for long; what a calle
 default, so a row begins with the time that the log has of it (`Start.DEFAULT`), at 0 s. `Start.NOTHING` counts such a
 row as 0: its first point is the second at which the last row had a time, and says how fast rows are reached.
 A candidate counts from the line that first timed it, with its last word: the repeated time of a finalist; else the
-screening's, no better than the worst finalist's of the row (compare.tune.records.Times). Best known: of the same arm
+screening's, no better than the worst finalist's of the row. Best known: of the same arm
 and kernel, so each DSL is held to what it found itself, and one that tried less has the lower mark. Arms of one budget
 reach different rows, too. What may be compared are the figures `across_...`: over the rows that every arm of the logs
 reached with that rung, against the best that any of them found for it.
