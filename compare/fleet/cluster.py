@@ -21,12 +21,12 @@ from common import gpus
 from compare.fleet.seat import PACKAGES, ROOT, Seat, Unfit, Work
 
 LOCAL, AUTO = "local", "auto"
-START_LIMIT_S = 240.0  # of a seat: its process, the files, and the probe that imports torch
-CONNECT_S = 10.0  # for the head of a cluster to answer
+START_LIMIT_S = 240.0  # a seat starts a process, copies the files, and imports torch in a probe
+CONNECT_S = 10.0  # the head of a cluster must answer within this
 START = "`ray start --head` on one machine, `ray start --address=HOST:6379` on the others; or --fleet local"
 LABEL = "accelerator_type:"
-OBJECT_STORE = 128 << 20  # bytes of a cluster of our own: a row is some KB, and is gone when it was read
-MEMORY_PER_CORE = 2 << 30  # a seat without a GPU: its process with torch, a worker, a compiler
+OBJECT_STORE = 128 << 20  # bytes, of a cluster that this process starts: a row has some KB
+MEMORY_PER_CORE = 2 << 30  # bytes that a seat without a GPU needs for torch, a worker and a compiler
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -35,12 +35,12 @@ class NoFleet(RuntimeError):
 
 
 class Lost(Exception):
-    """A seat is gone, or is of no use: nothing more is heard of what it was at."""
+    """A seat died or became unfit: its current share gives nothing more."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """What Ray says of a node. kind: the GPU of our table that its accelerator type means, None where it means none."""
+    """A node as Ray describes it. kind: the row of the GPU table that its accelerator type names, or None."""
 
     id: str
     host: str
@@ -52,12 +52,12 @@ class Node:
 
     @property
     def fits(self) -> int:
-        """How many of its cores can have a seat of their own."""
+        """How many seats of one core the node has cores and memory for."""
         return max(min(self.cores, self.memory // MEMORY_PER_CORE), 1) if self.cores else 0
 
 
 def kind_of(label: str) -> str | None:
-    """`AMD-Instinct-MI300X-OAM` -> mi300; None for what the table of GPUs does not have."""
+    """The GPU that an accelerator type names, `AMD-Instinct-MI300X-OAM` -> mi300; None where the table has none."""
     for words in (label, label.rpartition("-")[0]):
         with contextlib.suppress(gpus.UnknownGpu):
             return gpus.resolve(words).name
@@ -79,8 +79,8 @@ def _node(plain: dict[str, Any]) -> Node:
 
 
 def ray() -> ModuleType:
-    """Ray. Raises NoFleet."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use to its makers otherwise
+    """The module ray, with usage reports off. Raises NoFleet."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends usage reports by default
     try:
         import ray
     except ImportError as error:
@@ -90,10 +90,10 @@ def ray() -> ModuleType:
 
 
 class Cluster:
-    """A cluster that was joined; `leave` ends its seats, and the cluster itself where it is our own."""
+    """A joined cluster. `leave` ends its seats, and the cluster too if this process started it."""
 
     def __init__(self, address: str = AUTO, outside: Sequence[str] = ()) -> None:
-        """outside: modules of kernels that are not ours, which travel along. Raises NoFleet."""
+        """outside: modules of foreign kernels, which are copied to the nodes too. Raises NoFleet."""
         if "://" in address:
             raise NoFleet(f"--fleet: found {address}, allowed local, or HOST:PORT of a cluster that this machine is in")
         found = ray()
@@ -125,12 +125,12 @@ class Cluster:
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def nodes(self) -> list[Node]:
-        """Those that are alive, by host."""
+        """The nodes that are alive, sorted by host."""
         found = [_node(plain) for plain in self._ray.nodes() if plain["Alive"]]
         return sorted(found, key=lambda node: (node.host, node.id))
 
     def seats(self, wanted: Sequence[tuple[Node, int]], timed: bool, pretended: bool = False) -> list[RemoteSeat]:
-        """So many seats on each of these nodes, all started at once; see `RemoteSeat.begin`."""
+        """Seats, the wanted number on each node. Nothing is started yet."""
         hosts = [node.host for node, _ in wanted]
         found = []
         for node, count in wanted:
@@ -140,7 +140,7 @@ class Cluster:
 
 
 def ensure_heard(address: str) -> None:
-    """Raise NoFleet where nobody listens at HOST:PORT; Ray itself would go on asking for minutes."""
+    """Raise NoFleet if nothing listens at HOST:PORT. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -151,13 +151,13 @@ def ensure_heard(address: str) -> None:
 
 
 def stage(folder: Path, outside: Sequence[str]) -> None:
-    """Our packages and these modules, copied into a folder that a node imports from."""
+    """Copy our packages and these modules into the folder that the nodes import from."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=LEFT_OUT)
     for module in dict.fromkeys(name.partition(".")[0] for name in outside):
         found = importlib.util.find_spec(module)
         if found is None or not found.origin:
-            continue  # whoever loads it says that it is not there
+            continue  # loading the kernel will report the missing module
         origin = Path(found.origin)
         if origin.name == "__init__.py":
             shutil.copytree(origin.parent, folder / module, ignore=LEFT_OUT, dirs_exist_ok=True)
@@ -167,7 +167,7 @@ def stage(folder: Path, outside: Sequence[str]) -> None:
 
 @dataclass
 class RemoteSeat:
-    """A seat on a node, as the driver sees it. `do` and `begin` raise Lost, whatever it was."""
+    """The driver's side of a seat. `begin`, `open` and `do` raise Lost for any failure of the seat."""
 
     cluster: Cluster
     node: Node
@@ -183,7 +183,7 @@ class RemoteSeat:
     _facts: Any = None
 
     def start(self) -> None:
-        """Ask for the actor and its facts, which take 10 s and more; returns at once, so that seats start together."""
+        """Create the actor and ask for its facts. Returns at once, so that all seats start in parallel."""
         ray = self.cluster._ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -198,19 +198,19 @@ class RemoteSeat:
         self._facts = self._actor.facts.remote()
 
     def begin(self, limit_s: float = START_LIMIT_S) -> dict[str, Any]:
-        """Its facts, and the work opened where there is one. Raises Lost, also where the seat is not fit."""
+        """Wait for the seat's facts and return them. Raises Lost, also if the seat is unfit."""
         self.facts = self._answer(self._facts, limit_s)
         if self.facts["unfit"]:
             raise Lost(self.facts["unfit"])
         return self.facts
 
     def open(self, work: Work, silence_s: float) -> None:
-        """Hand it the work. silence_s: a share that gives nothing for so long is lost. Raises Lost."""
+        """Send the work to the seat. A share that yields nothing for silence_s seconds is lost. Raises Lost."""
         self.work, self.silence_s = work, silence_s
         self._ask("open", START_LIMIT_S, work)
 
     def do(self, share: Any) -> Iterator[Any]:
-        """What the seat finds of a share, as it comes. Raises Lost."""
+        """Yield what the seat finds for a share, as it arrives. Raises Lost."""
         ray = self.cluster._ray
         with self._heard():
             stream = self._actor.do.remote(share)
@@ -224,7 +224,7 @@ class RemoteSeat:
                 yield ray.get(found)
 
     def again(self) -> bool:
-        """A fresh actor in place of one that was lost, with the same work; whether there is one."""
+        """Replace a lost actor by a new one with the same work. Returns whether that succeeded."""
         self.end()
         if self.node.id not in {node.id for node in self.cluster.nodes()}:
             return False
@@ -237,12 +237,12 @@ class RemoteSeat:
         return True
 
     def end(self) -> None:
-        """Kill the actor; what it is at ends with it."""
+        """Kill the actor and the share that it works on."""
         with contextlib.suppress(Exception):
             self.cluster._ray.kill(self._actor)
 
     def close(self) -> None:
-        """End the work, so that its processes end behind what they are at."""
+        """End the work and its processes."""
         with contextlib.suppress(Lost):
             self._ask("close", 10.0)
 
@@ -260,10 +260,10 @@ class RemoteSeat:
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
-        """Whatever Ray raises, as Lost in one line."""
+        """Turn every error of Ray into Lost with a message of one line."""
         try:
             yield
-        except Unfit as error:  # Ray's error is of the class that was raised there
+        except Unfit as error:  # Ray raises a subclass of the error that the actor raised
             raise Lost(_line(getattr(error, "cause", error))) from error
         except self.cluster._ray.exceptions.RayError as error:
             raise Lost(_line(getattr(error, "cause", None) or error)) from error

@@ -1,7 +1,7 @@
-"""Shares over the seats of one kind: whoever is free takes the next; what a seat loses, another does.
+"""Deal shares to the seats of one kind: a free seat takes the next share, and another seat repeats a lost one.
 
-In: seats that have the work open, and shares. Out: (seat, share, what it found), as it comes. A share that was lost is
-done again as a whole: what was found of it before does not count, and `gone` says so.
+In: seats that have the work open, and shares. Out: (seat, share, result), as results arrive. A lost share is repeated
+as a whole; what was found of it before does not count.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from compare.fleet.cluster import Lost
 from compare.fleet.shares import Share
 from compare.process.pool import Jobs, Pool, in_order
 
-TRIES = 3  # seats that a share may take along; then it is the share that is to blame
-STARTS = 3  # of a seat
+TRIES = 3  # a share that was lost on so many seats is given up
+STARTS = 3  # a seat is started so often at most
 
 
 class Stall(Protocol):
-    """A seat, from here."""
+    """A seat as Drive uses it."""
 
     name: str
     starts: int
@@ -32,7 +32,7 @@ class Stall(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """share: None for what was repeated."""
+    """One result of a seat. share: None for a row that was repeated to compare GPUs."""
 
     seat: str
     share: Share | None
@@ -41,8 +41,8 @@ class Found:
 
 @dataclass
 class Drive:
-    """tell: hears what was lost, in a line. left: shares that nobody has done. repeat: the last share is done by every
-    seat that has nothing else to do, too, so that equal GPUs can be compared."""
+    """Deals shares to seats. tell: called with a line for each loss. left: shares that are not done. repeat: idle seats
+    repeat the last share, so that equal GPUs can be compared."""
 
     seats: Sequence[Stall]
     shares: Sequence[Share]
@@ -50,10 +50,10 @@ class Drive:
     repeat: bool = False
     losses: list[str] = field(default_factory=list)
     left: int = 0
-    _open: int = 0  # shares that somebody may still do
+    _open: int = 0  # shares that are neither done nor given up
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
-    _last: str = ""  # the seat that has the last share
+    _last: str = ""  # the seat that does the last share
     _repeated: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Drive:
         self._jobs: Jobs[Share] = Jobs(self.shares, growing=bool(self.shares), of=in_order)
 
     def results(self) -> Iterator[Found]:
-        """Until every share is done, or no seat is left."""
+        """Yield results until every share is done or no seat is left."""
         pool: Pool[Share, Found] = Pool([self._lane(seat) for seat in self.seats], self._jobs)
         try:
             yield from pool.results()
@@ -70,7 +70,7 @@ class Drive:
             pool.close()
 
     def stop(self) -> None:
-        """No share begins any more, and what is lost now is not done again."""
+        """Begin no more shares and repeat none that is lost from now on."""
         self._stopping = True
         self._jobs.close()
 
@@ -94,12 +94,12 @@ class Drive:
                     return self.tell(f"{seat.name} is gone")
                 continue
             self._is_over(done=True)
-            if not len(self._jobs):  # while another seat is at the last share, this one is free
+            if not len(self._jobs):  # another seat does the last share, so this one is free
                 yield from self._once_more(seat)
         yield from self._once_more(seat)
 
     def _once_more(self, seat: Stall) -> Iterator[Found]:
-        """The last share once more, where another seat has it, though it may not have said so yet."""
+        """Repeat the last share if another seat does it or has done it."""
         if not self.repeat or self._stopping or seat.name in self._repeated or self._last == seat.name:
             return
         self._repeated.add(seat.name)

@@ -45,7 +45,7 @@ def _main(address: str) -> int:
 
 
 def line_of(seat: RemoteSeat) -> tuple[str, ...]:
-    """What a seat says of itself, as COLUMNS."""
+    """One line of the table: the values of COLUMNS for a seat."""
     why = "yes" if seat.timed else "no GPU"
     try:
         seat.begin()

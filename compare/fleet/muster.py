@@ -1,5 +1,5 @@
-"""Which seats a work gets: the GPUs of the kinds that were asked for, each fit to time, with one set of versions a
-kind; and cores for what has no GPU here."""
+"""Choose the seats of a work: fit GPUs of the kinds that were asked for, with equal versions within a kind, and CPU
+cores for kinds without a GPU."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from common.gpus import Gpu, resolve
 from compare.fleet.cluster import Cluster, Lost, Node, RemoteSeat
 from compare.fleet.seat import code
 
-PRETEND = "DIPTYCH_FLEET_PRETEND"  # in the environment: nodes have no GPU, and check and compile for what they say
-UNKNOWN = "unknown"  # what a package's version is called in a message where a node has none
+PRETEND = "DIPTYCH_FLEET_PRETEND"  # environment variable: believe the nodes' GPU labels and only check and compile
+UNKNOWN = "unknown"  # stands for the version of a package that a node lacks
 
 
 class Mixed(ValueError):
-    """Nodes of one kind of GPU with different versions; the message names two of them and what differs."""
+    """Seats of one kind have different versions; the message names two seats and what differs."""
 
 
 @dataclass
 class Muster:
-    """Seats by the name of their GPU, all fit; and (seat, why not) of the others."""
+    """Fit seats by the name of their GPU, and (seat, reason) for each unfit one."""
 
     of: dict[str, list[RemoteSeat]] = field(default_factory=dict)
     unfit: list[tuple[str, str]] = field(default_factory=list)
@@ -36,7 +36,7 @@ def pretending() -> bool:
 
 
 def kinds(asked: str | None) -> list[str] | None:
-    """`h200,mi300` -> names of the table; None where all that are there are meant. Raises UnknownGpu."""
+    """Names of the GPU table for `h200,mi300`; None for all GPUs of the cluster. Raises UnknownGpu."""
     if asked in (None, "auto"):
         return None
     return list(dict.fromkeys(resolve(name.strip()).name for name in asked.split(",")))
@@ -45,8 +45,7 @@ def kinds(asked: str | None) -> list[str] | None:
 def gpus(
     cluster: Cluster, asked: Sequence[str] | None, tell: Callable[[str], None], *, pretended: bool = False
 ) -> Muster:
-    """A seat on every GPU of these kinds, of all kinds for None. A node that names no kind, or one that we do not know,
-    is looked at."""
+    """A seat on every GPU of these kinds, or of all kinds for None. A node without a known label is probed."""
     nodes = [node for node in cluster.nodes() if node.gpus and (asked is None or node.kind in {None, *asked})]
     found = Muster()
     for seat in _begun(cluster.seats([(node, node.gpus) for node in nodes], True, pretended), found):
@@ -61,7 +60,7 @@ def gpus(
 
 
 def cores(cluster: Cluster, most: int, tell: Callable[[str], None], *, but: Sequence[Node] = ()) -> list[RemoteSeat]:
-    """Seats on cores of nodes, at most so many, spread evenly. but: nodes on which something is timed."""
+    """At most `most` seats on CPU cores, spread evenly over the nodes. but: nodes that are timing."""
     free = rooms(cluster, but)
     counts = dict.fromkeys(free, 0)
     for _ in range(min(most, sum(node.fits for node in free.values()))):
@@ -75,13 +74,13 @@ def cores(cluster: Cluster, most: int, tell: Callable[[str], None], *, but: Sequ
 
 
 def rooms(cluster: Cluster, but: Sequence[Node] = ()) -> dict[str, Node]:
-    """Nodes whose cores may have seats, by id."""
+    """Nodes with free cores, by id."""
     timing = {node.id for node in but}
     return {node.id: node for node in cluster.nodes() if node.fits and node.id not in timing}
 
 
 def _begun(seats: Sequence[RemoteSeat], found: Muster) -> list[RemoteSeat]:
-    """Those that answer and are fit, all of them started at once."""
+    """Start all seats in parallel; return those that answer and are fit."""
     for seat in seats:
         seat.start()
     ours, fit = code(), []
@@ -98,7 +97,7 @@ def _begun(seats: Sequence[RemoteSeat], found: Muster) -> list[RemoteSeat]:
 
 
 def ensure_alike(kind: str, seats: Sequence[RemoteSeat]) -> None:
-    """Raise Mixed where rows of one kind would be timed with different software."""
+    """Raise Mixed if seats of one kind have different software."""
     first, *others = seats
     for seat in others:
         if differing := differences(first.facts["software"], seat.facts["software"]):

@@ -1,4 +1,4 @@
-"""The child that says what a seat's node has, as one line of JSON: the GPU's row, its address, what is installed."""
+"""A child that prints its node's GPU, PCI address and installed software as one line of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compare.plan import fingerprint
 
 
 def found(timed: bool) -> dict[str, Any]:
-    """gpu: its row of the table, None without one. software: what makes two measurements repetitions."""
+    """The node's GPU as a row of the table, or None, its PCI address, and the software that fingerprints contain."""
     gpu = gpus.detect() if timed else None
     if gpu is None:
         return {"gpu": None, "address": "", "software": fingerprint.software(None)}

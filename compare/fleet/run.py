@@ -1,6 +1,6 @@
-"""A run over a fleet: a plan and a folder a kind of GPU, shares of rows over the seats of a kind, and one report.
+"""`run` with --fleet: one plan and folder for each kind of GPU, rows dealt to its seats, and one report.
 
-A seat does what a run on one machine does. This process makes plans, writes rows as they come, and sees no GPU.
+A seat does what a run on one machine does. This process plans, writes rows as they arrive, and uses no GPU.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from compare.workloads.cost import floor_us
 
 REPEATS = "repeats.jsonl"
 CPU = "cpu"
-SLACK_S = 600.0  # beyond a cell's own limit, in which a seat has to say something: compilers of many rows
+SLACK_S = 600.0  # beyond a cell's own limit: compiling many rows gives no sign of life
 
 
 class Deaf:
-    """In place of what a person sees: that is where the driver is."""
+    """Shows no progress: the driver does that."""
 
     def say(self, words: str) -> None: ...
 
@@ -56,9 +56,9 @@ class Deaf:
 
 @dataclass
 class SeatedRows:
-    """A work (compare.fleet.seat.Work): shares are numbers of rows, what is found of them lines of cells.jsonl.
+    """A work (compare.fleet.seat.Work): a share is row numbers, a result a line of cells.jsonl.
 
-    Processes live from the first share to `close`; they rest between two, as between the chunks of a run.
+    The worker processes live until `close` and rest between shares, as between the chunks of a run.
     """
 
     plan: Plan
@@ -74,7 +74,7 @@ class SeatedRows:
         self._take = self._stack.enter_context(rows.at_work(Deaf(), lanes=1))
 
     def do(self, share: Sequence[int]) -> Iterator[str]:
-        """Every cell and process of these rows. Others may follow: all processes rest behind them."""
+        """Yield every cell of these rows from every process; the processes then rest."""
         for record in self._take(share, range(len(self.plan.jobs))):
             yield record.to_json()
 
@@ -84,19 +84,19 @@ class SeatedRows:
 
 @dataclass
 class Part:
-    """What one kind of GPU does: its run, its seats, and what drives them."""
+    """One kind of GPU: its run, its seats, and the Drive that deals its shares."""
 
     run: Run
     seats: list[RemoteSeat]
     drive: Drive
-    rows: Counter[str] = field(default_factory=Counter)  # that each seat gave
+    rows: Counter[str] = field(default_factory=Counter)  # rows received from each seat
 
     @property
     def kind(self) -> str:
         return self.run.plan.situation.name
 
     def end(self) -> None:
-        """Nothing more is begun; actors and their processes end."""
+        """Begin nothing more; end the actors and their processes."""
         self.drive.stop()
         for seat in self.seats:
             seat.close() if self.drive.left == 0 else seat.end()
@@ -105,14 +105,14 @@ class Part:
 
 
 def main(asked: Command) -> int:
-    """The exit code of `run` with --fleet among its words: the worst of its kinds."""
+    """Run `run --fleet`; returns the worst exit code over the kinds of GPU."""
     over = Asked.of(asked.words)
     execute = functools.partial(_execute, over=over, given=asked.words)
     return ending(lambda: command.main(over.words, execute), (NoFleet, Mixed))
 
 
 def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
-    """given: all words of the command. Raises GrammarError, NoFleet, Mixed."""
+    """Run the options on a cluster. given: the command's words. Raises GrammarError, NoFleet, Mixed."""
     for name, found in (("device", options.where.device), ("against", options.against)):
         if found is not None:
             raise GrammarError(f"--{name}: found {found} beside --fleet, allowed without it")
@@ -143,7 +143,7 @@ def _execute(options: Options, *, over: Asked, given: tuple[str, ...]) -> int:
 
 
 def _outside(options: Options) -> list[str]:
-    """The modules of kernels that are not ours: `package.module:name`."""
+    """The modules of foreign kernels, `package.module:name`."""
     named = [kernel.partition(":")[0] for kernel in (options.rows.kernels or "").split(",")]
     return [name for name in named if name and "/" not in name and "*" not in name]
 
@@ -153,11 +153,11 @@ def _tell(line: str) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Nothing: the manifest has it."""
+    """Print nothing; the manifest has it."""
 
 
 def _plan(options: Options, kind: str | None, found: Muster, pretended: bool) -> Plan:
-    """The plan of a kind as a machine with this GPU would make it. Raises what Plan.of raises."""
+    """The plan that a machine with this GPU would make. Raises what Plan.of raises."""
     seats = found.of.get(kind, [])
     if kind is None:
         now = Situation(None, False, "cpu", "no GPU in the fleet: checked in the interpreter, nothing is timed")
@@ -172,13 +172,13 @@ def _plan(options: Options, kind: str | None, found: Muster, pretended: bool) ->
         now = Situation(gpu, True, "cuda:0", f"{kind} x {len(seats)} in the fleet ({gpu.title}): checked and timed")
     where, timing = replace(options.where, gpu=kind), options.timing.contract(now.measure)
     plan = Plan.over(now, selection(options.rows, now), timing, where)
-    if not seats:  # any core takes any cell
+    if not seats:  # any core may take any cell
         plan = replace(plan, jobs=tuple(job.only([cell.id]) for job in plan.jobs for cell in job.cells))
     return plan
 
 
 class Fleet:
-    """A run of several kinds. `seats` begin, `shares` are dealt, rows are kept."""
+    """A run over several kinds of GPU: starts seats, deals shares, keeps rows."""
 
     def __init__(
         self, options: Options, cluster: Cluster, found: Muster, plans: dict[str | None, Plan], tell: Any
@@ -188,7 +188,7 @@ class Fleet:
         self.parts: list[Part] = []
 
     def _folder(self) -> Path | None:
-        """The folder above those of the kinds; None where there is one kind, whose run is a run like any other."""
+        """The parent of the kinds' folders; None for one kind, whose folder is an ordinary run."""
         if len(self.plans) == 1:
             return None
         named = self.options.resume or self.options.out
@@ -201,7 +201,7 @@ class Fleet:
         return folder
 
     def _run(self, kind: str | None, plan: Plan, accepted: Sequence[Mapping[str, str]]) -> Run:
-        """The run of a kind, in a folder of its own."""
+        """The run of one kind in its own folder."""
         options = replace(self.options, where=plan.where)
         if self.folder is not None:
             named = str(self.folder / (kind or CPU))
@@ -209,12 +209,12 @@ class Fleet:
         return Run(plan, options, accepted)
 
     def execute(self) -> int:
-        """Kinds that are timed at once, beside cores of nodes where nothing is; then what had no node of its own."""
+        """Time all present kinds in parallel, with absent kinds on idle nodes' cores; then the other absent kinds."""
         timed = {kind: plan for kind, plan in self.plans.items() if kind in self.found.of}
         absent = {kind: plan for kind, plan in self.plans.items() if kind not in self.found.of}
         busy = [seat.node for seats in self.found.of.values() for seat in seats]
         free = [node for node in self.cluster.nodes() if node.id not in {node.id for node in busy} and node.cores]
-        later = [{kind: plan} for kind, plan in absent.items()]  # each of them has all cores at work
+        later = [{kind: plan} for kind, plan in absent.items()]  # one at a time: each uses all cores
         groups = [timed | (later.pop(0) if free and later else {}), *later] if timed else later
         codes = []
         for group in groups:
@@ -253,7 +253,7 @@ class Fleet:
         return max(self._concluded(part, whole) for part in parts)
 
     def _part(self, kind: str | None, plan: Plan, busy: Sequence[Node]) -> Part:
-        """A run, its seats with the work open, and its shares."""
+        """Start a kind's run: open the work on its seats and cut its rows into shares."""
         ours = self.found.of.get(kind, []) or muster.cores(self.cluster, len(plan.jobs), self.tell, but=busy)
         plans = [replace(plan, software=seat.facts["software"]) for seat in ours]
         run = self._run(kind, plans[0] if plans else plan, [other.fingerprints for other in plans[1:]])
@@ -272,7 +272,7 @@ class Fleet:
         return Part(run, begun, Drive(begun, dealt, self.tell, plan.situation.measure and len(begun) > 1))
 
     def _concluded(self, part: Part, whole: bool) -> int:
-        """Rows of lost shares are put aside, and the run's report is written."""
+        """Move rows of lost shares aside, write the report, and return the exit code."""
         run, drive = part.run, part.drive
         run.settle()
         run.whole = whole
@@ -285,7 +285,7 @@ class Fleet:
         return code
 
     def _told(self, part: Part) -> dict[str, Any]:
-        """What the manifest says of the fleet: each seat, what it did, and what was lost."""
+        """The manifest's entry `fleet`: each seat with its rows, versions and noise, and what was lost."""
         folder, noise = part.run.folder, {}
         if (folder / REPEATS).exists():
             noise = seats.noise(load(folder / "cells.jsonl").records, load(folder / REPEATS).records)
@@ -301,18 +301,18 @@ class Fleet:
         return {"seats": told, "losses": part.drive.losses, "unfit": dict(self.found.unfit)}
 
     def _merge(self) -> None:
-        """One folder with the rows of all kinds, and the report about them."""
+        """Write one folder with the rows of all kinds, and its report."""
         from compare.report import report
 
         folder = self.folder / "merged"
-        (folder / "cells.jsonl").unlink(missing_ok=True)  # of an earlier part of the run
+        (folder / "cells.jsonl").unlink(missing_ok=True)  # from before a --resume
         done = [part.run.folder for part in self.parts if (part.run.folder / "cells.jsonl").stat().st_size]
         if len(done) > 1:
             print(report.write(merge.merge([runs.read(one) for one in done], folder)))
 
 
 def _floor_us(plan: Plan, number: int) -> float:
-    """What no kernel can be faster than in this row; 0 where no GPU is meant, or its peaks are not known."""
+    """The least microseconds that a row takes at the GPU's peaks; 0 without a GPU or known peaks."""
     gpu = plan.situation.target
     return (gpu and floor_us(plan.jobs[number].workload, gpu)) or 0.0
 
@@ -322,7 +322,7 @@ def _is_done(run: Run, job: Job) -> bool:
 
 
 def _together(parts: Sequence[Part]) -> Iterator[tuple[Part, Found]]:
-    """What all of them find, as it comes."""
+    """Yield the results of all parts as they arrive."""
 
     def lane(part: Part) -> Callable[[Any], Iterator[tuple[Part, Found]]]:
         return lambda _: ((part, found) for found in part.drive.results())

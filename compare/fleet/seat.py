@@ -1,7 +1,7 @@
-"""What stands on a node: one GPU or one core, which says who it is and does shares of a work. Knows nothing of Ray.
+"""A seat on a node: one GPU or one CPU core that does shares of a work. It does not import Ray.
 
-A seat that times is alone on its GPU, before a share and behind it: where another process shows there, or the disk is
-full, the share does not count and the seat is of no use.
+A seat that times checks before and after each share that no other process uses its GPU. If one does, or the disk is
+full, the share does not count and the seat is unfit.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from common.process import Lost, cores, keep_to, once
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "compare", "dsl_triton", "dsl_helion")
 PROBE_LIMIT_S = 180.0  # importing torch from a busy network disk takes minutes
-LEAVING_S = 30.0  # that what a killed seat left on the GPU may take to end
-DISK_BYTES = 256 << 20  # below, compilers fail for want of room, and a row would say that its kernel did
+LEAVING_S = 30.0  # the processes of a killed seat may take so long to end
+DISK_BYTES = 256 << 20  # with less, compilers fail and the row would blame the kernel
 
 
 class Unfit(RuntimeError):
-    """The seat must not work now; the message says why. What it did of a share since `do` does not count."""
+    """The seat must not work; the message says why. The current share does not count."""
 
 
 class Work(Protocol):
-    """What a seat does. `do` finds something of a share at a time."""
+    """What a seat does. `do` yields the results of a share one by one."""
 
     def open(self, seat: str) -> None: ...
 
@@ -42,7 +42,7 @@ class Work(Protocol):
 
 
 def code() -> str:
-    """16 hex digits over the project's files here: a seat has the driver's."""
+    """A hash of the project's source files, 16 hex digits. Driver and seats must have the same."""
     digest = hashlib.sha256()
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
@@ -50,24 +50,24 @@ def code() -> str:
 
 
 class Seat:
-    """One GPU of a node (timed), or one core of it. name: what rows call it. pretended: a GPU that it is not, whose
-    cells are checked and compiled as those of an absent one. part: which of how many seats of its node it is.
+    """One GPU of a node (timed) or one CPU core. name: appears in rows. pretended: a GPU to check and compile for, not
+    timed. part: (index, count) among the seats of its node.
 
-    A seat that times keeps to its part of the cores, for torch starts a thread a core: two seats with all 32 cores each
-    took 5.0 s a cell of 128 decodes over 8k keys, where one with 16 took 2.6.
+    A timed seat pins itself to its part of the cores: torch starts a thread for each core, and two seats with all cores
+    each took twice the time for a cell.
     """
 
     def __init__(self, name: str, timed: bool, pretended: str | None = None, part: tuple[int, int] = (0, 1)) -> None:
         self.name, self._timed, self._pretended = name, timed, pretended
         self._work: Work | None = None
         self._address, self._cores = "", cores()
-        if timed:  # Ray gives an actor of one core one thread; a plain run has those of its host
+        if timed:  # Ray sets it to 1 for an actor of one core
             os.environ.pop("OMP_NUM_THREADS", None)
-            # where seats share the cores each has its part of them all the same: all seats' are those of the node
+            # without pinning, count an equal part of the cores
             self._cores = cores() if keep_to(*part) else max(cores() // part[1], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Who it is, in plain values; `unfit` says why it may not work, empty where it may. cores: its part of them."""
+        """The seat's host, pid, cores, GPU, software and code hash; `unfit`: why it must not work, or empty."""
         told: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "cores": self._cores}
         told |= {"gpu": None, "software": {}, "code": code(), "unfit": ""}
         try:
@@ -82,13 +82,13 @@ class Seat:
         return told
 
     def open(self, work: Work) -> None:
-        """Take a work; the one before it ends."""
+        """Open a work; ends the work before it."""
         self.close()
         self._work = work
         work.open(self.name)
 
     def do(self, share: Any) -> Iterator[Any]:
-        """What the work finds of a share. Raises Unfit, also behind it: then nothing of it counts."""
+        """Yield the results of a share. Raises Unfit before or after it; then none of its results count."""
         self._ensure_alone()
         yield from (found for found in self._work.do(share))  # Ray sends into it, and a work may be a plain iterator
         self._ensure_alone()
@@ -100,7 +100,7 @@ class Seat:
             self._work = None
 
     def _probed(self) -> dict[str, Any]:
-        """Asked of a child: this process makes no context on the GPU."""
+        """The probe's facts. A child asks, because this process must create no GPU context."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         from compare.process import children  # imports torch
 
@@ -111,7 +111,7 @@ class Seat:
         return json.loads(out.decode().strip().rpartition("\n")[2])
 
     def _wait_alone(self) -> None:
-        """What a killed seat left behind ends with what it is at."""
+        """Wait until the processes of a killed seat have ended. Raises Unfit."""
         end = time.monotonic() + LEAVING_S
         while True:
             try:
@@ -122,7 +122,7 @@ class Seat:
                 time.sleep(1.0)
 
     def _ensure_alone(self) -> None:
-        """Raise Unfit where something else is on the GPU, or the disk is full."""
+        """Raise Unfit if another process uses the GPU or the disk is full."""
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if free < DISK_BYTES:
             raise Unfit(f"{free >> 20} MiB of disk are free for temporary files, needed {DISK_BYTES >> 20}")
@@ -134,7 +134,7 @@ class Seat:
 
 
 def _users(address: str) -> list[tuple[int, int]]:
-    """(pid, MiB) of what uses the GPU; nothing where nobody tells."""
+    """(pid, MiB) of each process on the GPU; empty if the driver does not tell."""
     from compare.bench.clocks import vendor  # imports torch
 
     try:
@@ -144,10 +144,10 @@ def _users(address: str) -> list[tuple[int, int]]:
 
 
 def strangers(found: list[tuple[int, int]], own: set[int]) -> list[tuple[int, int]]:
-    """Those of `found` that are not our own processes (the first of which is this one).
+    """The processes of `found` that are not ours.
 
-    The driver may count processes otherwise than this container does: where it names none of ours, but we have
-    children, only more of them than we have are strangers.
+    The driver may number processes differently than this container. If it names none of ours, assume that as
+    many of them are ours as we have children.
     """
     others = [one for one in found if one[0] not in own]
     if len(others) == len(found) and len(own) > 1:
@@ -156,12 +156,12 @@ def strangers(found: list[tuple[int, int]], own: set[int]) -> list[tuple[int, in
 
 
 def tree(pid: int) -> set[int]:
-    """A process and all below it, by what the system's table of processes says."""
+    """The pid and its descendants, from /proc."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()  # its name may hold anything
-        except OSError:  # it has just ended
+            fields = path.read_text().rpartition(")")[2].split()  # a process name may contain spaces and brackets
+        except OSError:  # the process has just ended
             continue
         parents[int(path.parent.name)] = int(fields[1])
     found, fresh = {pid}, {pid}

@@ -1,34 +1,31 @@
-"""How rows are dealt to the GPUs of a kind: whole rows, many together first, alone at the end."""
+"""Cut a run's rows into shares: many rows in the first shares, single rows in the last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-ROUNDS_LEFT = 2  # a seat's next share is its part of this share of what is left: the last ones are single rows
+ROUNDS_LEFT = 2  # a share takes 1 / (ROUNDS_LEFT * seats) of the remaining cells
 
 
 @dataclass
 class Share:
-    """Rows that one seat does together, by their numbers in the plan. lost: the seats that it was lost on."""
+    """Row numbers that one seat does together. lost: names of the seats on which the share was lost."""
 
     rows: tuple[int, ...]
     lost: list[str] = field(default_factory=list)
 
 
 def longest_first(times: Sequence[float]) -> list[int]:
-    """Numbers of rows, the longest first: no seat begins it while the others end, and what all repeat is the shortest.
-
-    In `peers` on two H100s q32k took 84 s of 307, and one seat began it when the other had its last row.
-    """
+    """Row numbers, the longest row first: a long row at the end would leave the other seats idle."""
     return sorted(range(len(times)), key=lambda number: -times[number])
 
 
 def cut(costs: Sequence[int], seats: int, most: int) -> list[Share]:
-    """All rows, in order, a row whole. costs: cells of each row. most: cells of a share, one row at least.
+    """Shares of all rows, in order. costs: cells of each row. most: cells of a share, but at least one row.
 
-    Shares are as large as half of what is left, divided among the seats (factoring: Hummel, Schonberg, Flynn, 1992): a
-    seat compiles ahead for many rows at once, and no seat waits long for the last one, however slow it is.
+    Each share takes its seat's part of half the remaining cells (factoring: Hummel, Schonberg, Flynn, 1992): early
+    shares compile many rows ahead, and the last shares are small, so that no seat waits long for a slow one.
     """
     shares: list[Share] = []
     at, left = 0, sum(costs)

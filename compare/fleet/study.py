@@ -1,9 +1,9 @@
-"""A study on the GPUs of a fleet: one seat of each kind asks it, as a machine with that GPU would.
+"""`study` with --fleet: one seat of each kind of GPU runs the study.
 
     python -m compare study regret --seed 7 --out results/regret --fleet --gpu h200,mi300
 
-The study runs as it is, in a process of the seat; what it says comes line by line, and what it wrote into `--out` comes
-back beside the folder that was named, in one of the kind: `results/h200/regret`, `results/mi300/regret`.
+The study runs in a child process of the seat. The driver prints its lines and copies its files into a folder of the
+kind beside the named one: `results/h200/regret`, `results/mi300/regret`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from compare.fleet.cluster import Cluster, Lost, NoFleet, RemoteSeat
 from compare.process import children
 
 PROGRAM = "compare.__main__"
-SILENCE_S = 3600.0  # in which a study has to say something
+SILENCE_S = 3600.0  # a study that prints nothing for so long is lost
 
 
 class NoPlace(ValueError):
-    """A study without what a fleet needs of it; the message says what."""
+    """The study cannot run on a fleet; the message says which option it lacks."""
 
 
 @dataclass
 class SeatedStudy:
-    """A work (compare.fleet.seat.Work): the one share is the words of a study, what is found its lines, the files that
-    it wrote and its exit code. name: of the folder or file that it writes."""
+    """A work (compare.fleet.seat.Work): the only share is the words of a study; results are its lines, files and exit
+    code. name: of the folder or file that it writes."""
 
     name: str
     _folder: str = ""
@@ -50,7 +50,7 @@ class SeatedStudy:
         self._folder = tempfile.mkdtemp(prefix="diptych-study-")
 
     def do(self, words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """("line", text), then ("file", (path, bytes)) of each, then ("code", number)."""
+        """Yield ("line", text) as they come, then ("file", (path, bytes)) for each file, then ("code", number)."""
         command = [*children.command(PROGRAM), "study", *words, "--out", os.path.join(self._folder, self.name)]
         child = Child(command, dict(os.environ), name=shlex.join(words[:1]))
         try:
@@ -71,7 +71,7 @@ class SeatedStudy:
 
 
 def main(asked: Command) -> int:
-    """The exit code of a study with --fleet among its words: the worst of its kinds."""
+    """Run a study with --fleet; returns the worst exit code over the kinds of GPU."""
     name = asked.name.removeprefix("study ")
     return ending(lambda: _main(name, asked.parser(), Asked.of(asked.words)), (NoFleet, NoPlace, gpus.UnknownGpu))
 
@@ -88,7 +88,7 @@ def _main(name: str, parser: argparse.ArgumentParser, over: Asked) -> int:
         raise NoPlace(f"--fleet: found study {name}, allowed a study of a GPU that writes a folder (--gpu, --out)")
     if asked.out is None:
         raise NoPlace("--out: found none beside --fleet, allowed a folder: its name is that of each kind's")
-    parser.parse_args([*rest, "--out", str(asked.out)])  # a wrong word is said here, before any seat is asked
+    parser.parse_args([*rest, "--out", str(asked.out)])  # refuse wrong words before any seat starts
     kinds = muster.kinds(asked.gpu)
     with Cluster(over.address) as cluster:
         found = muster.gpus(cluster, kinds, lambda line: print(line, file=sys.stderr), pretended=muster.pretending())
@@ -106,7 +106,7 @@ def _main(name: str, parser: argparse.ArgumentParser, over: Asked) -> int:
 
 
 def asking(kind: str, seat: RemoteSeat, words: Sequence[str], out: Path) -> int:
-    """The study on one seat; its lines are said with the kind in front, its files kept. Returns its exit code."""
+    """Run the study on one seat, print its lines with the kind in front, and keep its files. Returns its exit code."""
     place, code = out.parent / kind, WRONG
     try:
         seat.open(SeatedStudy(out.name), SILENCE_S)

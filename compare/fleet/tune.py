@@ -1,7 +1,7 @@
-"""Tuning over the GPUs of one kind of a fleet: each has a part of the rows, and its node's cores compile for it.
+"""`tune` with --fleet: the GPUs of one kind share the rows, and each node's cores compile for its GPUs.
 
-A seat runs an arm as a machine with one GPU would, on its rows alone, so that no candidate is tried twice; its lines
-come to the driver's log as they are found. What a lost seat had found is not tried again by the one that goes on.
+A seat tunes its rows as a machine with one GPU would. The driver logs candidates as they arrive, so that a seat that
+takes over a lost share does not repeat them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from compare.tune.records import Log, done
 from compare.tune.space import Policy
 from compare.workloads import GrammarError, Workload
 
-SLACK_S = 900.0  # beyond the budget, in which a seat has to say something
+SLACK_S = 900.0  # beyond the budget: a seat that is silent for longer is lost
 
 
 class Told:
-    """In place of a log on a disk: lines go to a queue. lines: those of before."""
+    """A log that puts new lines into a queue instead of a file. lines: the known ones."""
 
     def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
         self.lines, self.told = [dict(line) for line in lines], queue.SimpleQueue()
@@ -50,7 +50,7 @@ class Told:
 
 @dataclass
 class SeatedArm:
-    """A work (compare.fleet.seat.Work): shares are (arm, numbers of rows, known lines), what is found further lines."""
+    """A work (compare.fleet.seat.Work): a share is (arm, row numbers, known lines), a result a new line of the log."""
 
     rows: tuple[Workload, ...]
     plan: Mapping[str, Sequence[Policy]]
@@ -87,7 +87,7 @@ class SeatedArm:
 
 @dataclass
 class AtArm:
-    """A seat that does rows of one arm (compare.fleet.drive.Stall): what the log has of them it is told first."""
+    """A seat that tunes rows of one arm (compare.fleet.drive.Stall), starting from what the log has of them."""
 
     seat: RemoteSeat
     arm: str
@@ -112,7 +112,7 @@ class AtArm:
 
 
 def search(run: tune.Tuning, seats: Sequence[RemoteSeat]) -> None:
-    """Every arm in turn, each over all seats, which get rows in turn: each has some of every kind and size."""
+    """Run one arm after another over all seats. Rows are dealt in turn, so that each seat has every kind and size."""
     for name in tune.arms(list(run.plan)):
         log = Log(run.folder / "candidates.jsonl")
         try:
@@ -129,7 +129,7 @@ def search(run: tune.Tuning, seats: Sequence[RemoteSeat]) -> None:
 
 
 def main(asked: Command) -> int:
-    """The exit code of `tune` with --fleet among its words."""
+    """Run `tune --fleet`; returns the exit code."""
     over = Asked.of(asked.words)
     arguments = asked.parser().parse_args(over.words)
     arguments.words = list(asked.words)
@@ -137,7 +137,7 @@ def main(asked: Command) -> int:
 
 
 def _search(arguments: argparse.Namespace, *, over: Asked) -> int:
-    """Raises GrammarError, UnknownGpu, NoFleet, Mixed."""
+    """Search on the cluster and write the tables. Raises GrammarError, UnknownGpu, NoFleet, Mixed."""
     if arguments.gpus != "1":
         raise GrammarError("--fleet: found beside --gpus, allowed alone: every GPU of a kind is used")
     asked = None if arguments.gpu == "auto" else [resolve(arguments.gpu).name]

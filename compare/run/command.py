@@ -67,7 +67,7 @@ class Run:
     """One run: its plan, its options, and where results go."""
 
     def __init__(self, plan: Plan, options: Options, accepted: Sequence[Mapping[str, str]] = ()) -> None:
-        """accepted: fingerprints by cell that count beside the plan's own, of nodes with other versions."""
+        """accepted: fingerprints by cell that count beside the plan's own, from nodes with other versions."""
         self.plan, self.options, self.accepted = plan, options, accepted
         named = options.resume or options.out
         former = resume.find(plan, named, begins=not options.resume) if options.resume is not None else None
@@ -76,19 +76,19 @@ class Run:
         self.run_id = self.folder.name
         self.rows = Rows(plan, options, self.run_id)
         self.manifest = run_folder.manifest(list(options.given), self.run_id, self._facts())
-        self.seconds = 0.0  # that earlier parts of it took
-        self.whole = False  # nobody interrupted it
+        self.seconds = 0.0  # of all parts of a resumed run
+        self.whole = False  # it was not interrupted
         if former:
             self._go_on(former)
         write_manifest(self.folder / "manifest.json", self.manifest)
 
     @property
     def left(self) -> int:
-        """How many records there will be beside those of its earlier parts."""
+        """How many records are still to be made."""
         return self.plan.records - len(self.rows.done)
 
     def _go_on(self, former: resume.Former) -> None:
-        """Keep the rows that still count, and say so."""
+        """Keep the rows of a former run that still count, and print how many."""
         run_folder.ensure_writable(self.folder)
         kept = self.settle(retry=self.options.retry)
         self.rows.done = kept.done
@@ -98,7 +98,7 @@ class Run:
         print(f"{self.folder}: {kept.line}", flush=True)
 
     def settle(self, *, retry: bool = False) -> resume.Kept:
-        """Leave the rows that count in cells.jsonl, and put the others beside it."""
+        """Keep the rows that count in cells.jsonl; move the others to a file beside it."""
         jobs = [[cell.id for cell in job.cells] for job in self.plan.jobs]
         prints, of, also = self.plan.fingerprints, self.plan.contract.processes, self.accepted
         kept = resume.keep(resume.finished(self.folder), prints, jobs, of, retry=retry, also=also)
@@ -125,7 +125,7 @@ class Run:
         }
 
     def execute(self) -> int:
-        """Run every cell; returns the exit code. Finished cells are on the disk whatever happens."""
+        """Run every cell and return the exit code. Each finished cell is on the disk at once."""
         shown = self.options.shown
         with (
             self.keeping() as keep,
@@ -140,7 +140,7 @@ class Run:
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[Callable[[Record], None]]:
-        """What puts a row on the disk. Meanwhile the run's clock goes on."""
+        """A function that appends a record to cells.jsonl; the run's time counts inside the context."""
         begin = time.perf_counter()
         try:
             with Store(self.folder / "cells.jsonl") as store:
@@ -149,7 +149,7 @@ class Run:
             self.seconds = round(self.seconds + time.perf_counter() - begin, 1)
 
     def conclude(self) -> int:
-        """The manifest, the report and the last line of what is on the disk; returns the exit code."""
+        """Write the manifest and the report, print the last line, and return the exit code."""
         rows = latest(load(self.folder / "cells.jsonl").records)
         records = combined(rows)
         code = _exit_code(records) if self.whole else INTERRUPTED
@@ -160,7 +160,7 @@ class Run:
         return self._gate(code) if self.options.against else code
 
     def _gate(self, code: int) -> int:
-        """What changed since the run of `--against`, printed; the exit code where nothing worse happened."""
+        """Print what changed since the run of `--against`; returns the exit code, the run's own if that is worse."""
         asked = self.options
         found = diff.against(asked.against, runs.read(self.folder), asked.thresholds, asked.fail_on)
         if code != OK or found == OK:
@@ -169,7 +169,7 @@ class Run:
         return found
 
     def _conclude(self, records: list[Record], missing: int) -> None:
-        """The report, the table and the last line. missing: records of cells and processes that were not run."""
+        """Write the report, print the table and the last line. missing: records that were not made."""
         from compare.record import noise
         from compare.report import report
 
@@ -203,7 +203,7 @@ def _version() -> str:
 
 
 def listing(plan: Plan) -> Iterator[str]:
-    """What --list prints."""
+    """The lines that --list prints."""
     chosen = plan.selection
     yield f"suites     {', '.join(SUITES)}"
     yield f"kernels    {', '.join(chosen.kernels)}"
@@ -220,7 +220,7 @@ def listing(plan: Plan) -> Iterator[str]:
 
 
 def _takes(plan: Plan, cell: Cell) -> str:
-    """How long a cell takes on a CPU."""
+    """A cell's estimated time on this CPU, as text; empty where a GPU times it."""
     if plan.situation.measure:
         return ""
     return f"  ~{plan.seconds(cell):.0f} s" if plan.fits(cell, plan.where.cpu_budget_s) else "  too large here"
@@ -234,7 +234,7 @@ def execute(options: Options) -> int:
         print("\n".join(listing(plan)))
         return OK
     if now.target is None and any(registry.is_own(cell.kernel) for cell in plan.cells):
-        versions.ensure("compare", interpreted=True)  # else every cell says it
+        versions.ensure("compare", interpreted=True)  # otherwise every cell would report it
     print(now.line, flush=True)
     if options.where.require_gpu and not now.measure:
         print(f"--require-gpu: {options.where.gpu or 'a GPU'} is not here, nothing was run", file=sys.stderr)
@@ -255,8 +255,7 @@ def execute(options: Options) -> int:
 
 
 def _ensure_comparable(plan: Plan, options: Options) -> None:
-    """Before anything is measured: whether the run of `--against` can be compared with this one. Raises NotARun,
-    Incomparable, NotNoise."""
+    """Check before measuring that the run of `--against` can be compared. Raises NotARun, Incomparable, NotNoise."""
     gpu = {"name": plan.gpu} if plan.gpu else None
     planned = {"timing_contract": plan.contract.name, "spec": run_folder.spec_hash(), "gpu": gpu}
     before, after = runs.read(options.against), runs.RunData(Path("this run"), planned, [])

@@ -1,4 +1,4 @@
-"""The command line of `run`: its parser, and the options that it becomes, read once."""
+"""The command line of `run`: its parser and the Options it is parsed into."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is printed. list, version: that alone, and nothing runs."""
+    """What is printed. list, version: print that and run nothing."""
 
     list: bool = False
     version: bool = False
@@ -120,8 +120,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Options:
-    """A command line of `run`, read once. resume: the folder, empty for the last run of the plan, None for a new run.
-    given: its words, with which the run can be repeated."""
+    """A parsed command line. resume: a folder, empty for the last run of this plan, None for a new run. given: its
+    words, for the manifest."""
 
     rows: RowOptions
     where: WhereOptions
@@ -136,7 +136,7 @@ class Options:
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise GrammarError for an option that says how, without the one that says what."""
+        """Raise GrammarError for options that need another option."""
         if self.retry and self.resume is None:
             raise GrammarError("--retry: found alone, allowed with --resume")
         if self.fail_on and not self.against:
@@ -146,7 +146,7 @@ class Options:
 
     @classmethod
     def of(cls, asked: argparse.Namespace, given: Sequence[str] = ()) -> Options:
-        """What the parser made of the words. Raises GrammarError for options that do not go together."""
+        """Options from parsed arguments. Raises GrammarError for options that exclude each other."""
         file, assumed = settings.trace(asked.trace)
         told = settings.read("--set", asked.set, settings.SETTINGS)
         values = vars(asked) | told | assumed | {"trace": file, "max_time_s": asked.max_time}
@@ -167,7 +167,7 @@ class Options:
         )
 
     def words(self, cell: Cell, suite: str) -> list[str]:
-        """The options that repeat one cell of a suite: `parse` of them selects that cell."""
+        """The command-line words that run one cell of a suite again."""
         words, label = [], cell.workload.label.removesuffix(NEW_KV)
         given = asdict(self.rows) | asdict(self.where) | asdict(self.timing)
         assumed = _pairs(given, OF_A_TRACE)
@@ -187,17 +187,17 @@ class Options:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """A command line. Raises GrammarError for options that do not go together; exits with 2 for what is no option."""
+    """Parse a command line. Raises GrammarError for options that exclude each other; exits with 2 for unknown ones."""
     return Options.of(parser().parse_args(argv), argv)
 
 
 def _said(given: Mapping[str, Any], name: str) -> list[str]:
-    """An option as it was given; nothing where it was not."""
+    """The words of an option; empty if it was not given."""
     return [] if given[name] is None else [flag(name), str(given[name])]
 
 
 def _pairs(given: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Settings as they were given, as `--set` takes them; empty where none was."""
+    """Settings as `--set` takes them, `name=value,...`; empty if none was given."""
     return ",".join(f"{settings.dashed(name)}={given[name]}" for name in names if given[name] is not None)
 
 

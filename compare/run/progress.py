@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and the table behind it."""
+"""The progress of a run on the terminal, and the table at its end."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Show:
             self._bar.stop()
 
     def say(self, words: str) -> None:
-        """What goes on between cells."""
+        """Show what happens between cells, such as compiling."""
         if self._bar:
             self._bar.update(self._task, description=words)
         elif not self._quiet:
             print(words, file=sys.stderr, flush=True)
 
     def process(self, number: int, of: int) -> None:
-        """Which of several processes the next cells are of, counted from 0."""
+        """Set the process that the next cells belong to, counted from 0."""
         self._process = f"process {number + 1} of {of}: " if of > 1 else ""
 
     def begin(self, cell: Cell) -> None:
@@ -76,14 +76,14 @@ class Show:
 
 
 class Bars(Show):
-    """Of a fleet: a bar a seat below that of all; elsewhere than on a terminal a line a cell, which names its seat."""
+    """Progress of a fleet: a bar for each seat below the total; without a terminal, lines name the seat."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         super().__init__(total, quiet=quiet)
         self._seats: dict[str, TaskID] = {}
 
     def seat(self, name: str, total: int) -> None:
-        """One more seat. total: records that it does, where all of its kind are as fast."""
+        """Add a bar for a seat. total: its records if all seats of its kind are equally fast."""
         if self._bar:
             self._seats[name] = self._bar.add_task(name, total=total)
 
@@ -98,7 +98,7 @@ class Bars(Show):
 
 
 def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
-    """A row a workload, a column a kernel: microseconds where a cell was timed, the status elsewhere."""
+    """The final table: a row per workload, a column per kernel, each cell the microseconds or the status."""
     view = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     view.add_column("workload", overflow="fold")
     for kernel in kernels:
@@ -113,8 +113,8 @@ def table(records: Sequence[Record], kernels: Sequence[str]) -> Table:
 
 
 def show(records: Sequence[Record], kernels: Sequence[str], console: Console) -> None:
-    """Print the table, as several below one another where it is wider than the window; a pipe has 80 columns, or as
-    many as COLUMNS says. One kernel's column is never cut."""
+    """Print the table, split into several if it is wider than the terminal (a pipe has 80 columns, or COLUMNS).
+    A column is never cut."""
     timed = any(r.timing for r in records)
     console.print("us per call, * the fastest of a row, ~ noisy" if timed else "how each cell ended", markup=False)
     left = list(kernels)
@@ -130,12 +130,12 @@ def _width(records: Sequence[Record], kernels: Sequence[str], console: Console) 
 
 
 def _heading(kernel: str) -> str:
-    """The id in short lines, so that many fit beside the labels."""
+    """The kernel id broken into short lines, so that many columns fit."""
     return escape(kernel.replace("/", "\n").replace("_", "_\n").replace(":", ":\n"))
 
 
 def _entry(record: Record | None, best: float) -> str:
-    """Figures end alike, so that they stand below each other: a place for the mark of the fastest, one for noise."""
+    """A cell's text: microseconds, then `*` for the fastest of the row and `~` for noise, each in its own column."""
     if record is None:
         return ""
     if record.timing is None:
@@ -147,10 +147,7 @@ def _entry(record: Record | None, best: float) -> str:
 
 
 def count(records: Sequence[Record], planned: int, missing: int = 0) -> str:
-    """`48 cells: 46 ok, 2 unsupported`, and how many are missing.
-
-    missing: records that were not made; where every cell has one, of processes that did not get to it.
-    """
+    """A summary like `48 cells: 46 ok, 2 unsupported`. missing: records that were not made."""
     counts = Counter(record.status for record in records)
     parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
     if len(records) < planned:

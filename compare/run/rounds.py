@@ -1,4 +1,4 @@
-"""How many rounds a precision takes on a GPU that was measured, by the spread of log-ratios over a run's rounds."""
+"""Estimate how many rounds a precision needs, from the spread of log-ratios between the rounds of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARES = (0.5, 0.75, 0.9, 1.0)
 
 
 def spreads(records: Sequence[Record]) -> list[float]:
-    """Standard deviations of paired log-ratios to the unit, one per cell and process that took turns with it."""
+    """The standard deviation of the paired log-ratios to the unit kernel, for each cell and process."""
     unit = unit_of(records)
     timed = {(r.workload.id, r.process, r.kernel): r.timing for r in records if r.timing}
     found = []
@@ -31,13 +31,13 @@ def spreads(records: Sequence[Record]) -> list[float]:
 
 
 def rounds(spread: float, precision: float) -> int:
-    """After how many rounds of all processes together the 99% interval of the mean is within the precision."""
+    """Rounds over all processes until the 99% interval of the mean is within the precision."""
     return math.ceil((Z99 * spread / precision) ** 2)
 
 
 def told(run: Path, precision: float) -> list[str]:
-    """A line a share of the run's cells: their spread at most, and the rounds. Raises OSError; ValueError for a run
-    without such rows."""
+    """Lines for shares of the run's cells: the largest spread and the rounds. Raises OSError; ValueError for a run
+    without kernels that took turns."""
     found = spreads(latest(load(run / "cells.jsonl").records))
     if not found:
         raise ValueError(f"--rounds: found {run} without rounds in turns, allowed a run that timed several kernels")

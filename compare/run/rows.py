@@ -1,4 +1,4 @@
-"""From planned jobs to records, as they come: rows a chunk at a time, compilers first, then the processes in turn.
+"""Turn planned jobs into records: chunk by chunk, first compile in all processes, then time in each process in turn.
 
 Where cells are timed, nothing compiles beside them: all processes of the run compile a chunk ahead at once, and its
 static facts are read, before its first round; then each process in turn times the chunk, and the next chunk follows.
@@ -26,7 +26,7 @@ from compare.static.estimate import column
 from compare.static.facts import StaticFacts, with_facts
 from compare.workloads import cost
 
-MODEL_LANES = 8  # processes that compile and execute; each takes about 700 MB
+MODEL_LANES = 8  # processes at most that compile and execute for an absent GPU; each takes about 700 MB
 # Cells of own kernels that are compiled ahead before any of them is timed, a row at least. In the suite `features`,
 # where Helion traces every row anew, an H200's host took 3.9 s for each: the first times are there after a minute.
 CHUNK_CELLS = 16
@@ -34,32 +34,32 @@ COMPILE_LIMIT_S = 120.0  # of one cell's static facts beside a measurement, wher
 
 
 class Rows:
-    """What a run was asked, and the records that become of it. manifest: what is found on the way."""
+    """Makes the records of a run. manifest: facts that turn up meanwhile, for the run's manifest."""
 
     def __init__(self, plan: Plan, options: Options, run_id: str) -> None:
         self.plan, self.options, self.run_id = plan, options, run_id
         self.manifest: dict[str, Any] = {}
-        self.done: set[tuple[str, int]] = set()  # (cell, process) of rows that were there before
+        self.done: set[tuple[str, int]] = set()  # (cell, process) of the rows that a resumed run keeps
         self.seat = ""
 
     def _left(self, process: int, chunk: Sequence[int]) -> list[Job]:
-        """The jobs of a process in these rows without what is done."""
+        """The jobs of a process in these rows, without finished cells."""
         jobs = [self.plan.jobs[number] for number in chunk]
         jobs = [job.only(c.id for c in job.cells if (c.id, process) not in self.done) for job in jobs]
         return [job for job in jobs if job.cells]
 
     def _to_compile(self, process: int, chunk: Sequence[int]) -> list[Job]:
-        """Of these the cells of own kernels: only they compile ahead."""
+        """The cells of own kernels in these rows; only those compile ahead."""
         jobs = [job.only(c.id for c in job.cells if is_own(c.kernel)) for job in self._left(process, chunk)]
         return [job for job in jobs if job.cells]
 
     def _cells_to_compile(self, chunk: Sequence[int]) -> int:
-        """How many cells of own kernels some process has to compile."""
+        """How many cells of own kernels must be compiled by any process."""
         every = [self._to_compile(process, chunk) for process in range(self.plan.contract.processes)]
         return len({cell.id for jobs in every for job in jobs for cell in job.cells})
 
     def _chunks(self) -> Iterator[range]:
-        """Numbers of rows that are compiled ahead and timed before the next are; where nothing is timed, of all."""
+        """Row numbers of each chunk that is compiled ahead and then timed; one chunk if nothing is timed."""
         begin, cells = 0, 0
         for number in range(len(self.plan.jobs)) if self.plan.situation.measure else ():
             more = self._cells_to_compile(range(number, number + 1))
@@ -70,15 +70,17 @@ class Rows:
         yield range(begin, len(self.plan.jobs))
 
     def records(self, show: Show) -> Iterator[Record]:
-        """Every cell of every process. Processes end when the reader stops."""
+        """Yield the record of every cell and process. The processes end with the iteration."""
         with self.at_work(show, MODEL_LANES) as take:
             for chunk in self._chunks():
                 yield from take(chunk, range(chunk.stop, len(self.plan.jobs)))
 
     @contextlib.contextmanager
     def at_work(self, show: Show, lanes: int) -> Iterator[Callable[[Sequence[int], Sequence[int]], Iterator[Record]]]:
-        """Processes and compilers, until the end of the context: a function from the numbers of some rows, and of those
-        that may follow, to the records of the former. lanes: at most so many processes execute an absent GPU's code."""
+        """Start processes and compilers for the context; gives a function (rows now, rows that may follow) -> records.
+
+        lanes: processes at most that execute an absent GPU's code.
+        """
         now, where, every = self.plan.situation, self.plan.where, range(len(self.plan.jobs))
         limit_s = min(where.timeout_s, COMPILE_LIMIT_S) if now.measure else where.timeout_s
         with contextlib.ExitStack() as stack:
@@ -98,8 +100,8 @@ class Rows:
     def _chunk(
         self, chunk: Sequence[int], later: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show
     ) -> Iterator[Record]:
-        """The cells of these rows, process after process. One that has later rows rests meanwhile, the others end."""
-        facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # they are in the rows of process 0
+        """Yield the records of these rows, process after process. A process with later rows rests, the others end."""
+        facts.more(cell for job in self._left(0, chunk) for cell in job.cells)  # static facts are stored with process 0
         if self.plan.situation.measure:
             self._compile_ahead(chunk, crews, facts, show)
         for crew in crews:
@@ -112,10 +114,10 @@ class Rows:
                 crew.close()
 
     def _in_model(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts) -> Iterator[Record]:
-        """Every cell compiled and executed in the functional model, by a process a core."""
+        """Compile every cell and execute it in the functional model, one process per core."""
         left = self._left(0, chunk)
         too_large = [cell for job in left for cell in job.cells if not self._fits(cell)]
-        facts.more(too_large)  # the others are compiled where they are executed
+        facts.more(too_large)  # the others are compiled by the process that executes them
         for outcome in side_by_side(crews, [job.only(c.id for c in job.cells if self._fits(c)) for job in left]):
             yield self._record(outcome, facts, 0)
         for cell in too_large:
@@ -135,7 +137,7 @@ class Rows:
         )
 
     def _compile_ahead(self, chunk: Sequence[int], crews: Sequence[Crew], facts: StaticFacts, show: Show) -> None:
-        """All processes at once compile what they will time of these rows; their static facts are read beside it."""
+        """Let all processes compile these rows in parallel, and read their static facts meanwhile."""
         wanted = {crew.process: self._to_compile(crew.process, chunk) for crew in crews}
         crews = [crew for crew in crews if wanted[crew.process]]
         if not crews:
@@ -143,7 +145,7 @@ class Rows:
         show.say(f"compiling ahead {self._named(chunk)}")
         begin = time.perf_counter()
         for crew in crews:
-            crew.start()  # all of them before the first is written to: a long line waits for its reader
+            crew.start()  # start all before writing to any: a long line blocks until it is read
         for crew in crews:
             crew.compile_ahead(wanted[crew.process])
         for crew in crews:
@@ -154,7 +156,7 @@ class Rows:
         show.say(f"compiled ahead in {took:.0f} s")
 
     def _named(self, chunk: Sequence[int]) -> str:
-        """Those of these rows that have something to compile, for people: `rows 9 to 16 of 42`."""
+        """The rows that have something to compile, as text: `rows 9 to 16 of 42`."""
         rows = [number + 1 for number in chunk if self._cells_to_compile(range(number, number + 1))]
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
         return f"{which} of {len(self.plan.jobs)}"
@@ -177,7 +179,7 @@ class Rows:
         return Outcome(cell, {"status": Status.TOO_LARGE, "reason": reason}, {})
 
     def _record(self, outcome: Outcome, facts: StaticFacts, process: int) -> Record:
-        """The line of a finished cell: what the worker said, and once a cell the static facts where a GPU is meant."""
+        """The record of a finished cell: the worker's outcome, and with process 0 the static facts."""
         cell = outcome.cell
         fields = dict(outcome.fields)
         compiled = facts.of(cell) if process == 0 else None

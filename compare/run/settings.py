@@ -1,4 +1,4 @@
-"""What few runs ask for: `run --set NAME=VALUE,...`, and what `--trace FILE:NAME=VALUE,...` assumes of its load."""
+"""Rare options of `run`: `--set NAME=VALUE,...`, and the assumptions of `--trace FILE:NAME=VALUE,...`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compare.workloads.numbers import at_least_one, number, page, positive, shar
 
 @dataclass(frozen=True)
 class Setting:
-    """read: its text, or ArgumentTypeError. default: where it is not set."""
+    """One setting. read: parses its text, raises ArgumentTypeError. default: the value if it is not set."""
 
     read: Callable[[str], Any]
     default: Any
@@ -82,10 +82,10 @@ def trace(text: str | None) -> tuple[str | None, dict[str, Any]]:
 
 
 def dashed(name: str) -> str:
-    """How a name is written."""
+    """The name as users write it, with dashes."""
     return name.replace("_", "-")
 
 
 def lines(known: Mapping[str, Setting]) -> str:
-    """For --help."""
+    """All settings and their help, as one text for --help."""
     return "; ".join(f"{dashed(name)}: {one.help}" for name, one in known.items()).replace("%", "%%")

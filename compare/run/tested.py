@@ -34,7 +34,7 @@ LIMIT_S = 300.0  # of a cell
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a cell. how: interpreted, or the GPU that it was compiled for."""
+    """The outcome of a cell. how: `interpreted`, or the GPU that it was compiled for."""
 
     how: str
     cell: str
@@ -43,18 +43,18 @@ class Seen:
 
 
 def rungs(dsl: str) -> tuple[str, ...]:
-    """Ids of a DSL's kernels."""
+    """The kernel ids of a DSL."""
     return tuple(kernel for kernel in registry.OWN if kernel.startswith(f"{dsl}/"))
 
 
 def _plan(kernels: tuple[str, ...], gpu: Gpu | None, every: int) -> Plan:
-    """Each kernel on one of so many of the ROWS."""
+    """A plan in which each kernel has one of every `every` ROWS."""
     rows = suites.pick(suites.suite("smoke"), ROWS)
     return Plan.over(Situation(gpu, False, "cpu", ""), Selection("smoke", rows, kernels, every=every), Contract())
 
 
 def interpreted(kernels: tuple[str, ...]) -> Iterator[Seen]:
-    """Every kernel on every row, in one process, which generates Helion's code once a kernel."""
+    """Check every kernel on every row in one process, so that Helion generates each kernel's code once."""
     with contextlib.closing(Crew("check", None, "cpu", LIMIT_S)) as crew:
         for job in _plan(kernels, None, 1).jobs:
             for outcome in crew.run(job):
@@ -63,17 +63,17 @@ def interpreted(kernels: tuple[str, ...]) -> Iterator[Seen]:
 
 
 def compiled(dsl: str, gpu: Gpu) -> Iterator[Seen]:
-    """Every rung, each on another row."""
+    """Compile every rung, each on another row."""
     cells = [cell for job in _plan(rungs(dsl), gpu, ABSENT_EVERY).jobs for cell in job.cells]
     found = compile_in_child([Compilation(cell.workload, cell.kernel) for cell in cells], gpu, limit_s=LIMIT_S)
     for cell, outcome in zip(cells, found, strict=True):
-        last = (outcome.log_tail.strip().splitlines() or [""])[-1]  # a compiler's last line says what
+        last = (outcome.log_tail.strip().splitlines() or [""])[-1]  # the last line of a compiler's error names it
         reason = outcome.reason if last in outcome.reason else f"{outcome.reason} {last}"
         yield Seen(gpu.name, f"{cell.kernel} on {cell.workload.label}", str(outcome.status), reason)
 
 
 def seen(dsl: str, targets: Sequence[Gpu]) -> Iterator[Seen]:
-    """All that is tried of a DSL. Nothing is interpreted where Triton is too old for it, as it may be on a GPU."""
+    """All outcomes of a DSL. Interpretation is skipped if Triton is too old for it."""
     with contextlib.suppress(versions.Unsuitable):
         versions.ensure(dsl, interpreted=True)
         yield from interpreted(rungs(dsl))

@@ -1,9 +1,9 @@
-"""`make gpu`: everything that this project measures on a GPU, one part after another, each in a folder of its own.
+"""`make gpu`: run all measurements of this project on the GPU, one part after another, each into its own folder.
 
     python -m compare study everything [--minutes 10] [--only doctor,peers]
 
-Makes no environment and installs nothing: it runs with the Python that started it and says what that Python lacks. A
-part that is finished is not run again, so an interrupted protocol goes on where it stopped. Exit codes: 0 all parts
+It installs nothing: it runs with the current Python and prints which packages that lacks. Finished parts are not run
+again, so an interrupted protocol goes on where it stopped. Exit codes: 0 all parts
 ended well; 1 a wrong or crashed cell; 2 usage; 3 no such GPU; 4 a goal missed; 130 interrupted.
 """
 
@@ -47,12 +47,9 @@ class Part:
 
 
 def parts(gpu: str) -> tuple[Part, ...]:
-    """In the order of what they are worth: a protocol that is cut short has the headline. gpu: a name of the table, or
-    `auto` for one outside it, which no part could resolve by its name.
+    """The parts, the most important first. gpu: a name of the table, or `auto` for a GPU outside it.
 
-    Cells are timed by three fresh processes; 0.6 s of rounds a row are a fifth of one, gates and references take the
-    rest. Estimated for an H200, in minutes: doctor 1, peers 5 1/2, serving 5 1/2, host and new_kv 2, graphs 1 1/2,
-    figures 7. `--minutes 10` ends a call behind doctor, peers and serving; the next one goes on.
+    With `--minutes 10` an H200 finishes doctor, peers and serving; the next call goes on.
     """
     run = ("run", "--gpu", gpu, "--max-time", "0.6")
     return (
@@ -75,7 +72,7 @@ def parts(gpu: str) -> tuple[Part, ...]:
 
 
 def _finished(folder: Path) -> bool:
-    """Whether the part in `folder` ended by itself, at this commit."""
+    """Whether the part in `folder` finished at this commit."""
     mark = folder / "part.json"
     return mark.exists() and json.loads(mark.read_text())["commit"] == run_folder.commit()
 
@@ -85,17 +82,17 @@ def _start(command: list[str]) -> int:
 
 
 def _run(part: Part, folder: Path) -> int:
-    """The part's exit status; its mark is written where it ended with a verdict.
+    """Run the part and return its exit status. A part that ended with a verdict is marked as finished.
 
-    An uncaught error is exit status 1 too: a part that left nothing behind has no verdict.
+    An uncaught error also exits with 1, so a part must have left files to count.
     """
-    if folder.exists():  # cut short before, or of another commit: nothing measured is thrown away
+    if folder.exists():  # interrupted, or of another commit: keep what it measured
         number = next(n for n in range(1, 1000) if not folder.with_name(f"{folder.name}.{n}").exists())
         folder.rename(folder.with_name(f"{folder.name}.{number}"))
     folder.mkdir(parents=True)
     began = time.monotonic()
     status = _start([sys.executable, "-m", "compare.__main__", *part.words, "--out", str(folder)])
-    if status in (0, 1, 4) and any(folder.iterdir()):  # 4: measured, and a goal missed
+    if status in (0, 1, 4) and any(folder.iterdir()):  # 4: a goal was missed
         mark = {"commit": run_folder.commit(), "status": status, "seconds": round(time.monotonic() - began, 1)}
         (folder / "part.json").write_text(json.dumps(mark) + "\n")
     return status

@@ -1,4 +1,4 @@
-"""What a study finds, a line a case: the first line says of which run, and a later call of that run goes on behind."""
+"""A JSONL file of a study's findings. The first line identifies the run; a later call of the same run appends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from compare.record.store import Lines
 
 
 class Findings:
-    """found: the objects that the file holds, `add`ed ones too. Raises ValueError for a file of another run; Busy."""
+    """found: all findings in the file, including added ones. Raises ValueError for a file of another run; Busy."""
 
     def __init__(self, path: Path, head: dict[str, int]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = Lines(path)  # which cuts what a kill left of a line
+        self._lines = Lines(path)  # cuts a torn last line
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines:
             self._lines.append(json.dumps(head))

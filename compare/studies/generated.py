@@ -51,7 +51,7 @@ _NUMBERS = re.compile(r"_\d+$")  # Helion numbers the kernels of a process
 
 
 def text_of(function: Any) -> str:
-    """A JIT function's source, from its `def` on, without the decorator."""
+    """The source of a JIT function without its decorator."""
     return textwrap.dedent(function.src)
 
 
@@ -62,7 +62,7 @@ def _size(source: str) -> dict[str, int]:
 
 
 def of_kernel(kernel_id: str, row: Workload, gpu: Gpu, heuristics: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """(row, source) of every kernel of a launch, in launch order. Raises what the kernel and the compiler raise."""
+    """(row, source) for each kernel of a launch, in order. Raises what the kernel and the compiler raise."""
     kernel = registry.load(kernel_id)
     batch = row.batches(1, "cpu", fill=False)[0]
     config, origin = registry.default_config(kernel_id, kernel, row.shape, row.stats, gpu, heuristics)
@@ -82,7 +82,8 @@ def of_kernel(kernel_id: str, row: Workload, gpu: Gpu, heuristics: str) -> Itera
 def rows(
     rungs: Sequence[str], workloads: Sequence[Workload], gpu: Gpu, heuristics: str
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every rung and workload of both DSLs; what fails is a row with its reason. Raises CannotCompile at once."""
+    """(row, source) for every rung and workload of both DSLs; a failure becomes a row with its reason. Raises
+    CannotCompile before the first."""
     claim(gpu.arch)
     for row in workloads:
         for rung in rungs:
@@ -134,7 +135,7 @@ def pairs(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of DIR/code.jsonl; the first line, what wrote it, is left out."""
+    """The rows of DIR/code.jsonl, without its first line, which describes the run."""
     lines = (folder / "code.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines[1:]]
 
@@ -152,7 +153,7 @@ ABLATION_COLUMNS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the table. config: None for what an untuned user gets."""
+    """One line of the table. config: None for the untuned default."""
 
     kernel: str
     lens: tuple[tuple[int, int], ...] = DECODE
@@ -165,7 +166,7 @@ class Entry:
 
 
 def entries(dsl: str) -> list[Entry]:
-    """The ablations of one DSL, each behind its rung as it is compared."""
+    """The ablations of one DSL, each after the rung that it varies."""
     mine = {kernel.rpartition(".")[2]: kernel for kernel in registry.ABLATIONS if kernel.startswith(dsl)}
     softmax = [Entry(f"{dsl}/parallel_softmax")]
     softmax += [Entry(mine[name]) for name in ("last_arriver", "barrier") if name in mine]
@@ -175,7 +176,7 @@ def entries(dsl: str) -> list[Entry]:
 
 
 def ablated(gpu: Gpu, chosen: list[Entry]) -> Iterator[tuple[Entry, Outcome]]:
-    """Each entry compiled for `gpu`, one after another in a process of its own."""
+    """Compile the entries for `gpu` in a child process."""
     yield from zip(chosen, compile_in_child([entry.job for entry in chosen], gpu), strict=True)
 
 
@@ -184,7 +185,7 @@ def _products(found: dict[str, Any]) -> int:
 
 
 def line(entry: Entry, found: Outcome) -> str:
-    """One row; a launch of two kernels has two values in a cell."""
+    """One row of the table; cells of a launch of two kernels have two values."""
     name = f"{entry.kernel}{entry.note}"
     if found.status != "ok":
         return f"| {name} | {found.status}: {found.reason} |" + " |" * (len(ABLATION_COLUMNS) - 2)
@@ -196,7 +197,7 @@ def line(entry: Entry, found: Outcome) -> str:
 
 
 def table(gpu: Gpu) -> Iterator[str]:
-    """Markdown, a line at a time."""
+    """The table for a GPU as lines of markdown."""
     yield "| " + " | ".join(ABLATION_COLUMNS) + " |"
     yield "|---" * len(ABLATION_COLUMNS) + "|"
     for entry, found in ablated(gpu, entries("triton") + entries("helion")):
@@ -204,12 +205,12 @@ def table(gpu: Gpu) -> Iterator[str]:
 
 
 def versions() -> str:
-    """What the counts depend on beside the sources."""
+    """The compiler versions that the counts depend on."""
     return ", ".join(f"{name} {version(name)}" for name in ("triton", "helion"))
 
 
 def document() -> Iterator[str]:
-    """docs/ablation-facts.md, a line at a time."""
+    """The lines of docs/ablation-facts.md."""
     yield "# What the compiler makes of the ablations\n"
     yield f"Written by `python -m compare study generated --ablations` with {versions()}, for GPUs that need not be"
     yield "there."
@@ -264,7 +265,7 @@ def _rungs(option: str, text: str) -> tuple[str, ...]:
 def _write(
     console: Console, arguments: argparse.Namespace, found: Iterator[tuple[dict[str, Any], str]], rungs: Sequence[str]
 ) -> int:
-    """Rows and sources as they come: what ends a run leaves the rows that it had."""
+    """Write rows and sources as they arrive, so that an interrupted run keeps its rows."""
     out, failed, begun = arguments.out, False, set()
     meta = {"commit": run_folder.commit(), "versions": run_folder.versions()}
     meta |= {"heuristics": arguments.heuristics, "gpu": arguments.gpu}

@@ -87,7 +87,7 @@ def enqueue_us(call: Callable[[], object], calls: int) -> float:
 
 
 def columns(dsl: str, batch: PagedBatch, calls: int) -> dict[str, float | str]:
-    """One row of the table."""
+    """Measure one row: host microseconds of each way to make the call."""
     auto = registry.load(f"{dsl}/auto")
     tensors = (
         batch.query,
@@ -124,7 +124,7 @@ def columns(dsl: str, batch: PagedBatch, calls: int) -> dict[str, float | str]:
 
 
 def launched_by_nobody() -> contextlib.AbstractContextManager:
-    """Inside, a kept call finds its launches and leaves them."""
+    """In the context a kept call finds its launches but does not make them."""
     return mock.patch.object(PagedAttention, "_again", lambda *given: True)
 
 
@@ -143,7 +143,7 @@ def driver_of_nothing() -> Iterator[type]:
 
 
 def compiled(launch: jit.Launch, launcher: type) -> Any:
-    """As much of Triton's CompiledKernel as a kept launch needs."""
+    """A stand-in with the attributes of Triton's CompiledKernel that a kept launch needs."""
     source = jit.bind(launch, jit.gpu_target(AS_FOR.arch)).source
     metadata = SimpleNamespace(launch_cooperative_grid=False, launch_pdl=False, **_NO_SCRATCH)
     run = launcher(source, metadata)
@@ -239,7 +239,7 @@ def _with_gpu(gpu: Gpu, dsls: Sequence[str], workloads: Sequence[str], calls: in
 
 
 def _without_gpu(dsls: Sequence[str], workloads: Sequence[str], out: Path | None) -> int:
-    """Rows are printed alone: beside those of a GPU they would be taken for such."""
+    """Print the rows measured without a GPU. They are not written to a file, to keep them apart from GPU rows."""
     if out is not None:
         print("--out: found without a GPU, allowed where calls are launched")
         return USAGE

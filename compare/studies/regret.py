@@ -47,7 +47,7 @@ AUTO = {"triton": ("triton/auto", "triton/native.auto"), "helion": ("helion/auto
 
 @dataclass(frozen=True)
 class Row:
-    """What one row says of one `auto`: its time, the best candidate's, and how many candidates have one."""
+    """One `auto` on one row: its time, the best candidate's time, and the number of timed candidates."""
 
     label: str
     kind: str
@@ -78,7 +78,7 @@ def options(new: argparse.ArgumentParser) -> None:
 
 
 def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) -> dict[str, list[Policy]]:
-    """What is timed: every `auto` as a user gets it, every kernel that it may take in `configs` more ways."""
+    """The policies to time: `auto` as users get it, and `configs` more of each kernel that it may take."""
     found = {}
     for kernel_id in (*AUTO[dsl], *(f"{dsl}/{rung}" for rung in RUNGS)):
         try:
@@ -91,7 +91,7 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
             shapes = {row.shape: row for row in rows}
             space = dict.fromkeys(config for shape in shapes for config in kernel.space(shape, gpu))
             defaults = [start(DEFAULT, kernel_id, kernel, row, gpu) for row in rows]
-            rules, *others = policies(space, defaults, configs + 1, draw)  # first, for others are hopeless beside it
+            rules, *others = policies(space, defaults, configs + 1, draw)  # slow ones are dropped beside the rules
             found[kernel_id] = [rules, TREE, *others]
         elif kernel_id.endswith("/auto") and learned.of(dsl, gpu):
             found[kernel_id] += [model(number) for number in range(1, MEASURED + 1)]
@@ -99,13 +99,13 @@ def plan(dsl: str, rows: Sequence[Workload], gpu: Any, configs: int, draw: int) 
 
 
 def run_of(folder: Path) -> tuple[str, str, int]:
-    """When a run began (ISO 8601), its GPU, its seed."""
+    """The start (ISO 8601), GPU and seed of a run."""
     manifest = records.manifest(folder, ["gpu"])
     return manifest.get("started", ""), manifest["gpu"], manifest.get("seed", 0)
 
 
 def judged(folder: Path) -> list[Row]:
-    """The rows of a run that count. Raises FileNotFoundError for a folder that holds none."""
+    """The rows of a run that count. Raises FileNotFoundError for a folder without a run."""
     manifest = records.manifest(folder, ["rows"])
     kinds = {plain["label"]: Workload.from_dict(plain).kind for plain in manifest["rows"]}
     lines = records.read(folder / "candidates.jsonl")
@@ -155,7 +155,7 @@ def _times(lines: Sequence[dict[str, Any]], dsl: str) -> dict[tuple[str, str, st
 
 
 def _same(line: Mapping[str, Any]) -> tuple[str, str]:
-    """What lines of one row and one config have in common, by whatever kernel's name."""
+    """The key that lines of one row and config share, whatever the kernel's name."""
     config = line["config"]
     named = config if line["kernel"].endswith("auto") else {"kernel": line["kernel"].split("/")[1], "config": config}
     return line["row"], json.dumps(named | {"path": "", "provenance": ""}, sort_keys=True)
@@ -201,7 +201,7 @@ def table(folders: Sequence[Path]) -> list[str]:
 
 
 def measure(asked: argparse.Namespace, machine: Machine, folder: Path) -> None:
-    """Fill the folder's log; what an earlier run timed there is kept."""
+    """Measure into the folder's log; lines of an earlier run are kept."""
     rows = suites.unseen(asked.seed, asked.rows)
     dsls = [asked.dsl] if asked.dsl else list(registry.DSLS)
     plans = {dsl: plan(dsl, rows, machine.gpu, asked.configs, asked.seed) for dsl in dsls}

@@ -1,15 +1,14 @@
-"""compute-sanitizer over every own kernel on tiny named cases: out-of-bounds accesses (memcheck) and races (racecheck).
+"""Run compute-sanitizer over our kernels on tiny cases: memcheck for out-of-bounds accesses, racecheck for races.
 
     python -m compare study sanitize --kernels 'helion/*' --jobs 8 --out DIR
     python -m compare study sanitize --kernels triton/parallel_softmax --set block_m=64,num_stages=5,gather=run
 
-One process a tool, or with --jobs one a kernel, several at a time: Helion generates code for seconds a case, and keeps
-it in the process. Without PyTorch's caching allocator, which would hide an access behind the end of a tensor in memory
-that the cache still holds. Each kernel runs as its DEFAULT, with what --set changes in it.
+Each tool gets one process; with --jobs each kernel gets one, several in parallel. PyTorch's caching allocator is off,
+because it would hide accesses behind the end of a tensor. Each kernel runs with its DEFAULT config, changed by --set.
 
-With --out each log is appended to DIR/<tool>.log as its process ends, beside a line of DIR/verdicts.jsonl; the same
-command goes on with the kernels that no line of this source and config calls clean. A tool that refuses to run is
-logged as `not run`, with its error; one that ran out of time with what it had said.
+With --out each log is appended to DIR/<tool>.log and each verdict to DIR/verdicts.jsonl. The same command skips kernels
+with a clean verdict for their source and config. A tool that could not start is logged as `not run` with its error, one
+that ran out of time with its output so far.
 Exit codes: 0 nothing reported by any tool; 1 a report, or a tool that did not run or finish; 2 usage.
 """
 
@@ -56,7 +55,7 @@ _LINE = {"tool": TEXT, "clean": FLAG, "commit": TEXT, "seconds": NUMBER, "set": 
 
 
 def fitting(kernel_id: str, name: str) -> Any:
-    """The named case; for kernels of one GPU, which have heads of 128 in 16 bits alone, made so."""
+    """The named case; native kernels get it with bf16 and a head size of 128, which is all that they support."""
     import torch
 
     from common.cases.named import BY_NAME
@@ -66,9 +65,9 @@ def fitting(kernel_id: str, name: str) -> Any:
 
 
 def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -> None:
-    """What the sanitizer watches: the first `count` cases on every kernel; the outputs are not judged here.
+    """The watched process: launch every kernel on the first `count` cases. Outputs are not judged.
 
-    changes: of each kernel's DEFAULT (`space.of_default`).
+    changes: to each kernel's DEFAULT (`space.of_default`).
     """
     import torch
 
@@ -95,20 +94,9 @@ def inside(count: int, patterns: str, device: str = "cuda", changes: str = "") -
 
 
 def watch(tool: str, patterns: str, limit_s: float = LIMIT_S, changes: str = "") -> tuple[str, bool]:
-    """The log of one process under a tool, and whether it found nothing (or could not run)."""
-    command = [
-        "compute-sanitizer",
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "9",
-        sys.executable,
-        "-m",
-        "compare.__main__",
-        "study",
-        "sanitize",
-    ]
-    command += ["--inside", str(TOOLS[tool]), "--kernels", patterns, "--set", changes]
+    """Run one process under a tool; returns its log and whether it ran and reported nothing."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "compare.__main__"]
+    command += ["study", "sanitize", "--inside", str(TOOLS[tool]), "--kernels", patterns, "--set", changes]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
         status, log = _run(command, environment, limit_s)
@@ -122,7 +110,7 @@ def watch(tool: str, patterns: str, limit_s: float = LIMIT_S, changes: str = "")
 
 
 def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int, str]:
-    """Exit status and output. Raises Lost, with the output so far, when the tool and its child have been ended."""
+    """Exit status and output of a command. Raises Lost with the output so far if it ran out of time."""
     code, output, _ = process.once(command, environment, b"", limit_s, merged=True)
     return code, output.decode(errors="replace")
 
@@ -136,9 +124,9 @@ def _verdict(said: Any) -> dict[str, Any]:
 
 
 class Kept:
-    """What a folder holds of earlier calls: logs, and a verdict a process. Without a folder nothing is kept.
+    """Logs and verdicts of earlier calls in a folder; without a folder nothing is kept.
 
-    changes: of each kernel's DEFAULT; a verdict holds for the same ones alone.
+    changes: to each kernel's DEFAULT; a verdict counts only for the same changes.
     """
 
     def __init__(self, folder: Path | None, changes: str = "") -> None:
@@ -174,7 +162,7 @@ class Kept:
 
 
 def sanitize(tool: str, kernels: Sequence[str], jobs: int, limit_s: float, kept: Kept) -> bool:
-    """Whether the tool found nothing on any kernel that was not clean before; what it said is kept as it comes."""
+    """Run a tool on the kernels without a clean verdict, keep its logs, and return whether it reported nothing."""
     left = [kernel_id for kernel_id in kernels if not kept.clean(tool, kernel_id)]
     if len(left) < len(kernels):
         print(f"{tool}: {len(kernels) - len(left)} kernels were clean before", flush=True)

@@ -1,10 +1,11 @@
-"""One launch repeated: whether the bits of its output ever change. On the GPU that is here, else in the interpreter.
+"""Repeat one launch and check whether the bits of its output change, on this GPU or in the interpreter.
 
     python -m compare study stress --kernels triton/native.sm90_prefill --workload q2ks8k --launches 2000
 
-Looks for compilers that reuse a register too early, which one launch does not show for certain. A kernel that fails
-goes into REFUSED of common/spec/toolchain.py, with the versions that compiled it; another ptxas is named by
-TRITON_PTXAS_PATH. Exit codes: 0 no bit changed; 1 one did; 2 usage.
+It finds compilers that reuse a register too early, which a single launch may not show. Add a failing kernel to REFUSED
+in common/spec/toolchain.py with its compiler versions. TRITON_PTXAS_PATH selects another ptxas.
+
+Exit codes: 0 no bit changed; 1 one did; 2 usage.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NAN = float("nan")
 
 
 def changed(subject: Subject, launches: int) -> list[int]:
-    """Which of the launches behind the first left other bits in the output, which holds NaN before each."""
+    """Numbers of the launches whose output bits differ from the first launch. The output is NaN before each."""
     [out] = subject.arena.outs
     subject.launch(0)
     first = words(out).clone()
