@@ -18,8 +18,7 @@ from itertools import product
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials

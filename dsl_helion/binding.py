@@ -11,8 +11,7 @@ from typing import Any, Literal
 import helion
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, PagedBatch, UnsupportedFeature
+from common.spec import AttentionShape, Gpu, PagedBatch, UnsupportedFeature
 from common.spec import kernel as protocol
 from common.spec.paged_batch import ALIGNMENT
 from dsl_helion import symmetric_memory

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, is_per_token
+from common.spec import AttentionShape, Gpu, is_per_token
 from common.spec.cache import CacheWrite
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import is_fp8, kernel, largest, run

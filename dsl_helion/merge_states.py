@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.states import check_states
 from dsl_helion.arithmetic import div, mod
 from dsl_helion.binding import kernel, run

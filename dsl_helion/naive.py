@@ -13,8 +13,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import Capacity, Precision, launches
 from dsl_helion.binding import kernel, run
 

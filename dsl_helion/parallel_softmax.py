@@ -18,8 +18,7 @@ from typing import ClassVar
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials

@@ -13,8 +13,7 @@ from itertools import product
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, PagedBatch
+from common.spec import AttentionShape, Gpu, PagedBatch
 from common.spec.kernel import SEAMS, Capacity, Precision, new_tokens, packed_lanes
 from dsl_helion.arithmetic import div, int32
 from dsl_helion.binding import (

@@ -17,8 +17,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import PartScratch, ensure_capacity, ensure_served

@@ -23,8 +23,7 @@ from typing import ClassVar
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, beside, copied_scales, join, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import CopyScratch, has_room, partials

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import SHORT_QUERY
 from common.spec.workspaces import SegmentScratch, ensure_room, partials

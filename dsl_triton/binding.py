@@ -4,8 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 
 
 @triton.constexpr_function

@@ -14,8 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, is_per_token
+from common.spec import AttentionShape, Gpu, is_per_token
 from common.spec.cache import CacheWrite
 from dsl_triton.binding import largest, padded
 from dsl_triton.primitives import cut, load_rows

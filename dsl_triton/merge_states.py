@@ -11,8 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.states import check_states
 from dsl_triton.binding import strides
 from dsl_triton.primitives import LOG2E, load_rows, store_lse, store_rows

@@ -12,8 +12,7 @@ from typing import Literal
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import Capacity, Precision, launches
 
 SUPPORTS = frozenset({"causal", "non_causal", "sliding_window", "lse", "full_graph"})

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from dsl_triton.binding import fits, smallest_block_m, strides
 from dsl_triton.features import bundle, finished, narrow, query_operand, row_operands

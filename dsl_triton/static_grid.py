@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import SEAMS, Capacity, Precision, launches
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.workspaces import RECORD, PartScratch, ensure_capacity, ensure_served

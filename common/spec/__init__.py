@@ -4,7 +4,10 @@ In: tensors and host integers of a step. Out: a validated `PagedBatch` with its 
 `Kernel` protocol that every implementation fulfils. Knows no DSL and computes no attention.
 """
 
+from common.gpus import Gpu
 from common.spec.features import Features, is_per_token
 from common.spec.paged_batch import AttentionShape, Layout, PagedBatch, SpecError, UnsupportedFeature
 
-__all__ = ["AttentionShape", "Features", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token"]
+__all__ = [
+    "AttentionShape", "Features", "Gpu", "Layout", "PagedBatch", "SpecError", "UnsupportedFeature", "is_per_token",
+]  # fmt: skip

@@ -12,8 +12,7 @@ import helion
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from common.spec.workspaces import ensure_room, partials

@@ -10,8 +10,7 @@ from types import ModuleType
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape, Features, Gpu, PagedBatch
 from common.spec.kernel import Capacity, launches
 from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_helion import primitives, q_block

@@ -18,8 +18,7 @@ from types import ModuleType
 import helion.language as hl
 import torch
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_helion.ablations import SUPPORTS

@@ -11,8 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch
+from common.spec import AttentionShape, Features, Gpu, PagedBatch
 from common.spec.kernel import Capacity, launches
 from common.spec.metadata import BatchStats
 from dsl_triton.ablations import SUPPORTS

@@ -11,8 +11,7 @@ from types import ModuleType
 import triton
 import triton.language as tl
 
-from common.gpus import Gpu
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.kernel import launches
 from common.spec.metadata import BatchStats
 from dsl_triton import primitives, q_block

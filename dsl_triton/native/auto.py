@@ -9,7 +9,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from common.gpus import Gpu
 from common.serving import untuned
 from common.serving.call import PagedAttention
 from common.serving.choice import UNTUNED, Choice, Family, few_segments
@@ -19,7 +18,7 @@ from common.serving.library import register
 from common.serving.measured import Table
 from common.serving.plan import planner, sizer
 from common.serving.rules import Rule, Rules, Situation, always
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, BatchStats, cdiv
 from common.spec.toolchain import refusal
 from dsl_triton import auto as portable

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
-from common.gpus import Gpu
 from common.serving.choice import MOST_PARTS_BYTES
 from common.serving.grid import GRID
 from common.serving.rules import Situation
-from common.spec import AttentionShape
+from common.spec import AttentionShape, Gpu
 from common.spec.metadata import EVERY_KEY, SHORT_QUERY, BatchStats, cdiv
 from dsl_triton import parallel_softmax
 from dsl_triton.native.sm90_boxes import ROWS, block_tokens

@@ -28,8 +28,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from common.gpus import Gpu
-from common.spec import AttentionShape, Features, PagedBatch, UnsupportedFeature, is_per_token
+from common.spec import AttentionShape, Features, Gpu, PagedBatch, UnsupportedFeature, is_per_token
 from common.spec.kernel import Capacity, Precision, beside, join, launches, side_stream
 from common.spec.metadata import ANY_QUERY, SHORT_QUERY
 from common.spec.refusals import fp8_types
