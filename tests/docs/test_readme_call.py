@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
+from calls import assert_right
 from common.spec import Features, PagedBatch
 from common.spec.metadata import BatchStats
 from dsl_triton.auto import CONTRACT
@@ -40,8 +39,7 @@ def test_the_example_computes_attention_and_a_plan_does(dsl):
 
 def expect_attention(names):
     batch = PagedBatch(*names["tensors"], 64**-0.5, BatchStats.of([(1, 40), (4, 20)]))
-    verdict = check(names["out"], None, batch, Features(), CONTRACT, reference(batch, Features()))
-    assert verdict.ok, verdict.reason
+    assert_right(names["out"], None, batch, Features(), CONTRACT)
 
 
 def python(code, **variables):

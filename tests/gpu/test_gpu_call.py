@@ -8,18 +8,15 @@ import random
 import pytest
 import torch
 
+from calls import TENSORS, assert_right, exact, tensors
 from common.cases.batch import make_batch
 from common.oracle.integrity import same_bits
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
-from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, SpecError
 from common.spec.metadata import cdiv
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 DSLS = ("triton", "helion")
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 MIXES = {
     "decode": [(1, 900), (1, 33), (1, 400)],
     "verify": [(4, 700), (4, 90)],
@@ -62,18 +59,9 @@ def compilations():
         BoundKernel.to_triton_code = generate
 
 
-def tensors(batch):
-    return {name: getattr(batch, name) for name in TENSORS}
-
-
-def exact(batch):
-    return {name: getattr(batch.stats, name) for name in HINTS}
-
-
 def judged(dsl, batch, out, features=None):
     features = features or Features()
-    verdict = check(out, None, batch, features, auto(dsl).CONTRACT, reference(batch, features))
-    assert verdict.ok, verdict.reason
+    assert_right(out, None, batch, features, auto(dsl).CONTRACT)
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from calls import assert_right, tensors
 from common.cases import layouts
 from common.cases.batch import make_batch
 from common.cases.named import CASES
 from common.gpus import detect
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features, UnsupportedFeature, refusals
 from common.spec.metadata import BatchStats
@@ -22,7 +21,6 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("no sm_90 here", allow_module_level=True)
 
 KERNEL_ID = "triton/native.sm90_prefill"
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 HALVES = torch.bfloat16, torch.float16
 SIZES = [(size, HALVES[0]) for size in (40, 64, 96, 128, 256)] + [(size, HALVES[1]) for size in (80, 128, 192)]
 BEYOND_FP16 = (layouts.huge_query, layouts.tiny_query)
@@ -76,10 +74,8 @@ def test_gpu_native_calls_are_kept_and_right(odd):
         if odd:
             moved = torch.empty(batch.key_cache.numel() + 1, dtype=shape.dtype, device="cuda")[1:]
             batch = batch.replace(key_cache=moved.view_as(batch.key_cache).copy_(batch.key_cache))
-        tensors = {name: getattr(batch, name) for name in TENSORS}
-        out = call(**tensors, max_query_len=200, max_seq_len=2500, num_decodes=2)
-        verdict = check(out, None, batch, Features(), native_auto.CONTRACT, reference(batch, Features()))
-        assert verdict.ok, verdict.reason
+        out = call(**tensors(batch), max_query_len=200, max_seq_len=2500, num_decodes=2)
+        assert_right(out, None, batch, Features(), native_auto.CONTRACT)
     kept, known = call.kept
     assert kept == known == 1
     assert {prepared.choice.kernel for prepared in call._known.values()} == {native_auto.KERNEL}

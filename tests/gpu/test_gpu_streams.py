@@ -18,17 +18,15 @@ import torch
 import triton
 import triton.language as tl
 
+from calls import TENSORS, assert_right, tensors
 from common.cases.batch import make_batch
 from common.oracle.integrity import same_bits
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.serving.prepared import Prepared
 from common.spec import AttentionShape, Features, SpecError
 from dsl_triton import split
 
 SHAPE = AttentionShape(32, 8, 128, 16, torch.bfloat16)
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 ROUNDS = 8  # calls of a stream
 PROMPTS = [(4096, 4096), (2048, 2048), (1024, 1024), (512, 2048), (256, 256), (40, 3000), (1, 4000)]
 DECODES = [(1, 8000), (1, 17), (1, 4000), (1, 333), (1, 6000), (1, 1), (1, 2000), (1, 90)] * 4
@@ -115,8 +113,7 @@ def batches_of(case):
 
 def calling(call, batch, out=None, **how):
     lens = {"max_query_len": batch.stats.max_query_len, "max_seq_len": batch.stats.max_seq_len}
-    tensors = {name: getattr(batch, name) for name in TENSORS}
-    return call(**tensors, **lens, out=torch.empty_like(batch.query) if out is None else out, **how)
+    return call(**tensors(batch), **lens, out=torch.empty_like(batch.query) if out is None else out, **how)
 
 
 def captured(call, batch, out, **how):
@@ -157,8 +154,7 @@ def test_calls_that_overlap_give_what_they_give_alone(case):
     call, pair = call_of(case), batches_of(case)
     alone = [calling(call, batch) for batch in pair for _ in range(2)][::2]  # dispatched and kept
     for batch, out in zip(pair, alone, strict=True):
-        verdict = check(out, None, batch, Features(), split.CONTRACT, reference(batch, Features()))
-        assert verdict.ok, verdict.reason
+        assert_right(out, None, batch, Features(), split.CONTRACT)
     outs = [[torch.full_like(right, float("nan")) for _ in range(ROUNDS)] for right in alone]
     overlapped([lambda n, b=batch, o=mine: calling(call, b, o[n]) for batch, mine in zip(pair, outs, strict=True)])
     for mine, right in zip(outs, alone, strict=True):

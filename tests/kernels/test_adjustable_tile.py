@@ -6,10 +6,9 @@ import pytest
 import torch
 import triton
 
+from calls import assert_right, unwritten
 from common import gpus
 from common.cases.batch import make_batch
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from common.spec.metadata import SHORT_QUERY, BatchStats
@@ -43,8 +42,7 @@ TILES = [pytest.param("triton", page, tile, id=f"triton-{name}") for page, tile,
 def run(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.Tensor, torch.Tensor]:
     """The long queries alone: the short ones are parallel_softmax's. prefill: fields of the config's Prefill."""
     module = dsl.module("adjustable_tile")
-    out = torch.full_like(batch.query, float("nan"))
-    lse = torch.full(batch.query.shape[:2], float("nan"))
+    out, lse = unwritten(batch)
     module.attend_long_queries(batch, features, out, module.Prefill(*prefill), lse)
     return out, lse
 
@@ -53,7 +51,7 @@ def whole(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.T
     """The launch of all queries, judged."""
     module = dsl.module("adjustable_tile")
     config = module.Config(module.Prefill(*prefill), dsl.module("parallel_softmax").Config(16, 32, 2))
-    out, lse = torch.full_like(batch.query, float("nan")), torch.full(batch.query.shape[:2], float("nan"))
+    out, lse = unwritten(batch)
     workspace = module.workspace(batch.shape, Capacity.of(batch), config)
     module.launch(batch, features, out, config, workspace, lse=lse)
     judge(dsl, batch, features, (out, lse))
@@ -62,8 +60,7 @@ def whole(dsl, batch: PagedBatch, features: Features, *prefill) -> tuple[torch.T
 
 def judge(dsl, batch: PagedBatch, features: Features, found: tuple[torch.Tensor, torch.Tensor]) -> None:
     contract = dsl.module("adjustable_tile").CONTRACT
-    verdict = check(*found, batch, features, contract, reference(batch, features))
-    assert verdict.ok, verdict.reason
+    assert_right(*found, batch, features, contract)
 
 
 @pytest.mark.parametrize(("dsl", "page", "tile"), TILES, indirect=["dsl"])

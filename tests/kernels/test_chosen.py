@@ -6,11 +6,9 @@ import os
 import pytest
 import torch
 
+from calls import assert_right, exact, tensors
 from common.cases.batch import make_batch
 from common.gpus import resolve
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
-from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.spec import AttentionShape, Features
 from common.spec.metadata import EVERY_KEY
@@ -42,9 +40,6 @@ def test_the_public_call_runs_what_is_chosen(monkeypatch):
     many = [(20, 20)] * 33
     for lens in ([(1, 300)] * 9, [(20, 20)] * 2 + [(1, 40)], [(60, 60), (33, 90)], [(17, 40)] * 3, many):
         batch = make_batch(lens, shape)
-        tensors = (batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc)
-        hints = {name: getattr(batch.stats, name) for name in HINTS}
-        out = call(*tensors, batch.seq_lens, **hints)
-        verdict = check(out, None, batch, Features(), auto.CONTRACT, reference(batch, Features()))
-        assert verdict.ok, verdict.reason
+        out = call(**tensors(batch), **exact(batch))
+        assert_right(out, None, batch, Features(), auto.CONTRACT)
     assert len(met) > 1

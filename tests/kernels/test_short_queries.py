@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from calls import unwritten
 from common.cases.batch import make_batch
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
@@ -12,8 +13,7 @@ LONGEST = 3
 
 
 def short_queries(module, config, batch: PagedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.full_like(batch.query, float("nan"))
-    lse = torch.full(batch.query.shape[:2], float("nan"))
+    out, lse = unwritten(batch)
     scratch = module.workspace(SHAPE, Capacity.of(batch), config, LONGEST)
     module.attend_segments(batch, Features(), out, config, scratch, lse, LONGEST)
     return out, lse

@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 
+from calls import assert_right, unwritten
 from common.cases.batch import make_batch
 from common.gpus import TABLE, resolve
 from common.oracle.reference import reference
@@ -34,11 +35,9 @@ def config(split):
 
 def run(split, batch: PagedBatch, features: Features = CAUSAL) -> torch.Tensor:
     """Judged against the reference, which reads the pages."""
-    out = torch.full_like(batch.query, float("nan"))
-    lse = torch.full(batch.query.shape[:2], float("nan"))
+    out, lse = unwritten(batch)
     split.launch(batch, features, out, config(split), None, lse=lse)
-    verdict = check(out, lse, batch, features, split.CONTRACT, reference(batch, features))
-    assert verdict.ok, verdict.reason
+    assert_right(out, lse, batch, features, split.CONTRACT)
     return out
 
 
@@ -74,8 +73,7 @@ def test_prompts_follow_the_new_k_and_v_and_never_their_slots(dsl, features: Fea
     out = torch.full_like(batch.query, float("nan"))
     split.launch(batch, features, out, config(split), None)
     pages = rewritten(batch)
-    verdict = check(out, None, pages, features, split.CONTRACT, reference(pages, features))
-    assert verdict.ok, verdict.reason
+    assert_right(out, None, pages, features, split.CONTRACT)
     stale = check(out, None, batch, features, split.CONTRACT, reference(batch, features))
     assert not stale.ok, "the slots of the new tokens were read"
 

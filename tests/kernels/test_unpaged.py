@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from calls import assert_right, unwritten
 from common.cases.ask import Ask, with_scales
 from common.cases.batch import make_batch
 from common.cases.fills import INVISIBLE
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.spec import AttentionShape, Features, PagedBatch
 from common.spec.kernel import Capacity
 from dsl_helion import binding, unpaged
@@ -50,12 +49,10 @@ def judge(
 ) -> None:
     """The long queries alone: the short ones' launch has tests of its own. meant: what `batch` is, without its NaN."""
     meant, unpaged = meant or batch, dsl.module("unpaged")
-    out = torch.full_like(batch.query, float("nan"))
-    lse = torch.full(batch.query.shape[:2], float("nan"))
+    out, lse = unwritten(batch)
     scratch = poisoned(unpaged, batch, num_keys, **changes)
     unpaged.attend_unpaged(batch, features, out, config(unpaged, **changes).prefill, scratch, lse)
-    verdict = check(out, lse, meant, features, unpaged.CONTRACT, reference(meant, features))
-    assert verdict.ok, verdict.reason
+    assert_right(out, lse, meant, features, unpaged.CONTRACT)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +106,7 @@ def test_short_queries_are_served_beside(dsl) -> None:
     unpaged, batch = dsl.module("unpaged"), make_batch([(1, 9), (20, 30), (3, 0)], SHAPE)
     out = torch.full_like(batch.query, float("nan"))
     unpaged.launch(batch, Features(), out, config(unpaged), poisoned(unpaged, batch, 64))
-    verdict = check(out, None, batch, Features(), unpaged.CONTRACT, reference(batch, Features()))
-    assert verdict.ok, verdict.reason
+    assert_right(out, None, batch, Features(), unpaged.CONTRACT)
 
 
 @pytest.mark.parametrize("new_kv", [False, True], ids=["pages", "new-kv"])

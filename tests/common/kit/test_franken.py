@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 from kit_franken import BUGS, SUPPORTS, Franken
 
+from calls import tensors
 from common.kit.fitting import fitted
 from common.kit.inside import Asked
 from common.kit.kit import Kit
@@ -53,11 +54,10 @@ def launcher(*bugs):
     kernel = Franken(*bugs)
 
     def launch(batch, f, out, lse):
-        names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
         options = {"sliding_window": f.sliding_window, "softcap": f.softcap, "sinks": f.sinks}
         options |= {"alibi_slopes": f.alibi_slopes, "query_scale": f.query_scale}
         options |= {"key_scale": f.key_scale, "value_scale": f.value_scale}
-        kernel(*(getattr(batch, n) for n in names), softmax_scale=batch.softmax_scale, out=out, lse=lse, **options)
+        kernel(**tensors(batch), softmax_scale=batch.softmax_scale, out=out, lse=lse, **options)
 
     return launch
 

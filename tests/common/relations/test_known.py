@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
+from calls import unwritten
 from common.mutants.emulation import Edits, Schedule, emulate
 from common.oracle.reference import reference
 from common.relations.known import Oracle, census, constant, needle, probes, visible_range
@@ -25,8 +24,7 @@ SCHEDULES = [pytest.param(Schedule(32), id="tile 32"), pytest.param(Schedule(16,
 
 def run(oracle: Oracle, schedule: Schedule, edits: Edits | None = None) -> list[str]:
     batch = oracle.batch
-    out = torch.full_like(batch.query, math.nan)
-    lse = torch.full(batch.query.shape[:2], math.nan)
+    out, lse = unwritten(batch)
     emulate(batch, oracle.features, out, schedule, lse=lse, edits=edits)
     return oracle.mistakes(out, lse)
 

@@ -8,19 +8,19 @@ from unittest import mock
 
 import torch
 
+from calls import TENSORS, tensors
 from common.cases.batch import make_batch
 from common.serving import tape
 from common.spec import AttentionShape, Features
 
 SHAPE = AttentionShape(8, 2, 64, 16, torch.bfloat16)
 LENS = [(1, 90), (1, 33), (1, 64)]
-_TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 
 
 def options_of(lens=LENS, shape=SHAPE, max_seq_len=90, max_query_len=1, **features):
     batch = make_batch(lens, shape, fill=False, extra_columns=10)
     heads = shape.num_query_heads
-    return {name: getattr(batch, name) for name in _TENSORS} | {
+    return tensors(batch) | {
         "out": torch.empty_like(batch.query),
         "lse": torch.empty(batch.query.shape[:2]),
         "max_query_len": max_query_len,
@@ -111,7 +111,7 @@ UNCHANGED = {
     "stream": _patched("current_stream", lambda device: 9),
 }
 CHANGES = {
-    **{f"{name}-address": _set(**{name: moved}) for name in (*_TENSORS, "out", "lse")},
+    **{f"{name}-address": _set(**{name: moved}) for name in (*TENSORS, "out", "lse")},
     "sinks-address": _features(sinks=moved(torch.zeros(8))),
     "workspace-size": _set(workspace=lambda t: t[: 2**23]),
     "query-token-stride": _set(query=lambda t: restrided(t, 8 * 64 + 8, None, None)),

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calls import TENSORS, tensors
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
 from common.oracle.tolerance import check
@@ -16,7 +17,6 @@ from dsl_triton.auto import paged_attention
 
 SHAPE = AttentionShape(4, 2, 32, 16)
 LENS = [(1, 40), (3, 17), (1, 0)]
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 INTEGER = st.integers(-2, 50) | st.sampled_from([2**31 - 1, -(2**31)])
 
 
@@ -54,7 +54,7 @@ def property_of(examples):
     @given(st.lists(st.tuples(st.sampled_from(TENSORS), SPOIL), max_size=2), HINTS, OPTIONS)
     def holds(spoiled, hints, options):
         batch = make_batch(LENS, SHAPE)
-        given_ = {name: getattr(batch, name) for name in TENSORS}
+        given_ = tensors(batch)
         for name, spoil in spoiled:
             given_[name] = spoil(given_[name]) if isinstance(given_[name], torch.Tensor) else given_[name]
         try:

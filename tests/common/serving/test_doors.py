@@ -16,9 +16,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calls import TENSORS, assert_right, tensors
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.serving.facade import FlashAttention, get_scheduler_metadata
 from common.serving.page_writer import PageWriter
@@ -31,7 +31,6 @@ from dsl_triton.auto import FAMILY
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are not interpreted here")
 SHAPE = AttentionShape(2, 1, 16, 16, torch.float32)
 BATCH = make_batch([(1, 20), (2, 9)], SHAPE, new_kv=True)
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 CAPACITY = {"shape": SHAPE, "max_tokens": 4, "max_seqs": 2, "max_seq_len": 32, "device": "cpu"}
 SEEN = Features(sliding_window=7, softcap=5.0, sinks=torch.zeros(2), alibi_slopes=torch.ones(2))
 plan_paged_attention, workspace_bytes = planner(FAMILY), sizer(FAMILY)
@@ -46,7 +45,7 @@ def property_of(examples, **drawn):
 
 def good(**changes):
     """Options of a call that nothing is wrong with."""
-    options = {name: getattr(BATCH, name) for name in TENSORS} | {"max_query_len": 2, "max_seq_len": 20}
+    options = tensors(BATCH) | {"max_query_len": 2, "max_seq_len": 20}
     options |= {"num_decodes": 1, "total_seq_len": 29, "key": BATCH.key, "value": BATCH.value, "softmax_scale": 0.25}
     options |= {"out": torch.empty_like(BATCH.query), "lse": torch.empty(3, 2), "features": SEEN}
     return options | {"workspace": torch.empty(2**16, dtype=torch.uint8), **changes}
@@ -103,8 +102,7 @@ def judged(options, out, lse=None):
     """That `out` is what the reference says of these options of `paged_attention`."""
     read = BATCH.replace(**{name: options[name] for name in TENSORS}, softmax_scale=float(options["softmax_scale"]))
     features = options["features"]
-    verdict = check(out, lse, read, features, Precision(), reference(read, features), structured=True)
-    assert verdict.ok, verdict.reason
+    assert_right(out, lse, read, features, Precision(), structured=True)
 
 
 def refused(door, options, names):

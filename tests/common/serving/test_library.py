@@ -5,13 +5,13 @@ import importlib
 import pytest
 import torch
 
+from calls import TENSORS
 from common.cases.batch import make_batch
 from common.serving.library import register
 from common.spec import AttentionShape, Features, SpecError
 from dsls import HELION_SLOWLY
 
 DSLS = ("triton", "helion")
-NAMES = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 OPERANDS = (
     "sinks", "alibi_slopes", "spans", "causal_per_sequence", "tree_bias", "key_scale", "value_scale", "query_scale",
     "out_scale",
@@ -25,7 +25,7 @@ HINTS = {"max_query_len": 3, "max_seq_len": 20, "total_seq_len": 29}
 @pytest.fixture(scope="module")
 def tensors() -> tuple[torch.Tensor, ...]:
     batch = make_batch([(1, 20), (3, 9)], AttentionShape(4, 2, 16, 16, torch.float32))
-    return tuple(getattr(batch, name) for name in NAMES)
+    return tuple(getattr(batch, name) for name in TENSORS)
 
 
 def call_of(dsl: str):
@@ -63,7 +63,7 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
     arrived = {}
 
     def call(*args, **options):
-        arrived.update(dict(zip(NAMES, args, strict=True)) | options)
+        arrived.update(dict(zip(TENSORS, args, strict=True)) | options)
 
     register("probe", call)
     key, value = torch.ones(4, 2, 16), torch.zeros(4, 2, 16)
@@ -79,7 +79,7 @@ def test_an_operator_passes_every_argument_on(tensors) -> None:
     assert {*OPERANDS, *SETTINGS} == set(Features.__dataclass_fields__)
     plain = HINTS | {"num_decodes": 1, "softmax_scale": 0.5, "validate": "off"}
     assert {name: arrived.pop(name) for name in plain} == plain
-    given = {**dict(zip(NAMES, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
+    given = {**dict(zip(TENSORS, tensors, strict=True)), "key": key, "value": value, "out": out, "lse": lse}
     given["workspace"] = workspace
     assert arrived.keys() == given.keys() and all(arrived[name].data_ptr() == given[name].data_ptr() for name in given)
 

@@ -6,37 +6,26 @@ import math
 import pytest
 import torch
 
+from calls import TENSORS, assert_right, exact, tensors
 from common.cases.batch import make_batch
 from common.kit import isolated
 from common.oracle.integrity import same_bits
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.arguments import HINTS, batch_of
 from common.spec import AttentionShape, Features, Layout, SpecError
 
 SHAPE = AttentionShape(4, 2, 32, 16, torch.float32)
 LENS = [(1, 37), (20, 40), (3, 3), (1, 70)]
 DSLS = ("dsl_triton", "dsl_helion")
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 
 
 def dsl(name):
     return importlib.import_module(name)
 
 
-def tensors(batch):
-    return {name: getattr(batch, name) for name in TENSORS}
-
-
-def hints(batch):
-    return {name: getattr(batch.stats, name) for name in HINTS}
-
-
 def judged(module, batch, out, lse=None, features=None):
     features = features or Features()
     contract = importlib.import_module(f"{module.__name__}.auto").CONTRACT
-    verdict = check(out, lse, batch, features, contract, reference(batch, features))
-    assert verdict.ok, verdict.reason
+    assert_right(out, lse, batch, features, contract)
 
 
 def chosen(module, batch, hinted):
@@ -61,13 +50,13 @@ def test_the_packages_export_the_call_without_importing_their_compiler(name):
 def test_a_wrong_hint_costs_no_correctness(name):
     """Twice too large, half too small, 1, unknown: within the budget, the same bits where the choice is the same."""
     module, batch, seen = dsl(name), make_batch(LENS, SHAPE, pad_tokens=2), {}
-    exact = hints(batch)
+    right = exact(batch)
     for wrong in (
-        exact,
-        {key: 2 * value for key, value in exact.items()},
-        {key: max(value // 2, 1) for key, value in exact.items()},
-        dict.fromkeys(exact, 1),
-        dict.fromkeys(exact),
+        right,
+        {key: 2 * value for key, value in right.items()},
+        {key: max(value // 2, 1) for key, value in right.items()},
+        dict.fromkeys(right, 1),
+        dict.fromkeys(right),
     ):
         out = module.paged_attention(**tensors(batch), **wrong)
         judged(module, batch, out)
@@ -93,22 +82,22 @@ def test_options_reach_the_kernel(name, options):
     module, batch = dsl(name), make_batch([(1, 37), (2, 40)], SHAPE)
     given, features, scale = OPTIONS[options]
     out, lse = torch.empty_like(batch.query), torch.empty(batch.query.shape[:2])
-    assert module.paged_attention(**tensors(batch), **hints(batch), out=out, lse=lse, **given) is out
+    assert module.paged_attention(**tensors(batch), **exact(batch), out=out, lse=lse, **given) is out
     judged(module, batch if scale is None else batch.replace(softmax_scale=scale), out, lse, features)
 
 
 def test_a_cache_that_is_x_packed_is_served_by_split():
     module = dsl("dsl_triton")
     batch = make_batch([(1, 37), (5, 20)], SHAPE, layout=Layout.X_PACKED, new_kv=True)
-    out = module.paged_attention(**tensors(batch), **hints(batch), key=batch.key, value=batch.value)
+    out = module.paged_attention(**tensors(batch), **exact(batch), key=batch.key, value=batch.value)
     judged(module, batch, out)
 
 
 def test_scratch_full_of_nan_changes_nothing():
     module, batch = dsl("dsl_triton"), make_batch([(1, 200), (1, 90)], SHAPE)
     buffer = torch.full((2**18,), 0xFF, dtype=torch.uint8)
-    first = module.paged_attention(**tensors(batch), **hints(batch), workspace=buffer)
-    assert same_bits(first, module.paged_attention(**tensors(batch), **hints(batch)))
+    first = module.paged_attention(**tensors(batch), **exact(batch), workspace=buffer)
+    assert same_bits(first, module.paged_attention(**tensors(batch), **exact(batch)))
 
 
 def strided(tensor):
@@ -153,7 +142,7 @@ BAD = {
 def good(causal=True):
     """Options of a call that nothing is wrong with."""
     batch = make_batch([(1, 200), (1, 30)], SHAPE, new_kv=True)
-    options = tensors(batch) | hints(batch) | {"key": batch.key, "value": batch.value, "causal": causal}
+    options = tensors(batch) | exact(batch) | {"key": batch.key, "value": batch.value, "causal": causal}
     options |= {"out": torch.empty_like(batch.query), "lse": torch.empty(2, 4), "softmax_scale": None}
     options |= {"sliding_window": None, "features": None, "validate": "host"}
     return options | {"workspace": torch.empty(2**18, dtype=torch.uint8)}
@@ -185,7 +174,7 @@ def test_bad_input_is_refused_by_its_name(warm, case):
 def test_a_call_without_an_output_names_what_is_wrong_with_the_input(case):
     argument, spoil = (BAD | {"value_cache-scalar": ("value_cache", lambda t: t[0, 0, 0, 0])})[case]
     batch = make_batch([(1, 30)], SHAPE)
-    options = tensors(batch) | hints(batch)
+    options = tensors(batch) | exact(batch)
     with pytest.raises(SpecError) as refusal:
         dsl("dsl_triton").paged_attention(**options | {argument: spoil(options[argument])})
     assert refusal.value.argument == argument
@@ -210,7 +199,7 @@ def test_validation_looks_at_every_value(case, validate):
     argument, spoil = VALUES[case]
     batch = make_batch([(1, 37), (3, 40), (1, 5)], SHAPE)
     module, sinks = dsl("dsl_triton"), torch.zeros(4)
-    call = {**tensors(batch), **hints(batch), "features": Features(sinks=sinks)}
+    call = {**tensors(batch), **exact(batch), "features": Features(sinks=sinks)}
     module.paged_attention(**call, validate=validate)
     spoil(batch)
     sinks[3] = math.nan if case == "sink-nan" else 0.0
@@ -233,7 +222,7 @@ def test_fewer_keys_than_queries_pass_every_validation(name, validate):
 def test_garbage_behind_the_used_part_passes_full_validation():
     batch = make_batch([(1, 37), (0, 0)], SHAPE, extra_columns=5, pad_tokens=3)
     judged(
-        dsl("dsl_triton"), batch, dsl("dsl_triton").paged_attention(**tensors(batch), **hints(batch), validate="full")
+        dsl("dsl_triton"), batch, dsl("dsl_triton").paged_attention(**tensors(batch), **exact(batch), validate="full")
     )
 
 
@@ -242,16 +231,16 @@ def test_a_plan_serves_its_capacity_and_refuses_more(name):
     plan = dsl(name).plan_paged_attention(SHAPE, 40, 4, 128, "cpu")
     batch = make_batch(LENS, SHAPE)
     out = torch.empty_like(batch.query)
-    assert plan(**tensors(batch), **hints(batch), out=out) is out
+    assert plan(**tensors(batch), **exact(batch), out=out) is out
     judged(dsl(name), batch, out)
     for lens, argument in (([(1, 9)] * 5, "seq_lens"), ([(41, 41)], "query")):
         more = make_batch(lens, SHAPE)
         with pytest.raises(SpecError, match="at most the plan's") as refusal:
-            plan(**tensors(more), **hints(more), out=torch.empty_like(more.query))
+            plan(**tensors(more), **exact(more), out=torch.empty_like(more.query))
         assert refusal.value.argument == argument
     other = make_batch([(1, 9)], AttentionShape(4, 2, 32, 32, torch.float32))
     with pytest.raises(SpecError, match="the plan's shape"):
-        plan(**tensors(other), **hints(other), out=torch.empty_like(other.query))
+        plan(**tensors(other), **exact(other), out=torch.empty_like(other.query))
 
 
 PLANS = {

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import common.serving.reach
+from calls import tensors
 from common import gpus
 from common.cases.batch import make_batch
 from common.serving.choice import Family, pieces
@@ -85,9 +86,7 @@ def on_h200(monkeypatch):
 
 def call(plan, lens, **hints):
     batch = make_batch(lens, SHAPE, fill=False)
-    names = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
-    tensors = [getattr(batch, name) for name in names]
-    plan(*tensors, out=torch.empty_like(batch.query), **hints)
+    plan(**tensors(batch), out=torch.empty_like(batch.query), **hints)
 
 
 def test_a_plan_allocates_no_output(on_h200):

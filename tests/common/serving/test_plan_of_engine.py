@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import common.serving.reach
+from calls import exact, tensors
 from common import gpus
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
-from common.serving.arguments import HINTS
 from common.serving.points import Point, points
 from common.spec import AttentionShape, Features, SpecError
 from dsl_triton import plan_paged_attention, workspace_bytes
@@ -25,13 +25,7 @@ def on_h200(monkeypatch):
 
 def call(plan, lens, **hints):
     batch = make_batch(lens, SHAPE)
-    stats, out = batch.stats, torch.empty_like(batch.query)
-    exact = {name: getattr(stats, name) for name in HINTS}
-    plan(
-        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        out=out, **exact | hints,
-    )  # fmt: skip
-    return batch, out
+    return batch, plan(**tensors(batch), **exact(batch) | hints, out=torch.empty_like(batch.query))
 
 
 def test_points_alone_are_warmed_up_and_what_lies_in_their_cells_compiles_nothing(on_h200):

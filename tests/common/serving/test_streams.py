@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from calls import assert_right, tensors
 from common.cases.batch import make_batch
 from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.serving.plan import planner
 from common.serving.scratch import Layout
@@ -20,7 +20,6 @@ from dsl_triton import auto, split, static_grid
 
 SHAPE = AttentionShape(4, 2, 16, 16, torch.float32)
 LENS, OTHERS = [(1, 70), (20, 90), (9, 40)], [(1, 23), (20, 31), (9, 95)]
-NAMES = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,8 @@ def served(call, lens, seed=0, features=None, **how):
     batch = make_batch(lens, SHAPE, seed=seed, extra_columns=0 if max(keys for _, keys in lens) > 80 else 3)
     batch = batch.replace(block_table=torch.nn.functional.pad(batch.block_table, (0, 8 - batch.block_table.shape[1])))
     out = torch.empty_like(batch.query)
-    tensors = [getattr(batch, name) for name in NAMES]
-    call(*tensors, max_query_len=20, max_seq_len=96, out=out, features=features, **how)
-    features = features or Features()
-    verdict = check(out, None, batch, features, split.CONTRACT, reference(batch, features))
-    assert verdict.ok, verdict.reason
+    call(**tensors(batch), max_query_len=20, max_seq_len=96, out=out, features=features, **how)
+    assert_right(out, None, batch, features or Features(), split.CONTRACT)
 
 
 def test_steps_of_two_streams_have_a_plan_each(family, on):

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from calls import exact, tensors
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.serving import prepared
-from common.serving.arguments import HINTS
 from common.serving.call import PagedAttention
 from common.serving.prepared import Prepared
 from compare.__main__ import main as diptych
@@ -144,10 +144,8 @@ def test_a_call_with_every_hint_launches_what_is_timed(monkeypatch, kernel_id):
     timed = [TREE.config(start(TREE, kernel_id, kernel, row, H200)) for row in UNEVEN]
     for row in UNEVEN:
         batch = make_batch(row.lens, row.shape, fill=False)
-        tensors = batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc
-        hints = {name: getattr(row.stats, name) for name in HINTS}
-        call(*tensors, batch.seq_lens, **hints, features=row.features(batch), validate="off")
-        call(*tensors, batch.seq_lens, **hints | {"total_seq_len": None}, features=row.features(batch), validate="off")
+        for hints in (exact(row), exact(row) | {"total_seq_len": None}):
+            call(**tensors(batch), **hints, features=row.features(batch), validate="off")
     assert launched[::2] == timed
     assert launched[1::2] != timed  # or a total tells nothing here
 

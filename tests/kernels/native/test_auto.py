@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import dsl_triton
+from calls import assert_right, tensors
 from common.cases.batch import make_batch
 from common.gpus import resolve
 from common.oracle.integrity import same_bits
-from common.oracle.reference import reference
-from common.oracle.tolerance import check
 from common.serving.call import PagedAttention
 from common.serving.grid import decided_by, on_grid
 from common.serving.measured import Winner, key
@@ -25,7 +24,6 @@ from dsl_triton.native import auto
 
 H200 = resolve("h200")
 LLAMA = AttentionShape()
-TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
 LONG = [(1, 2500), (300, 4000)]
 HINTS = {"max_query_len": 20, "max_seq_len": 40}
 
@@ -203,11 +201,11 @@ def test_a_plan_can_name_it():
 
 def test_without_a_gpu_the_calls_are_dsl_tritons():
     batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
-    tensors = {name: getattr(batch, name) for name in TENSORS}
+    given = tensors(batch)
     plan = native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu")
-    planned = plan(**tensors, **HINTS, out=torch.empty_like(batch.query))
-    for out in (native.paged_attention(**tensors, **HINTS), planned):
-        assert same_bits(out, portable.paged_attention(**tensors, **HINTS))
+    planned = plan(**given, **HINTS, out=torch.empty_like(batch.query))
+    for out in (native.paged_attention(**given, **HINTS), planned):
+        assert same_bits(out, portable.paged_attention(**given, **HINTS))
     with pytest.raises(SpecError, match="kernel: found 'naiv'"):
         native.plan_paged_attention(batch.shape, 21, 2, 40, "cpu", kernel="naiv")
 
@@ -215,27 +213,27 @@ def test_without_a_gpu_the_calls_are_dsl_tritons():
 def test_a_portable_call_and_plan_are_of_the_portable_kernels():
     """The public calls may take the Gluon kernel; `portable=True` is the family without it, in both DSLs."""
     batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
-    tensors = {name: getattr(batch, name) for name in TENSORS}
+    given = tensors(batch)
     assert dsl_triton.paged_attention is auto.paged_attention and auto.FAMILY.portable is portable.FAMILY
-    out = dsl_triton.paged_attention(**tensors, **HINTS, portable=True)
-    assert same_bits(out, portable.paged_attention(**tensors, **HINTS))
+    out = dsl_triton.paged_attention(**given, **HINTS, portable=True)
+    assert same_bits(out, portable.paged_attention(**given, **HINTS))
     asked = (batch.shape, 21, 2, 40, "cpu")
     assert dsl_triton.plan_paged_attention(*asked, portable=True).family is portable.FAMILY
     size = dsl_triton.workspace_bytes(*asked, portable=True)
     assert size == portable.workspace_bytes(*asked) == portable.workspace_bytes(*asked, portable=True)
     plan = dsl_triton.plan_paged_attention(*asked)
     with pytest.raises(SpecError, match="portable: found True, allowed False of a plan's call"):
-        plan(**tensors, **HINTS, out=out, portable=True)
+        plan(**given, **HINTS, out=out, portable=True)
 
 
 def test_calls_of_one_signature_are_kept_apart_by_portable(monkeypatch):
     """What a first call chose serves the next of its signature; a portable one is another signature."""
     batch = make_batch([(1, 37), (20, 40)], AttentionShape(4, 2, 32, 16, torch.float32))
-    tensors, call, asked = {name: getattr(batch, name) for name in TENSORS}, PagedAttention(auto.FAMILY), []
+    given, call, asked = tensors(batch), PagedAttention(auto.FAMILY), []
     for family in (auto.FAMILY, portable.FAMILY):
         monkeypatch.setattr(family, "choose", telling(asked, family))
     for is_portable in (False, True, False, True):
-        call(**tensors, **HINTS, portable=is_portable)
+        call(**given, **HINTS, portable=is_portable)
     # without a GPU nothing is native, so that family asks the other
     assert asked == ["triton_native", "triton", "triton"] and call.kept[1] == 2
 
@@ -266,8 +264,7 @@ def test_tensors_without_boxes_are_served_by_split(name):
     else:
         batch = batch.replace(**{name: odd(getattr(batch, name))})
     auto.launch(batch, Features(), out, choice, auto.workspace(shape, Capacity.of(batch), choice), lse=lse)
-    verdict = check(out, lse, batch, Features(), auto.CONTRACT, reference(batch, Features()))
-    assert verdict.ok, verdict.reason
+    assert_right(out, lse, batch, Features(), auto.CONTRACT)
 
 
 def test_a_row_of_it_is_configured_by_its_own_choice():

@@ -1,0 +1,36 @@
+"""What a call is given of a batch, and that what it gave is right."""
+
+import math
+from typing import Any
+
+import torch
+
+from common.oracle.reference import reference
+from common.oracle.tolerance import check
+from common.serving.arguments import HINTS
+from common.spec import Features, PagedBatch
+from common.spec.precision import Precision
+
+TENSORS = ("query", "key_cache", "value_cache", "block_table", "query_start_loc", "seq_lens")
+
+
+def tensors(batch: PagedBatch) -> dict[str, torch.Tensor]:
+    return {name: getattr(batch, name) for name in TENSORS}
+
+
+def exact(batch: Any) -> dict[str, int]:
+    """The hints, each as it is of this batch, or of a row of a suite."""
+    return {name: getattr(batch.stats, name) for name in HINTS}
+
+
+def unwritten(batch: PagedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """`out` and `lse`, of NaN."""
+    return torch.full_like(batch.query, math.nan), torch.full(batch.query.shape[:2], math.nan)
+
+
+def assert_right(
+    out: torch.Tensor, lse: torch.Tensor | None, batch: PagedBatch, features: Features, contract: Precision,
+    *, structured: bool = False,
+) -> None:  # fmt: skip
+    verdict = check(out, lse, batch, features, contract, reference(batch, features), structured=structured)
+    assert verdict.ok, verdict.reason
